@@ -1,0 +1,77 @@
+"""The settings and limits that all three places share.
+
+Every setting has one environment variable and a right default. Every limit is named
+here and enforced where the thing grows.
+"""
+
+import os
+from collections.abc import Mapping
+
+PROTOCOL = 1  # of the wire between agent and server; a server refuses any other with a sentence
+DEFAULT_PORT = 8470
+
+# Environment of a rank.
+ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server; default http://$MASTER_ADDR:8470
+ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
+ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
+ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live; default /dev/shm
+ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
+ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token, for agents and readers of a protected server
+ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"
+
+# Limits of a ring.
+EVENTS_MAX = 8192
+GROUPS_MAX = 512
+THREADS_MAX = 32
+PEERS_MAX = 512
+LOADERS_MAX = 32
+STRINGS_BYTES_MAX = 256 * 1024
+
+# Limits of what travels.
+HISTORY_MAX = 400  # operations of one rank in one view
+SITES_MAX = 1000
+SOURCES_MAX = 16
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
+STACK_DEPTH_MAX = 100
+SPOOL_BYTES_MAX = 8 * 1024 * 1024
+
+# Rhythm.
+PULSE_S = 0.5  # of the rank's pulse thread
+DIGEST_S = 1.0  # of the agent
+
+
+def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the directory that holds this user's rings: <base>/ncclwatch-<uid>."""
+    base = environ.get(ENV_RUNTIME_DIR) or "/dev/shm"
+    return f"{base}/ncclwatch-{os.getuid()}"
+
+
+def server_url(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the server a rank's agent should dial: the one named, or port 8470 of the master."""
+    named = environ.get(ENV_SERVER, "").strip()
+    if named:
+        return named.rstrip("/")
+    return f"http://{environ.get('MASTER_ADDR') or '127.0.0.1'}:{DEFAULT_PORT}"
+
+
+def job_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name that all ranks of a job share, from what its launcher set.
+
+    torchrun without --standalone calls every run "none", so that word is no name.
+    """
+    named = environ.get(ENV_JOB, "").strip()
+    if named:
+        return _safe(named)
+    if environ.get("SLURM_JOB_ID"):
+        return _safe(f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}")
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id != "none":
+        return _safe(run_id)
+    return _safe(f"{environ.get('MASTER_ADDR') or 'localhost'}-{environ.get('MASTER_PORT') or '0'}")
+
+
+def _safe(name: str) -> str:
+    """Return a name that is also one path component."""
+    kept = "".join(c if c.isalnum() or c in "-_.~" else "_" for c in name)[:80]
+    return kept.strip(".") or "job"

@@ -1,0 +1,380 @@
+"""The nouns of ncclwatch: what a rank is doing, and what is said about it.
+
+Everything here is a value. The agent builds `RankView`s out of rings and /proc, the
+server judges them, and a `Verdict` is what people and machines read in the end.
+Durations are ages in seconds, measured on the machine that owns the clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Op(str, Enum):
+    """A communication operation, by the name users type."""
+
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    ALL_GATHER = "all_gather"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BARRIER = "barrier"
+    MONITORED_BARRIER = "monitored_barrier"
+    SEND = "send"
+    RECV = "recv"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_p2p(self) -> bool:
+        """Whether this involves two ranks only and has its own sequence numbers."""
+        return self in (Op.SEND, Op.RECV)
+
+
+class WaitKind(str, Enum):
+    """What a thread of a rank is inside of, as far as the rank itself recorded it."""
+
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECV = "recv"
+    STORE = "store"
+    INIT = "init"
+    NEW_GROUP = "new_group"
+    DESTROY = "destroy"
+    BACKWARD = "backward"  # in the autograd engine; blocked only if a work of this rank is unfinished
+    DATA = "data"  # in a DataLoader's next()
+    SAVE = "save"
+
+    @property
+    def needs_peers(self) -> bool:
+        """Whether only other ranks can end it."""
+        return self not in (WaitKind.DATA, WaitKind.SAVE, WaitKind.BACKWARD)
+
+
+class ProcessState(str, Enum):
+    """What the kernel says of a process."""
+
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    DISK_WAIT = "disk_wait"  # state D: uninterruptible
+    STOPPED = "stopped"  # state T: SIGSTOP or a job-control stop
+    TRACED = "traced"  # state t: a debugger holds it
+    ZOMBIE = "zombie"
+    GONE = "gone"
+    UNKNOWN = "unknown"  # nobody could look; never a synonym of healthy or of dead
+
+
+class Cause(str, Enum):
+    """Why a job hangs. Each has a sentence and an advice in `contract.text`."""
+
+    RANK_CONDITIONAL_COLLECTIVE = "rank_conditional_collective"
+    UNEVEN_BATCHES = "uneven_batches"
+    DIVERGENT_CONTROL_FLOW = "divergent_control_flow"
+    COLLECTIVE_ORDER = "collective_order"
+    P2P_DEADLOCK = "p2p_deadlock"
+    SIGNATURE_MISMATCH = "signature_mismatch"
+    INIT_INCOMPLETE = "init_incomplete"
+    GROUP_DESTROYED = "group_destroyed"
+    DATA_STALL = "data_stall"
+    HOST_STALL = "host_stall"
+    PROCESS_FROZEN = "process_frozen"
+    SWALLOWED_EXCEPTION = "swallowed_exception"
+    RANK_CRASHED = "rank_crashed"
+    RANK_EXITED = "rank_exited"
+    STUCK_SAVE = "stuck_save"
+    CONFLICTING_SAVE = "conflicting_save"
+    FILESYSTEM_VIEW = "filesystem_view"
+    DUPLICATE_DEVICE = "duplicate_device"
+    RNG_STATE_MISMATCH = "rng_state_mismatch"
+    TRANSPORT = "transport"
+    STRAGGLER = "straggler"
+    UNDETERMINED = "undetermined"
+
+
+class Certainty(str, Enum):
+    """How sure a verdict is: proof, stillness, or mere lateness."""
+
+    PROVEN = "PROVEN"
+    STALLED = "STALLED"
+    LATE = "LATE"
+
+
+class Severity(str, Enum):
+    """Whom a verdict may wake."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSite:
+    """A line of the user's own code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpView:
+    """One operation that a rank issued, as its ring remembers it."""
+
+    group: str  # name of the process group
+    seq: int  # collectives and p2p count apart; >= 1
+    op: Op
+    dtype: str = ""
+    numel: int = 0  # elements, summed over the tensors that must agree
+    peer: int = -1  # root of a rooted collective or the other side of p2p, global rank; -1: none
+    reduce_op: str = ""
+    site: CallSite | None = None
+    thread: int = 0  # native thread id
+    batch: int = 0  # batches drawn in the current pass of the current loader
+    loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
+    forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
+    completed: bool = False
+    age_s: float = 0.0  # since it was issued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitView:
+    """What a thread has entered and not left."""
+
+    kind: WaitKind
+    age_s: float
+    group: str = ""
+    seq: int = 0
+    op: Op = Op.UNKNOWN
+    peer: int = -1  # global rank, for p2p and rooted collectives
+    site: CallSite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadView:
+    """One thread that matters: the main thread, and each that ever issued an operation."""
+
+    tid: int
+    main: bool
+    issued: int  # operations this thread issued so far
+    wait: WaitView | None = None
+    doing: CallSite | None = None  # innermost line of the user's code
+    leaf: str = ""  # innermost Python frame of all, "function file:line"
+    same_s: float = 0.0  # for how long the Python stack has not changed; 0: unknown or moving
+    cpu_still_s: float = 0.0  # for how long the thread has used next to no CPU
+    in_kernel: str = ""  # wait channel or system call, where readable
+    exception: str = ""  # the exception being handled, "Type: message"; "" if none
+    exception_site: CallSite | None = None
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A rank's own frontier in one process group. 0 <= completed <= enqueued."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]  # global ranks, in group order
+    enqueued: int
+    completed: int
+    prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
+    pending: OpView | None = None  # the oldest unfinished operation
+    destroyed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerView:
+    """How many p2p operations a rank issued to one peer of a group, and how many are through."""
+
+    group: str
+    peer: int  # global rank
+    sends: int = 0
+    sends_completed: int = 0
+    recvs: int = 0
+    recvs_completed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderView:
+    """One place in the user's code that iterates over a DataLoader."""
+
+    site: CallSite
+    passes: int  # iterations begun
+    drawn: int  # batches drawn in the latest pass
+    exhausted: bool  # the latest pass ended by itself
+    last_drawn: int = 0  # batches of the latest pass that ended by itself
+    length: int = 0  # len(loader) where it has one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a rank ended."""
+
+    kind: str  # "exited" | "crashed" | "signalled" | "vanished" (nobody saw how)
+    exit_code: int | None = None
+    signal: int | None = None
+    exception: str = ""  # "Type: message" of an uncaught exception
+    site: CallSite | None = None  # innermost user line of that exception
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """What the node sees of a rank's process from outside."""
+
+    state: ProcessState
+    cpu_still_s: float = 0.0  # next to no CPU, children included, for so long; 0: working or unknown
+    io_still_s: float = 0.0  # no bytes read or written for so long; 0: moving or unknown
+    io_unknown: bool = False  # the kernel refused /proc/<pid>/io
+    in_kernel: str = ""
+    observed_s: float = 0.0  # for how long this process has been observed at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNote:
+    """What the source text around a call site says. Read on the node that has the file."""
+
+    site: CallSite
+    text: str  # the line itself, stripped
+    condition: str = ""  # nearest enclosing `if` test that mentions the rank, "" if none
+    other_branch_ops: tuple[str, ...] = ()  # communication calls in the branch not taken
+    branch_ops: tuple[str, ...] = ()  # communication calls in the branch that holds the site
+    loop: str = ""  # head of the nearest enclosing loop
+    loop_lines: tuple[int, int] = (0, 0)
+    loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
+    handler: str = ""  # nearest enclosing `except` clause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
+    """One Python (or native) frame."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackDump:
+    """The stacks of one process at one moment, or why there are none."""
+
+    rank: int
+    threads: tuple[tuple[str, tuple[StackFrame, ...]], ...] = ()  # (thread name, innermost frame first)
+    failure: str = ""  # what was refused and the command that would allow it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """Everything one node knows of one rank at one moment."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    world_size: int
+    local_world_size: int
+    attempt: int
+    process: ProcessView
+    pulse_age_s: float  # since the rank's own pulse thread last ran (it needs the GIL)
+    initialised: bool  # init_process_group has returned on this rank
+    ending: Ending | None = None
+    threads: tuple[ThreadView, ...] = ()
+    groups: tuple[GroupView, ...] = ()
+    peers: tuple[PeerView, ...] = ()
+    loaders: tuple[LoaderView, ...] = ()
+    history: tuple[OpView, ...] = ()  # newest last; bounded, see `history_from`
+    sites: tuple[CallSite, ...] = ()  # every call site of an operation this rank ever used (bounded)
+    sources: tuple[SourceNote, ...] = ()
+    steps: int = 0
+    forwards: int = 0
+    phase: str = ""
+    phase_s: float = 0.0
+    last_exception: str = ""  # newest exception seen to be handled while the rank went on
+    last_exception_s: float = 0.0
+    last_exception_site: CallSite | None = None
+    endpoint: str = ""  # master address and port this rank used in init_process_group
+    timeout_s: float = 0.0  # of the default group; 0: unknown
+    dropped: int = 0  # events, groups and strings that found no room
+    news_age_s: float = 0.0  # since this view was taken, on the server's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """One job at one moment: what the judge judges. `ranks` may lack some: nobody has seen those."""
+
+    job: str
+    world_size: int
+    ranks: Mapping[int, RankView]
+    stacks: Mapping[int, StackDump]
+    silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
+    absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank that keeps the others waiting, and what it is doing instead."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    call_site: CallSite | None = None
+    doing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One observed fact. `source` says who saw it: ring, proc, py-spy, source, agent."""
+
+    source: str
+    rank: int
+    fact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place where the histories of ranks differ."""
+
+    group: str
+    seq: int
+    culprit_op: str
+    culprit_site: CallSite | None
+    victim_op: str
+    victim_site: CallSite | None
+    fact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedStack:
+    """One distinct stack and the ranks that share it."""
+
+    ranks: tuple[int, ...]
+    thread: str
+    frames: tuple[StackFrame, ...]  # innermost first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with a job, who causes it, and what to do. All texts are rendered from the fields."""
+
+    cause: Cause
+    certainty: Certainty
+    severity: Severity
+    summary: str
+    explanation: str
+    advice: str
+    culprits: tuple[Culprit, ...]
+    victims: tuple[int, ...]
+    one_of: bool = False  # the evidence does not decide between the culprits
+    group: str = ""
+    seq: int = 0
+    op: str = ""
+    onset_s: float = 0.0  # for how long the wait has lasted when this was said
+    explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
+    first_divergence: Divergence | None = None
+    evidence: tuple[Evidence, ...] = ()

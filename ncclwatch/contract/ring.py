@@ -1,0 +1,412 @@
+"""Where does a rank leave its marks: the byte layout of a ring file, and how to read it.
+
+A ring is a plain file, mapped by one writing process and readable by anyone at any
+moment, also after the writer got SIGKILL. Nothing in it needs a lock:
+
+- Words are 8 bytes, aligned, written by one store each.
+- Everything bigger is made of *cells* of 16 bytes. A vector store of 16 aligned bytes is
+  not torn on x86-64 and arm64, whatever the order in which memcpy copies them. A structure of
+  several cells repeats one stamp in each: the reader takes a copy, and believes it only if
+  all stamps agree.
+- Strings are append-only; a string's id is its offset, and a published id is complete.
+
+    header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events
+
+Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import RingError
+from ncclwatch.contract.model import Op, WaitKind
+
+MAGIC = b"NCCLWRNG"
+VERSION = 1
+
+HEADER_BYTES = 512
+WORDS_BYTES = 512
+GROUP_BYTES = 64
+THREAD_BYTES = 64
+PEER_BYTES = 32
+LOADER_BYTES = 48
+SAMPLE_BYTES = 1024
+EVENT_BYTES = 64
+
+GROUPS_AT = HEADER_BYTES + WORDS_BYTES
+THREADS_AT = GROUPS_AT + config.GROUPS_MAX * GROUP_BYTES
+PEERS_AT = THREADS_AT + config.THREADS_MAX * THREAD_BYTES
+LOADERS_AT = PEERS_AT + config.PEERS_MAX * PEER_BYTES
+SAMPLES_AT = LOADERS_AT + config.LOADERS_MAX * LOADER_BYTES
+STRINGS_AT = SAMPLES_AT + (config.THREADS_MAX + 1) * SAMPLE_BYTES
+EVENTS_AT = STRINGS_AT + config.STRINGS_BYTES_MAX
+RING_BYTES = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
+
+# magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
+# local world size, attempt, ring bytes, created (ns)
+HEADER = struct.Struct("<8sIIQiiiiiIQ")
+
+
+class Word:
+    """Indices of the live words."""
+
+    PULSE_NS = 0  # last run of the rank's pulse thread
+    STRINGS_USED = 1
+    EVENTS_HEAD = 2  # events written so far; event i lies in slot i % EVENTS_MAX
+    GROUPS_USED = 3
+    THREADS_USED = 4
+    PEERS_USED = 5
+    LOADERS_USED = 6
+    STEPS = 7
+    FORWARDS = 8
+    PHASE = 9  # string id
+    PHASE_NS = 10
+    DROPPED = 11
+    ENDED = 12  # string id of a JSON text, see Ending; 0: not ended
+    ENDED_NS = 13
+    INITIALISED = 14  # 1 once init_process_group has returned
+    IDENTITY = 15  # string id of a JSON text with job, host, argv...
+    DETACHED = 16  # 1: the rank took its patches off and wants no judgement
+    TIMEOUT_MS = 17  # of the default group
+    ENDPOINT = 18  # string id: master address and port used at init
+    AGENT_PID = 19  # the agent this rank allows to trace it
+    DEVICE = 20  # string id
+
+
+class Flag:
+    """Bits of a group row."""
+
+    DESTROYED = 1
+
+
+# Group row.
+GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (JSON), flags
+GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
+GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
+# Thread row: a static cell, a spare cell, a wait of two stamped cells.
+THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
+WAIT = struct.Struct("<IQIIIHBBi")  # stamp, since, site | stamp, seq, group, kind, op, peer
+WAIT_AT = 32
+PEER_STATIC = struct.Struct("<IIQ")  # group index, peer, unused
+PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
+LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
+LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the latest pass that ended itself
+LOADER_LAST = struct.Struct("<QQ")  # batches of that pass, unused
+SAMPLE_HEAD = struct.Struct("<QQI")  # stamp, unchanged since, bytes of JSON that follow
+SAMPLE_TEXT_MAX = SAMPLE_BYTES - SAMPLE_HEAD.size - 8
+# Event: four stamped cells.
+# stamp, time, group, op, thread | stamp, numel, site
+# | stamp, prefix hash, seq | stamp, batch, forwards, signature
+EVENT = struct.Struct("<IQHBBIQIIQIIIII")
+
+OPS: tuple[Op, ...] = tuple(Op)
+WAITS: tuple[WaitKind, ...] = tuple(WaitKind)  # stored plus one; 0: no wait
+DTYPES = (
+    "", "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+    "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "other",
+)  # fmt: skip
+REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
+NO_GROUP = 0xFFFF
+BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
+
+
+def signature_word(peer: int, dtype: int, reduce_op: int) -> int:
+    """Pack peer (-1: none), dtype and reduce op codes into the event's signature word."""
+    return (peer + 1) & 0xFFFFF | (dtype & 0x3F) << 20 | (reduce_op & 0xF) << 26
+
+
+class RingHeader(NamedTuple):
+    """Who writes this ring. Start time is in clock ticks since boot, so that a reused pid is not mistaken."""
+
+    pid: int
+    start_ticks: int
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    attempt: int
+    created_ns: int
+
+
+class GroupRow(NamedTuple):
+    """One process group of this rank. 0 <= completed <= enqueued, but for the moment of an update."""
+
+    number: int
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    flags: int
+    prefix_hash: int
+    enqueued: int
+    completed: int
+    newest_event: int  # -1: none
+
+
+class WaitRow(NamedTuple):
+    """What a thread has entered and not left."""
+
+    since_ns: int
+    site: int
+    seq: int
+    group: int
+    kind: WaitKind
+    op: Op
+    peer: int
+
+
+class ThreadRow(NamedTuple):
+    """One thread of the rank."""
+
+    number: int
+    tid: int
+    main: bool
+    issued: int
+    wait: WaitRow | None
+
+
+class PeerRow(NamedTuple):
+    """p2p operations with one peer (global rank) of one group."""
+
+    group: int
+    peer: int
+    sends: int
+    sends_completed: int
+    recvs: int
+    recvs_completed: int
+
+
+class LoaderRow(NamedTuple):
+    """One place that iterates over a DataLoader."""
+
+    site: int
+    passes: int
+    length: int
+    drawn: int
+    ended_pass: int
+    last_drawn: int
+
+
+class EventRow(NamedTuple):
+    """One operation as issued."""
+
+    number: int
+    time_ns: int
+    group: int
+    op: Op
+    thread: int
+    numel: int
+    site: int
+    prefix_hash: int
+    seq: int
+    batch: int
+    loader: int
+    forwards: int
+    peer: int
+    dtype: str
+    reduce_op: str
+
+
+class Ring:
+    """A ring file, opened for reading. Use as a context manager.
+
+    Raises `RingError` on opening a file that is no ring, and never afterwards: what is torn or
+    out of range is left out.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size < RING_BYTES:
+                raise RingError(
+                    f"{path}: {size} bytes, a ring has {RING_BYTES}; it is truncated or not a ring"
+                )
+            self._map = mmap.mmap(fd, RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        try:
+            self.header = self._read_header()
+        except RingError:
+            self._map.close()
+            raise
+        self._strings: dict[int, str] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+
+    def _read_header(self) -> RingHeader:
+        fields = HEADER.unpack_from(self._map, 0)
+        magic, version, size = fields[0], fields[1], fields[9]
+        if magic != MAGIC:
+            raise RingError(f"{self.path}: not a ring of ncclwatch (it begins with {magic!r})")
+        if version != VERSION or size != RING_BYTES:
+            raise RingError(
+                f"{self.path}: a ring of layout {version}, this agent reads layout {VERSION}; "
+                "install the same version of ncclwatch in training and on the node"
+            )
+        return RingHeader._make((*fields[2:9], fields[10]))
+
+    def __enter__(self) -> "Ring":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def words(self) -> tuple[int, ...]:
+        """Return the live words, see `Word`."""
+        return struct.unpack_from("<64Q", self._map, HEADER_BYTES)
+
+    def string(self, offset: int) -> str:
+        """Return the text with this id, "" for 0 and for an id that was never published."""
+        if offset <= 0 or offset + 2 > config.STRINGS_BYTES_MAX:
+            return ""
+        known = self._strings.get(offset)
+        if known is None:
+            used = self.words()[Word.STRINGS_USED]
+            length = struct.unpack_from("<H", self._map, STRINGS_AT + offset)[0]
+            end = offset + 2 + length
+            if end > min(used, config.STRINGS_BYTES_MAX):
+                return ""
+            known = self._map[STRINGS_AT + offset + 2 : STRINGS_AT + end].decode(errors="replace")
+            self._strings[offset] = known
+        return known
+
+    def strings(self) -> Iterator[tuple[int, str]]:
+        """Yield every published (id, text), oldest first."""
+        used = min(self.words()[Word.STRINGS_USED], config.STRINGS_BYTES_MAX)
+        at = FIRST_STRING
+        while at + 2 <= used:
+            length = struct.unpack_from("<H", self._map, STRINGS_AT + at)[0]
+            yield at, self.string(at)
+            at += 2 + length
+
+    def identity(self) -> dict[str, str]:
+        """Return what the rank said of itself: job, host, server, argv..."""
+        with contextlib.suppress(ValueError):
+            found = json.loads(self.string(self.words()[Word.IDENTITY]))
+            if isinstance(found, dict):
+                return {str(key): str(value) for key, value in found.items()}
+        return {}
+
+    def groups(self) -> list[GroupRow]:
+        """Return this rank's process groups in order of first sight."""
+        used = min(self.words()[Word.GROUPS_USED], config.GROUPS_MAX)
+        return [self._group(index) for index in range(used)]
+
+    def _group(self, index: int) -> GroupRow:
+        at = GROUPS_AT + index * GROUP_BYTES
+        row = self._map[at : at + GROUP_BYTES]
+        name, desc, members, flags = GROUP_STATIC.unpack_from(row, 0)
+        prefix_hash, enqueued = GROUP_HEAD.unpack_from(row, 16)
+        completed, newest = GROUP_DONE.unpack_from(row, 32)
+        return GroupRow(
+            index, self.string(name), self.string(desc), self._member_list(members), flags,
+            prefix_hash, enqueued, min(completed, enqueued), newest - 1,
+        )  # fmt: skip
+
+    def _member_list(self, offset: int) -> tuple[int, ...]:
+        if offset not in self._members:
+            ranks: tuple[int, ...] = ()
+            with contextlib.suppress(ValueError):
+                found = json.loads(self.string(offset) or "[]")
+                ranks = tuple(rank for rank in found if isinstance(rank, int))
+            self._members[offset] = ranks
+        return self._members[offset]
+
+    def threads(self) -> list[ThreadRow]:
+        """Return the threads that ever issued or waited, the torn ones without their wait."""
+        used = min(self.words()[Word.THREADS_USED], config.THREADS_MAX)
+        rows = []
+        for index in range(used):
+            at = THREADS_AT + index * THREAD_BYTES
+            tid, main, issued = THREAD_STATIC.unpack_from(self._map, at)
+            rows.append(ThreadRow(index, tid, main == 1, issued, self._wait(at + WAIT_AT)))
+        return rows
+
+    def _wait(self, at: int) -> WaitRow | None:
+        for _ in range(3):
+            stamp, since, site, again, seq, group, kind, op, peer = WAIT.unpack(
+                self._map[at : at + WAIT.size]
+            )
+            if stamp == again:
+                if not 1 <= kind <= len(WAITS) or op >= len(OPS):
+                    return None
+                return WaitRow(since, site, seq, group, WAITS[kind - 1], OPS[op], peer)
+        return None
+
+    def peers(self) -> list[PeerRow]:
+        """Return p2p counters, one row for each (group, peer)."""
+        used = min(self.words()[Word.PEERS_USED], config.PEERS_MAX)
+        rows = []
+        for at in range(PEERS_AT, PEERS_AT + used * PEER_BYTES, PEER_BYTES):
+            group, peer, _ = PEER_STATIC.unpack_from(self._map, at)
+            rows.append(PeerRow(group, peer, *PEER_COUNTS.unpack(self._map[at + 16 : at + 32])))
+        return rows
+
+    def loaders(self) -> list[LoaderRow]:
+        """Return the places that iterate over a DataLoader."""
+        used = min(self.words()[Word.LOADERS_USED], config.LOADERS_MAX)
+        rows = []
+        for at in range(LOADERS_AT, LOADERS_AT + used * LOADER_BYTES, LOADER_BYTES):
+            site, passes, length = LOADER_STATIC.unpack_from(self._map, at)
+            drawn, ended = LOADER_COUNTS.unpack_from(self._map, at + 16)
+            last, _ = LOADER_LAST.unpack_from(self._map, at + 32)
+            rows.append(LoaderRow(site, passes, length, drawn, ended, last))
+        return rows
+
+    def sample(self, index: int) -> tuple[int, dict[str, object]] | None:
+        """Return (unchanged since in ns, what the pulse saw) of thread `index`; None if torn or never taken.
+
+        Index THREADS_MAX holds what concerns the whole rank.
+        """
+        at = SAMPLES_AT + index * SAMPLE_BYTES
+        row = self._map[at : at + SAMPLE_BYTES]
+        stamp, since, length = SAMPLE_HEAD.unpack_from(row, 0)
+        tail = struct.unpack_from("<Q", row, SAMPLE_BYTES - 8)[0]
+        if stamp == 0 or stamp != tail or length > SAMPLE_TEXT_MAX:
+            return None
+        try:
+            found = json.loads(row[SAMPLE_HEAD.size : SAMPLE_HEAD.size + length])
+        except ValueError:
+            return None
+        return (since, found) if isinstance(found, dict) else None
+
+    def events(self, count: int) -> list[EventRow]:
+        """Return the newest `count` operations at most, oldest first, without the torn ones."""
+        head = self.words()[Word.EVENTS_HEAD]
+        first = max(0, head - min(count, config.EVENTS_MAX))
+        found = (self.event(index) for index in range(first, head))
+        return [event for event in found if event is not None]
+
+    def event(self, index: int) -> EventRow | None:
+        """Return operation number `index` of this rank, or None if it is torn or overwritten."""
+        at = EVENTS_AT + index % config.EVENTS_MAX * EVENT_BYTES
+        (a, time_ns, group, op, thread, b, numel, site, c, prefix, seq, d, batch, forwards, word) = (
+            EVENT.unpack(self._map[at : at + EVENT_BYTES])
+        )
+        stamp = event_stamp(index)
+        if not a == b == c == d == stamp or op >= len(OPS):
+            return None
+        dtype, reduce_op = word >> 20 & 0x3F, word >> 26 & 0xF
+        return EventRow(
+            index, time_ns, group, OPS[op], thread, numel, site, prefix, seq,
+            batch & (1 << BATCH_BITS) - 1, batch >> BATCH_BITS, forwards, (word & 0xFFFFF) - 1,
+            DTYPES[min(dtype, len(DTYPES) - 1)], REDUCE_OPS[min(reduce_op, len(REDUCE_OPS) - 1)],
+        )  # fmt: skip
+
+
+FIRST_STRING = 4  # id 0 means "no text"
+
+
+def event_stamp(index: int) -> int:
+    """Return the stamp of event number `index`: never 0, and another one for each pass over the ring."""
+    return (index + 1) & 0xFFFFFFFF or 1

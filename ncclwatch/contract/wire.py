@@ -1,0 +1,195 @@
+"""How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
+
+Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
+digest per job and second, and `Views`, `Stacks`, `Ended` and `Gone` when there is something to say.
+Server to agent: `Welcome` or `Refused`, then `Command`s. Commands are a closed list.
+
+A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
+GROUP_ROW. Both ends derive their parsers from the same field lists, so the server can hand the
+bytes to numpy as they are.
+"""
+
+import struct
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model import ProcessState, RankView, StackDump
+
+AGENT_PATH = "/ws/agent"  # route of the WebSocket
+
+RANK_FIELDS = (
+    ("rank", "i4"),
+    ("state", "u1"),  # index into PROCESS_STATES
+    ("ended", "u1"),  # 1: the process is gone or said how it ended
+    ("initialised", "u1"),
+    ("detached", "u1"),
+    ("pulse_age_s", "f4"),
+    ("wait_age_s", "f4"),  # of the oldest wait that only peers can end; 0: none
+    ("issued", "u8"),  # operations this rank issued
+    ("steps", "u8"),
+)
+GROUP_FIELDS = (
+    ("rank", "i4"),
+    ("pending_age_s", "f4"),  # of the oldest unfinished operation; 0: none
+    ("group", "u8"),  # group_key(name)
+    ("enqueued", "u8"),
+    ("completed", "u8"),
+    ("prefix_hash", "u8"),
+)
+_CODES = {"i4": "i", "f4": "f", "u1": "B", "u8": "Q"}
+RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))
+GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS))
+DIGEST_HEAD = struct.Struct("<4sHHIII")  # magic, protocol, unused, job index, ranks, groups
+DIGEST_MAGIC = b"NWDG"
+PROCESS_STATES: tuple[ProcessState, ...] = tuple(ProcessState)
+
+
+def group_key(name: str) -> int:
+    """Return 64 bits that stand for a group's name (FNV-1a)."""
+    key = 0xCBF29CE484222325
+    for byte in name.encode():
+        key = (key ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return key
+
+
+class CommandKind(str, Enum):
+    """All that a server may ask of an agent."""
+
+    INSPECT = "inspect"  # answer with Views of these ranks
+    STACKS = "stacks"  # answer with Stacks of these ranks
+    PRINT = "print"  # put `text` on the terminal of the job
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
+    """First message of an agent."""
+
+    protocol: int
+    agent: str  # random, one per agent process
+    host: str
+    version: str
+
+
+class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
+    """A job on this node, and the number its digests carry on this connection."""
+
+    index: int
+    job: str
+    instance: str  # tells two launches with one name apart: launcher's address, run id
+    attempt: int
+    world_size: int
+    ranks: tuple[int, ...]  # the ranks on this node seen so far
+    terminal: bool  # whether a verdict should be printed on the job's terminal
+
+
+class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):
+    """Full views of ranks: the answer to INSPECT, or unasked when a rank ended."""
+
+    index: int
+    ranks: tuple[RankView, ...]
+    reply_to: int = 0  # id of the command; 0: unasked
+
+
+class Stacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
+    """The answer to STACKS."""
+
+    index: int
+    dumps: tuple[StackDump, ...]
+    reply_to: int = 0
+
+
+class Gone(msgspec.Struct, tag="gone", frozen=True, kw_only=True):
+    """All ranks of the job on this node have ended; no more digests follow."""
+
+    index: int
+
+
+class Welcome(msgspec.Struct, tag="welcome", frozen=True, kw_only=True):
+    """The server takes this agent's news."""
+
+    server: str
+    version: str
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+    """The server does not; `reason` is a sentence for people."""
+
+    reason: str
+
+
+class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
+    """Something the server wants from this node."""
+
+    id: int
+    kind: CommandKind
+    index: int
+    ranks: tuple[int, ...] = ()
+    text: str = ""
+
+
+AgentMessage = Hello | Announce | Views | Stacks | Gone
+ServerMessage = Welcome | Refused | Command
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_agent_decoder: msgspec.json.Decoder[AgentMessage] = msgspec.json.Decoder(AgentMessage)
+_server_decoder: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
+
+
+def encode(message: AgentMessage | ServerMessage) -> bytes:
+    """Return a message as JSON."""
+    return _encoder.encode(message)
+
+
+def decode_from_agent(data: bytes | str) -> AgentMessage:
+    """Parse what an agent sent. Raises `WireError` with a sentence on anything else."""
+    return _decode(_agent_decoder, data, "an agent")
+
+
+def decode_from_server(data: bytes | str) -> ServerMessage:
+    """Parse what a server sent. Raises `WireError` with a sentence on anything else."""
+    return _decode(_server_decoder, data, "the server")
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, sender: str) -> T:
+    if len(data) > config.MESSAGE_BYTES_MAX:
+        raise WireError(
+            f"a message of {len(data)} bytes from {sender}; the limit is {config.MESSAGE_BYTES_MAX}"
+        )
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"{sender} sent what is no message of protocol {config.PROTOCOL}: {error}") from error
+
+
+def pack_digest(index: int, ranks: list[tuple[float, ...]], groups: list[tuple[float, ...]]) -> bytes:
+    """Return a digest. Each tuple holds the values of RANK_FIELDS or GROUP_FIELDS in order."""
+    parts = [DIGEST_HEAD.pack(DIGEST_MAGIC, config.PROTOCOL, 0, index, len(ranks), len(groups))]
+    parts += [RANK_ROW.pack(*row) for row in ranks]
+    parts += [GROUP_ROW.pack(*row) for row in groups]
+    return b"".join(parts)
+
+
+def split_digest(data: bytes) -> tuple[int, memoryview, memoryview]:
+    """Return (job index, bytes of the rank rows, bytes of the group rows). Raises `WireError`."""
+    if len(data) < DIGEST_HEAD.size:
+        raise WireError(f"a digest of {len(data)} bytes is shorter than its head of {DIGEST_HEAD.size}")
+    magic, protocol, _, index, ranks, groups = DIGEST_HEAD.unpack_from(data)
+    if magic != DIGEST_MAGIC:
+        raise WireError(f"a binary message that begins with {bytes(magic)!r} is no digest")
+    if protocol != config.PROTOCOL:
+        raise WireError(
+            f"a digest of protocol {protocol}, this server speaks {config.PROTOCOL}; "
+            "install the same version of ncclwatch on the nodes and on the server"
+        )
+    middle = DIGEST_HEAD.size + ranks * RANK_ROW.size
+    if len(data) != middle + groups * GROUP_ROW.size:
+        raise WireError(
+            f"a digest of {len(data)} bytes says it has {ranks} ranks and {groups} groups: truncated?"
+        )
+    view = memoryview(data)
+    return index, view[DIGEST_HEAD.size : middle], view[middle:]
