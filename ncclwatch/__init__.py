@@ -1,0 +1,54 @@
+"""Names the rank, host and line that hangs a PyTorch training job, within seconds.
+
+    import ncclwatch
+    ncclwatch.attach()
+
+Importing this starts nothing and imports the standard library alone.
+"""
+
+from contextlib import AbstractContextManager
+
+__version__ = "0.1.0"
+__all__ = ["attach", "detach", "phase", "step"]
+
+
+def attach() -> None:
+    """Begin to record this rank's collectives, and make sure that a node agent watches them.
+
+    Call it anywhere in the training script, before or after `init_process_group`; a second call
+    does nothing. It never raises: what stands in the way is told in one warning, and training
+    goes on. Forked children (DataLoader workers) are not ranks and record nothing.
+
+    Settings are environment variables: NCCLWATCH_SERVER (URL of the server; without it port 8470 of
+    MASTER_ADDR is tried), NCCLWATCH_JOB (name of the job), NCCLWATCH_DISABLE=1 (do nothing).
+    """
+    from ncclwatch.rank.attach import attach as begin
+
+    begin()
+
+
+def detach() -> None:
+    """Stop recording and restore every name of torch that `attach` replaced to the identical object."""
+    from ncclwatch.rank.attach import detach as end
+
+    end()
+
+
+def step(number: int | None = None) -> None:
+    """Mark the end of a training step. Without this, optimizer steps are counted.
+
+    `number` sets the count instead of adding one to it. Does nothing when not attached; never raises.
+    """
+    from ncclwatch.rank.marks import step as mark
+
+    mark(number)
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """Mark a phase: `with ncclwatch.phase("validate"): ...`. Verdicts name it, and waits are judged by it.
+
+    Does nothing when not attached.
+    """
+    from ncclwatch.rank.marks import phase as mark
+
+    return mark(name)

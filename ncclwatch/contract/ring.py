@@ -225,9 +225,7 @@ class Ring:
         try:
             size = os.fstat(fd).st_size
             if size < RING_BYTES:
-                raise RingError(
-                    f"{path}: {size} bytes, a ring has {RING_BYTES}; it is truncated or not a ring"
-                )
+                raise RingError(f"{path}: {size} bytes, a ring has {RING_BYTES}; it is truncated or not a ring")
             self._map = mmap.mmap(fd, RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(fd)
@@ -334,9 +332,7 @@ class Ring:
 
     def _wait(self, at: int) -> WaitRow | None:
         for _ in range(3):
-            stamp, since, site, again, seq, group, kind, op, peer = WAIT.unpack(
-                self._map[at : at + WAIT.size]
-            )
+            stamp, since, site, again, seq, group, kind, op, peer = WAIT.unpack(self._map[at : at + WAIT.size])
             if stamp == again:
                 if not 1 <= kind <= len(WAITS) or op >= len(OPS):
                     return None
@@ -390,8 +386,8 @@ class Ring:
     def event(self, index: int) -> EventRow | None:
         """Return operation number `index` of this rank, or None if it is torn or overwritten."""
         at = EVENTS_AT + index % config.EVENTS_MAX * EVENT_BYTES
-        (a, time_ns, group, op, thread, b, numel, site, c, prefix, seq, d, batch, forwards, word) = (
-            EVENT.unpack(self._map[at : at + EVENT_BYTES])
+        (a, time_ns, group, op, thread, b, numel, site, c, prefix, seq, d, batch, forwards, word) = EVENT.unpack(
+            self._map[at : at + EVENT_BYTES]
         )
         stamp = event_stamp(index)
         if not a == b == c == d == stamp or op >= len(OPS):

@@ -157,9 +157,7 @@ def decode_from_server(data: bytes | str) -> ServerMessage:
 
 def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, sender: str) -> T:
     if len(data) > config.MESSAGE_BYTES_MAX:
-        raise WireError(
-            f"a message of {len(data)} bytes from {sender}; the limit is {config.MESSAGE_BYTES_MAX}"
-        )
+        raise WireError(f"a message of {len(data)} bytes from {sender}; the limit is {config.MESSAGE_BYTES_MAX}")
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -188,8 +186,6 @@ def split_digest(data: bytes) -> tuple[int, memoryview, memoryview]:
         )
     middle = DIGEST_HEAD.size + ranks * RANK_ROW.size
     if len(data) != middle + groups * GROUP_ROW.size:
-        raise WireError(
-            f"a digest of {len(data)} bytes says it has {ranks} ranks and {groups} groups: truncated?"
-        )
+        raise WireError(f"a digest of {len(data)} bytes says it has {ranks} ranks and {groups} groups: truncated?")
     view = memoryview(data)
     return index, view[DIGEST_HEAD.size : middle], view[middle:]

@@ -1,0 +1,1 @@
+"""What runs inside training: it only writes, into one ring file, and never raises or waits."""

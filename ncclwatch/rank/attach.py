@@ -1,0 +1,215 @@
+"""What does `ncclwatch.attach()` do, and how is it taken back?
+
+One state for the process: off, armed (patched, but the rank's number is not known yet) or
+recording. A forked child is off: DataLoader workers are not ranks.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+
+from ncclwatch.contract import config
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank import endings, launch
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.pulse import Pulse
+from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ringfile import RingFile
+
+_recorder: Recorder | None = None
+_patches: Patches | None = None
+_pulse: Pulse | None = None
+_changing = threading.RLock()
+_warned = False
+_fork_watched = False
+
+
+def current() -> Recorder | None:
+    """Return the recorder of this process, None when off."""
+    return _recorder
+
+
+def attach() -> None:
+    """Begin recording. See `ncclwatch.attach`."""
+    with _changing:
+        if _patches is not None or os.environ.get(config.ENV_DISABLE) == "1" or _is_helper():
+            return
+        try:
+            _attach()
+        except Exception as error:
+            warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
+
+
+def _attach() -> None:
+    global _patches, _fork_watched
+    # Imported here: `import ncclwatch` must not import torch.
+    from ncclwatch.rank.patches import collectives, lifecycle, training
+
+    patches = Patches()
+    try:
+        collectives.install(patches, current)
+        lifecycle.install(patches, current, _before_init)
+        training.install(patches, current)
+        endings.install(patches, current)
+    except Exception:
+        patches.restore()
+        raise
+    _patches = patches
+    if not _fork_watched:
+        os.register_at_fork(after_in_child=_forget)
+        _fork_watched = True
+    place = _place_from_environment() or _place_from_torch()
+    if place is not None:
+        _begin(*place)
+
+
+def _begin(rank: int, world_size: int) -> None:
+    """Open the ring, start the pulse, make sure of an agent."""
+    global _recorder, _pulse
+    launched = _launch_environment()
+    job, attempt = config.job_name(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+    directory = config.runtime_dir()
+    local_rank, local_world = (
+        int(os.environ.get("LOCAL_RANK", rank)),
+        int(os.environ.get("LOCAL_WORLD_SIZE", 0)),
+    )
+    try:
+        ring = RingFile(
+            f"{directory}/{job}/{rank}-{os.getpid()}.ring",
+            rank=rank,
+            local_rank=local_rank,
+            world=(world_size, local_world),
+            attempt=attempt,
+        )
+    except OSError as error:
+        warn(
+            f"cannot write a ring under {directory}: {error.strerror or error}. This rank is not watched; training "
+            f"goes on. Free some space there, or name another directory in {config.ENV_RUNTIME_DIR}."
+        )
+        return
+    ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched))))
+    ring.set_word(Word.PULSE_NS, time.monotonic_ns())
+    _recorder = Recorder(ring)
+    _recorder.thread()
+    _pulse = Pulse(_recorder, directory)
+    if rank == 0 or local_rank == 0:  # the others give the first local rank a head start of one pulse
+        trouble = launch.ensure_agent(directory)
+        if trouble:
+            warn(f"no agent runs on this node: {trouble}. Nothing will be reported; training goes on.")
+    _pulse.start()
+    _note_if_initialised()
+
+
+def _note_if_initialised() -> None:
+    import torch.distributed as dist
+
+    from ncclwatch.rank.patches.lifecycle import note_initialised
+
+    if _recorder is not None and dist.is_available() and dist.is_initialized():
+        note_initialised(_recorder)
+
+
+def detach() -> None:
+    """Stop recording and restore every patched name. See `ncclwatch.detach`."""
+    global _recorder, _patches, _pulse
+    with _changing:
+        recorder, _recorder = _recorder, None
+        patches, _patches = _patches, None
+        pulse, _pulse = _pulse, None
+        if patches is not None:
+            patches.restore()
+        if pulse is not None:
+            pulse.stop()
+        if recorder is not None:
+            recorder.ring.set_word(Word.DETACHED, 1)
+
+
+def _before_init(arguments: dict[str, object]) -> None:
+    """Open the ring at init_process_group, when the environment did not say which rank this is."""
+    rank, world_size = arguments.get("rank"), arguments.get("world_size")
+    with _changing:
+        if _recorder is None and isinstance(rank, int) and isinstance(world_size, int) and rank >= 0:
+            try:
+                _begin(rank, world_size)
+            except Exception as error:
+                warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
+
+
+def _forget() -> None:
+    """In a forked child: be off, and leave the parent's ring alone. Patched names see no recorder and step aside."""
+    global _recorder, _pulse
+    _recorder = None
+    _pulse = None
+
+
+def _is_helper() -> bool:
+    """Say whether this process is a DataLoader worker or the like: it inherits RANK but is no rank."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return False
+    found = process.current_process()
+    return process.parent_process() is not None and bool(found.daemon)
+
+
+def _place_from_environment() -> tuple[int, int] | None:
+    for rank, world in (
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ):
+        if os.environ.get(rank, "").isdigit() and os.environ.get(world, "").isdigit():
+            return int(os.environ[rank]), int(os.environ[world])
+    return None
+
+
+def _place_from_torch() -> tuple[int, int] | None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return None
+
+
+def _launch_environment() -> dict[str, str]:
+    """Return the environment this process was started with.
+
+    A script may change os.environ for itself; what its launcher set is what all ranks share.
+    """
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = (part.partition(b"=") for part in file.read().split(b"\0") if part)
+            found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    except OSError:
+        found = {}
+    return found if "RANK" in found or config.ENV_JOB in found else {**found, **os.environ}
+
+
+def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
+    import torch
+
+    run_id = launched.get("TORCHELASTIC_RUN_ID", "")
+    return {
+        "job": job,
+        "instance": f"{launched.get('MASTER_ADDR', '')}:{launched.get('MASTER_PORT', '')}/{run_id}",
+        "host": os.uname().nodename,
+        "server": config.server_url(os.environ),
+        "server_named": "1" if os.environ.get(config.ENV_SERVER) else "0",
+        "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
+        "argv": " ".join(sys.argv)[:500],
+        "cwd": os.getcwd(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+    }
+
+
+def warn(sentence: str) -> None:
+    """Say one thing, once in the life of the process."""
+    global _warned
+    if not _warned:
+        _warned = True
+        with warnings.catch_warnings():  # a user's "error" filter must not turn this into an exception
+            warnings.simplefilter("always")
+            warnings.warn(f"ncclwatch: {sentence}", RuntimeWarning, stacklevel=4)

@@ -1,0 +1,75 @@
+"""How did this rank end? Written to the ring by the rank itself, as far as it still can.
+
+The agent sees exit codes and signals from outside; what only the rank knows is the exception.
+"""
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Recorder, describe_exception
+
+
+def install(patches: Patches, current: Callable[[], Recorder | None]) -> None:
+    """Hook what runs at the end: the exception hook, atexit, os._exit."""
+    previous = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        recorder = current()
+        if recorder is not None:
+            note(recorder, "crashed", 1, error)
+        previous(kind, error, trace)
+
+    def at_exit() -> None:
+        recorder = current()
+        if recorder is not None:
+            note(recorder, "exited", None, None)
+
+    sys.excepthook = excepthook
+    atexit.register(at_exit)
+    patches.on_restore(lambda: atexit.unregister(at_exit))
+    patches.on_restore(lambda: _put_back_hook(excepthook, previous))
+    patches.replace(os, "_exit", lambda original: _make_exit(original, current))
+
+
+def _put_back_hook(ours: object, previous: Callable[..., object]) -> None:
+    if sys.excepthook is ours:
+        sys.excepthook = previous
+
+
+def _make_exit(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
+    def _exit(status: int) -> object:
+        recorder = current()
+        if recorder is not None:
+            note(recorder, "exited" if status == 0 else "crashed", status, None)
+        return original(status)
+
+    return _exit
+
+
+def note(recorder: Recorder, kind: str, code: int | None, error: BaseException | None) -> None:
+    """Write how this rank ends, unless that is known already. Never raises."""
+    try:
+        ring = recorder.ring
+        if ring.word(Word.ENDED):
+            return
+        found: dict[str, object] = {"kind": kind, "exit_code": code}
+        if error is not None:
+            told = describe_exception(error, recorder.sites)
+            found |= {"exception": told["exc"]}
+            if "exc_file" in told:
+                found |= {
+                    "file": told["exc_file"],
+                    "line": told["exc_line"],
+                    "function": told["exc_function"],
+                }
+        ring.set_word(Word.ENDED_NS, time.monotonic_ns())
+        ring.set_word(Word.ENDED, ring.string(json.dumps(found)))
+    except Exception:  # dying is hard enough
+        return

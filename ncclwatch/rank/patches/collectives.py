@@ -1,0 +1,248 @@
+"""Which operations does this rank hand to its backends? Seen at one place, each once.
+
+Every operation that moves data through a process group, from Python or from C++ (DDP's buckets,
+functional collectives, DTensor, compiled code), passes the torch dispatcher as an op of the
+`c10d` library. A kernel at the key BackendSelect sees it there, on the thread that issues it,
+in the backend's own order. No kernel of torch's lives at that key for these ops, and it is in
+the included set also under inference_mode. Nothing above this layer needs to be counted, so
+nothing can be counted twice.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch._C import DispatchKey, _distributed_c10d
+from torch.distributed import distributed_c10d as c10d
+
+from ncclwatch.contract.model import Op, WaitKind
+from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Group, Issued, Recorder
+
+_DTYPE_CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
+_OTHER_DTYPE = len(DTYPES) - 1
+
+
+class _Kernel(NamedTuple):
+    """How the arguments of one c10d op are read."""
+
+    op: Op
+    sized_by: int  # position of the tensors whose size members must agree on; -1: none need to
+    group: int
+    root: int = -1
+    reduce_op: int = -1
+
+
+# Positions follow the schemas of torch 2.4 to 2.13; `_positions` checks them at install.
+_KERNELS = {
+    "allreduce_": ("tensors", Op.ALL_REDUCE),
+    "allreduce_coalesced_": ("tensors", Op.ALL_REDUCE),
+    "broadcast_": ("tensors", Op.BROADCAST),
+    "allgather_": ("input_tensors", Op.ALL_GATHER),
+    "_allgather_base_": ("input_tensor", Op.ALL_GATHER),
+    "allgather_coalesced_": ("input_list", Op.ALL_GATHER),
+    "allgather_into_tensor_coalesced_": ("inputs", Op.ALL_GATHER),
+    "reduce_": ("tensors", Op.REDUCE),
+    "gather_": ("input_tensors", Op.GATHER),
+    "scatter_": ("output_tensors", Op.SCATTER),
+    "reduce_scatter_": ("output_tensors", Op.REDUCE_SCATTER),
+    "_reduce_scatter_base_": ("output_tensor", Op.REDUCE_SCATTER),
+    "reduce_scatter_tensor_coalesced_": ("outputs", Op.REDUCE_SCATTER),
+    "alltoall_": ("", Op.ALL_TO_ALL),
+    "alltoall_base_": ("", Op.ALL_TO_ALL),
+    "barrier": ("", Op.BARRIER),
+    "monitored_barrier_": ("", Op.MONITORED_BARRIER),
+    "send": ("", Op.SEND),
+    "recv_": ("", Op.RECV),
+    "recv_any_source_": ("", Op.RECV),
+}
+_PEERS = ("root_rank", "dst", "src")
+
+
+def install(patches: Patches, current: Callable[[], Recorder | None]) -> None:
+    """Register the kernels and patch Work.wait. `current` returns the recorder, None when off."""
+    after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
+    kernels: dict[str, Callable[..., object]] = {}
+    for name, (sized_by, op) in _KERNELS.items():
+        overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
+        if overload is not None:
+            kernels[name] = _make_kernel(overload, after, _positions(overload, sized_by, op), current)
+    _register(patches, "c10d", kernels)
+    wait_tensor = torch.ops._c10d_functional.wait_tensor.default
+    _register(patches, "_c10d_functional", {"wait_tensor": _make_wait_tensor(wait_tensor, after, current)})
+    patches.replace(_distributed_c10d.Work, "wait", lambda f: _make_wait(f, current))
+
+
+def _register(patches: Patches, namespace: str, kernels: dict[str, Callable[..., object]]) -> None:
+    """Put kernels before those of the backends, until the patches are restored."""
+    library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+    patches.on_restore(library._destroy)
+    for name, kernel in kernels.items():
+        library.impl(name, kernel, "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def _positions(overload: "torch._ops.OpOverload", sized_by: str, op: Op) -> _Kernel:
+    names = [argument.name for argument in overload._schema.arguments]
+    return _Kernel(
+        op=op,
+        sized_by=names.index(sized_by) if sized_by in names else -1,
+        group=names.index("process_group"),
+        root=next((names.index(name) for name in _PEERS if name in names), -1),
+        reduce_op=names.index("reduce_op") if "reduce_op" in names else -1,
+    )
+
+
+def _make_kernel(
+    overload: "torch._ops.OpOverload",
+    after: "torch._C.DispatchKeySet",
+    spec: _Kernel,
+    current: Callable[[], Recorder | None],
+) -> Callable[..., object]:
+    code = OPS.index(spec.op)
+    blocks_inside = spec.op is Op.MONITORED_BARRIER
+
+    def kernel(keyset: "torch._C.DispatchKeySet", *args: object, **kwargs: object) -> object:
+        recorder = current()
+        issued = None if recorder is None else _issue(recorder, spec, code, args)
+        if recorder is None or issued is None:
+            return overload.redispatch(keyset & after, *args, **kwargs)
+        outer = recorder.enter(WaitKind.COLLECTIVE, issued.site, issued) if blocks_inside else None
+        try:
+            result = overload.redispatch(keyset & after, *args, **kwargs)
+        except BaseException:
+            recorder.refuse(issued)
+            raise
+        finally:
+            if outer is not None:
+                recorder.leave(outer)
+        _track(recorder, issued, result)
+        return result
+
+    return kernel
+
+
+def _issue(recorder: Recorder, spec: _Kernel, code: int, args: tuple[object, ...]) -> Issued | None:
+    """Record an operation; None if it could not be read. Never raises into the user's collective."""
+    try:
+        group = group_of(recorder, c10d.ProcessGroup.unbox(args[spec.group]))  # type: ignore[arg-type]
+        tensor = _first_tensor(args[spec.sized_by if spec.sized_by >= 0 else 0])
+        numel, dtype = (0, 0) if tensor is None else _size(args, spec, tensor)
+        reduce_code = 0
+        if spec.reduce_op >= 0:
+            reduce_code = min(args[spec.reduce_op].op() + 1, len(REDUCE_OPS) - 1)  # type: ignore[attr-defined]
+        peer = -1
+        if spec.root >= 0 and isinstance(root := args[spec.root], int):
+            peer = group.ranks[root] if 0 <= root < len(group.ranks) else root
+        site = recorder.sites.here(3) or recorder.backward_site
+        issued = recorder.issue(group, code, numel, (peer, dtype, reduce_code), site)
+        issued.on_host = tensor is not None and tensor.device.type == "cpu"
+        return issued
+    except Exception:  # nothing of ours may stop training; the gap is counted
+        recorder.ring.count_dropped()
+        return None
+
+
+def _first_tensor(found: object) -> torch.Tensor | None:
+    while isinstance(found, (list, tuple)):
+        if not found:
+            return None
+        found = found[0]
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _size(args: tuple[object, ...], spec: _Kernel, tensor: torch.Tensor) -> tuple[int, int]:
+    """Return (elements, dtype code) that members must agree on; 0 elements where sizes may differ."""
+    if spec.op in (Op.BARRIER, Op.MONITORED_BARRIER):
+        return 0, 0
+    dtype = _DTYPE_CODE.get(tensor.dtype, _OTHER_DTYPE)
+    if spec.sized_by < 0:
+        return (tensor.numel() if spec.op.is_p2p else 0), dtype
+    tensors = args[spec.sized_by]
+    if isinstance(tensors, (list, tuple)) and len(tensors) > 1:
+        return sum(part.numel() for part in tensors if isinstance(part, torch.Tensor)), dtype
+    return tensor.numel(), dtype
+
+
+def group_of(recorder: Recorder, pg: "c10d.ProcessGroup") -> Group:
+    """Return what is known of a process group, making its acquaintance at first sight."""
+    name = pg.group_name
+    known = recorder.groups.get(name)
+    if known is not None:
+        return known
+    ranks = c10d._world.pg_group_ranks.get(pg)
+    members = sorted(ranks, key=ranks.__getitem__) if ranks else list(range(pg.size()))
+    return recorder.add_group(name, pg.group_desc or "", members, 0)
+
+
+def _track(recorder: Recorder, issued: Issued, result: object) -> None:
+    try:
+        box = result[-1] if isinstance(result, (tuple, list)) else result
+        work = c10d.Work.unbox(box) if isinstance(box, torch.ScriptObject) else None
+        recorder.track(issued, work)
+    except Exception:  # as in _issue
+        recorder.ring.count_dropped()
+
+
+def _make_wait(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
+    def wait(self: object, *args: object, **kwargs: object) -> object:
+        recorder = current()
+        issued = None if recorder is None else recorder.open_works.get(id(self))
+        if recorder is None or issued is None:
+            return original(self, *args, **kwargs)
+        outer = recorder.enter(WaitKind.COLLECTIVE, recorder.sites.here(2) or issued.site, issued)
+        try:
+            result = original(self, *args, **kwargs)
+            issued.done = issued.on_host
+            return result
+        finally:
+            recorder.leave(outer)
+            recorder.drain(issued.group)
+
+    return wait
+
+
+def _make_wait_tensor(
+    overload: "torch._ops.OpOverload",
+    after: "torch._C.DispatchKeySet",
+    current: Callable[[], Recorder | None],
+) -> Callable[..., object]:
+    """The wait of functional collectives; it names no work, so the newest one of this thread is meant."""
+
+    def wait_tensor(keyset: "torch._C.DispatchKeySet", tensor: torch.Tensor) -> object:
+        recorder = current()
+        newest = None if recorder is None else recorder.thread().newest
+        if recorder is None or newest is None or newest.seq <= newest.group.completed:
+            return overload.redispatch(keyset & after, tensor)
+        outer = recorder.enter(WaitKind.COLLECTIVE, newest.site, newest)
+        try:
+            result = overload.redispatch(keyset & after, tensor)
+            newest.done = newest.on_host
+            return result
+        finally:
+            recorder.leave(outer)
+            recorder.drain(newest.group)
+
+    return wait_tensor
+
+
+def known_groups(recorder: Recorder) -> Iterable[str]:
+    """Register the groups that exist already, when attach() comes after init_process_group."""
+    for pg in list(c10d._world.pg_map):
+        name = pg.group_name
+        if name not in recorder.groups:
+            ranks = c10d._world.pg_group_ranks.get(pg, {})
+            members = sorted(ranks, key=ranks.__getitem__)
+            recorder.add_group(name, pg.group_desc or "", members, _seen_before(name))
+        yield name
+
+
+def _seen_before(name: str) -> int:
+    """Return how many collectives a group ran before attach(), by torch's own flight recorder."""
+    try:
+        dump = getattr(_distributed_c10d, "_dump_fr_trace_json")(True, False)  # noqa: B009 - absent from torch's stubs
+        entries = json.loads(dump).get("entries", [])
+        return max((e["collective_seq_id"] for e in entries if e["process_group"][0] == name), default=0)
+    except Exception:  # absent in this build, or another layout
+        return 0

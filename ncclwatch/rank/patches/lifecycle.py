@@ -1,0 +1,119 @@
+"""When do process groups come and go, and who waits for a store? Recorded as waits of their own."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d as c10d
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank.patches.collectives import known_groups
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Recorder
+
+Current = Callable[[], Recorder | None]
+
+
+def install(patches: Patches, current: Current, before_init: Callable[[dict[str, object]], None]) -> None:
+    """Patch what makes, splits and destroys groups. `before_init` is told the arguments of init_process_group."""
+    both = (c10d, dist)
+    patches.replace_everywhere(both, "init_process_group", lambda f: _make_init(f, current, before_init))
+    for name in ("new_group", "split_group"):
+        patches.replace_everywhere(both, name, lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
+    patches.replace_everywhere(both, "destroy_process_group", lambda f: _make_destroy(f, current))
+    # What early-bound names still reach: the helpers that init_process_group and new_group look up when called.
+    patches.replace(c10d, "rendezvous", lambda f: _make_rendezvous(f, current))
+    patches.replace(c10d, "_new_process_group_helper", lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
+    for name in ("wait", "get"):
+        patches.replace(_distributed_c10d.Store, name, lambda f: _make_waiting(f, current, WaitKind.STORE))
+
+
+def _make_waiting(original: Callable[..., object], current: Current, kind: WaitKind) -> Callable[..., object]:
+    @functools.wraps(original)
+    def waiting(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        if recorder is None:
+            return original(*args, **kwargs)
+        state = recorder.thread()
+        if state.group_wait:  # inside init_process_group or new_group already: the outermost says what it is
+            return original(*args, **kwargs)
+        state.group_wait = True
+        outer = recorder.enter(kind, recorder.sites.here(2))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave(outer)
+            state.group_wait = False
+
+    return waiting
+
+
+def _make_init(
+    original: Callable[..., object], current: Current, before_init: Callable[[dict[str, object]], None]
+) -> Callable[..., object]:
+    waiting = _make_waiting(original, current, WaitKind.INIT)
+
+    @functools.wraps(original)
+    def init_process_group(*args: object, **kwargs: object) -> object:
+        before_init(dict(kwargs))
+        recorder = current()
+        if recorder is not None:
+            endpoint = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            recorder.ring.set_word(Word.ENDPOINT, recorder.ring.string(endpoint))
+        result = waiting(*args, **kwargs)
+        if recorder is not None:
+            note_initialised(recorder)
+        return result
+
+    return init_process_group
+
+
+def note_initialised(recorder: Recorder) -> None:
+    """Record the groups that exist and the default group's timeout. Never raises."""
+    try:
+        for _ in known_groups(recorder):
+            pass
+        recorder.ring.set_word(Word.INITIALISED, 1)
+        pg = dist.group.WORLD
+        device = next(iter(pg._device_types)) if pg is not None else None
+        if pg is not None and device is not None:
+            timeout = pg._get_backend(device).options._timeout
+            recorder.ring.set_word(Word.TIMEOUT_MS, int(timeout.total_seconds() * 1000))
+    except Exception:  # a backend without options; the timeout stays unknown
+        return
+
+
+def _make_destroy(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    waiting = _make_waiting(original, current, WaitKind.DESTROY)
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        result = waiting(*args, **kwargs)
+        if recorder is not None:
+            alive = {pg.group_name for pg in c10d._world.pg_map}
+            for name in [name for name in recorder.groups if name not in alive]:
+                recorder.forget_group(name)
+            if not alive:
+                recorder.ring.set_word(Word.INITIALISED, 0)
+        return result
+
+    return destroy_process_group
+
+
+def _make_rendezvous(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def rendezvous(*args: object, **kwargs: object) -> Iterator[object]:
+        found = original(*args, **kwargs)
+        step = _make_waiting(functools.partial(next, found), current, WaitKind.INIT)
+        while True:
+            try:
+                value = step()
+            except StopIteration:
+                return
+            yield value
+
+    return rendezvous

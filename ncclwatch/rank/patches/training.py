@@ -1,0 +1,155 @@
+"""How far is training: forwards of wrapped models, backwards, optimizer steps, batches drawn?"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Recorder
+
+Current = Callable[[], Recorder | None]
+_PASS = "_ncclwatch_pass"
+
+
+class _Pass:
+    """One pass over a DataLoader."""
+
+    __slots__ = ("drawn", "number", "row")
+
+    def __init__(self, row: int, number: int) -> None:
+        self.row = row
+        self.number = number
+        self.drawn = 0
+
+
+def install(patches: Patches, current: Current) -> None:
+    """Patch the training loop's own landmarks."""
+    engine = (torch.autograd.graph, torch.autograd)
+    patches.replace_everywhere(engine, "_engine_run_backward", lambda f: _make_backward(f, current))
+    patches.replace(DistributedDataParallel, "forward", lambda f: _make_forward(f, current))
+    try:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        patches.replace(FullyShardedDataParallel, "forward", lambda f: _make_forward(f, current))
+    except ImportError:  # a build without FSDP
+        pass
+    loaders = _Loaders(current)
+    patches.replace(DataLoader, "__iter__", loaders.make_iter)
+    patches.replace(_BaseDataLoaderIter, "__next__", loaders.make_next)
+    hook = register_optimizer_step_post_hook(_make_step_hook(current))
+    patches.on_restore(hook.remove)
+
+
+def _make_step_hook(current: Current) -> Callable[..., None]:
+    def count(*_: object) -> None:
+        recorder = current()
+        if recorder is not None and not recorder.steps_marked:
+            recorder.count_step(recorder.ring.word(Word.STEPS) + 1)
+
+    return count
+
+
+def _make_backward(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def _engine_run_backward(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        if recorder is None:
+            return original(*args, **kwargs)
+        site = recorder.sites.here(2)
+        recorder.backward_site = site  # for autograd threads that have no Python frames of their own
+        outer = recorder.enter(WaitKind.BACKWARD, site)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave(outer)
+
+    return _engine_run_backward
+
+
+def _make_forward(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def forward(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
+        if torch.compiler.is_compiling():  # folded away by dynamo: no graph break
+            return original(self, *args, **kwargs)
+        recorder = current()
+        if recorder is not None and self.training and torch.is_grad_enabled() and not recorder.in_forward:
+            recorder.count_forward()
+            recorder.in_forward = True  # an FSDP model wraps FSDP modules: only the outermost counts
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                recorder.in_forward = False
+        return original(self, *args, **kwargs)
+
+    return forward
+
+
+class _Loaders:
+    """Counts batches per place in the user's code, so that counts of two ranks can be compared."""
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+        self._rows: dict[int, tuple[int, int]] = {}  # site -> row, passes
+
+    def make_iter(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Wrap DataLoader.__iter__."""
+
+        @functools.wraps(original)
+        def __iter__(loader: "DataLoader[object]") -> object:
+            iterator = original(loader)
+            recorder = self._current()
+            if recorder is not None:
+                try:
+                    vars(iterator)[_PASS] = self._begin(recorder, loader)
+                except Exception:  # an iterator of a kind of its own; its batches stay uncounted
+                    recorder.ring.count_dropped()
+            return iterator
+
+        return __iter__
+
+    def _begin(self, recorder: Recorder, loader: "DataLoader[object]") -> _Pass:
+        site = recorder.sites.here(3)
+        row, passes = self._rows.get(site) or (recorder.ring.add_loader(site), 0)
+        self._rows[site] = (row, passes + 1)
+        try:
+            length = len(loader)
+        except TypeError:  # an iterable data set has none
+            length = 0
+        if row >= 0:
+            recorder.ring.set_loader_counts(row, 0, recorder.loader_ended.get(row, 0))
+            recorder.ring.set_loader(row, site, passes + 1, length)
+        return _Pass(row, passes + 1)
+
+    def make_next(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Wrap the iterator's __next__."""
+        current = self._current
+
+        @functools.wraps(original)
+        def __next__(iterator: object) -> object:
+            recorder = current()
+            this: _Pass | None = None if recorder is None else vars(iterator).get(_PASS)
+            if recorder is None or this is None or this.row < 0:
+                return original(iterator)
+            outer = recorder.enter(WaitKind.DATA, recorder.sites.here(2))
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                recorder.loader_ended[this.row] = this.number
+                recorder.ring.set_loader_last(this.row, this.drawn)
+                recorder.ring.set_loader_counts(this.row, this.drawn, this.number)
+                raise
+            finally:
+                recorder.leave(outer)
+            this.drawn += 1
+            recorder.count_batch(this.row, this.drawn)
+            recorder.ring.set_loader_counts(this.row, this.drawn, recorder.loader_ended.get(this.row, 0))
+            return batch
+
+        return __next__

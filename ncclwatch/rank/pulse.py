@@ -1,0 +1,142 @@
+"""Is this interpreter alive, and where are its threads? One light thread says so twice a second.
+
+It needs the GIL to run, and that is the point: a pulse that has stopped in a process that lives
+says that something holds the GIL. It also notes what is complete, sees to the agent, and looks
+where threads are that have issued nothing since it last looked.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from types import FrameType
+
+from ncclwatch.contract import config
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank import launch
+from ncclwatch.rank.recorder import Recorder, describe_exception
+
+AGENT_CHECK_S = 3.0
+_PR_SET_PTRACER = 0x59616D61
+
+
+class Pulse:
+    """The pulse thread of one rank."""
+
+    def __init__(self, recorder: Recorder, directory: str) -> None:
+        self._recorder = recorder
+        self._directory = directory
+        self._stop = threading.Event()
+        self._issued: dict[int, int] = {}  # event count seen at the previous pulse, per thread row
+        self._stacks: dict[int, tuple[int, int]] = {}  # row -> hash of the stack, since when
+        self._agent_checked = 0.0
+        self._agent_starts = 0
+        self._agent_allowed = 0
+        self.trouble = ""  # why no agent runs, for the one warning
+        self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for it longer than a pulse."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=config.PULSE_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._beat()
+            except Exception:  # the ring may be closed under us by detach(); nothing may reach training
+                if self._stop.is_set():
+                    return
+            self._stop.wait(config.PULSE_S)
+
+    def _beat(self) -> None:
+        recorder = self._recorder
+        recorder.ring.set_word(Word.PULSE_NS, time.monotonic_ns())
+        recorder.drain_all()
+        if recorder.pending_exception is not None:
+            found, recorder.pending_exception = recorder.pending_exception, None
+            recorder.ring.set_sample(config.THREADS_MAX, time.monotonic_ns(), found)
+        self._look_at_threads()
+        if time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
+            self._agent_checked = time.monotonic()
+            self._see_to_agent()
+
+    def _look_at_threads(self) -> None:
+        """Note where threads are that have issued nothing since the previous pulse."""
+        head = self._recorder.ring.word(Word.EVENTS_HEAD)
+        frames: dict[int, FrameType] = {}
+        errors: dict[int, object] = {}
+        for ident, row in list(self._recorder.threads.items()):
+            if self._issued.get(row) == head:
+                frames = frames or sys._current_frames()
+                errors = errors or dict(sys._current_exceptions())
+                frame = frames.get(ident)
+                if frame is not None:
+                    self._sample(row, ident, frame, errors.get(ident))
+            self._issued[row] = head
+        frames.clear()
+
+    def _sample(self, row: int, ident: int, frame: FrameType, error: object) -> None:
+        key, names = _stack_key(frame)
+        known = self._stacks.get(row)
+        since = known[1] if known is not None and known[0] == key else time.monotonic_ns()
+        self._stacks[row] = (key, since)
+        found: dict[str, object] = {"name": _thread_name(ident), "leaf": names}
+        users = self._recorder.sites.users_frame(frame)
+        if users is not None:
+            code = users.f_code
+            found |= {
+                "file": os.path.abspath(code.co_filename),
+                "line": users.f_lineno or 0,
+                "function": getattr(code, "co_qualname", code.co_name).replace(".<locals>", ""),
+            }
+        if isinstance(error, tuple):  # Python 3.10 and 3.11 give what sys.exc_info() would
+            error = error[1]
+        if isinstance(error, BaseException) and not isinstance(error, StopIteration):
+            found |= describe_exception(error, self._recorder.sites)
+        self._recorder.ring.set_sample(row, since, found)
+
+    def _see_to_agent(self) -> None:
+        """Start an agent if none lives, and allow the one that lives to look at this process."""
+        if self._agent_starts < launch.STARTS_MAX:
+            before = launch.agent_pid(self._directory)
+            self.trouble = launch.ensure_agent(self._directory)
+            if self.trouble or launch.agent_pid(self._directory) != before:
+                self._agent_starts += 1
+        pid = launch.agent_pid(self._directory)
+        if pid and pid != self._agent_allowed:
+            self._agent_allowed = pid
+            _allow_tracing_by(pid)
+            self._recorder.ring.set_word(Word.AGENT_PID, pid)
+
+
+def _allow_tracing_by(pid: int) -> None:
+    """Let one process read our stacks where Yama restricts that to parents (ptrace_scope 1)."""
+    if os.path.exists("/proc/sys/kernel/yama/ptrace_scope"):
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+
+
+def _stack_key(frame: FrameType | None) -> tuple[int, str]:
+    """Return a hash of a whole stack, and the name of its innermost frame."""
+    leaf = ""
+    key = 0
+    depth = 0
+    while frame is not None and depth < config.STACK_DEPTH_MAX:
+        code = frame.f_code
+        if depth == 0:
+            leaf = f"{code.co_name} {code.co_filename}:{frame.f_lineno}"
+        key = hash((key, code, frame.f_lasti))
+        frame = frame.f_back
+        depth += 1
+    return key, leaf
+
+
+def _thread_name(ident: int) -> str:
+    found = next((t.name for t in threading.enumerate() if t.ident == ident), "")
+    return "MainThread" if ident == threading.main_thread().ident else found

@@ -1,0 +1,302 @@
+"""What has this rank issued, what is through, and who waits? Kept here, written to the ring.
+
+Each operation is recorded once, before it is handed to the backend, with the sequence number
+it gets in its group. A work is held until it is complete (so that its completion can be seen)
+and at most WORKS_MAX of a group at a time, so that tensors are not kept alive for long.
+"""
+
+import itertools
+import sys
+import threading
+from collections import deque
+from typing import Protocol
+
+from ncclwatch.contract.model import Op, WaitKind
+from ncclwatch.contract.ring import BATCH_BITS, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
+from ncclwatch.rank.ringfile import NO_WAIT, RingFile
+from ncclwatch.rank.sites import Sites
+
+WORKS_MAX = 256
+_MASK = 0xFFFFFFFFFFFFFFFF
+_OP_CODE = {op: number for number, op in enumerate(OPS)}
+_WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
+_COLLECTIVE = _WAIT_CODE[WaitKind.COLLECTIVE]
+_SEND_WAIT = _WAIT_CODE[WaitKind.SEND]
+_RECV_WAIT = _WAIT_CODE[WaitKind.RECV]
+SEND = _OP_CODE[Op.SEND]
+RECV = _OP_CODE[Op.RECV]
+
+
+class Work(Protocol):
+    """What is needed of torch's Work."""
+
+    def is_completed(self) -> bool:
+        """Whether it is through, successfully or not."""
+
+
+class Group:
+    """One process group as this rank sees it."""
+
+    def __init__(self, number: int, name: str, ranks: list[int], enqueued: int) -> None:
+        self.number = number
+        self.name = name
+        self.ranks = ranks
+        self.enqueued = enqueued
+        self.completed = enqueued
+        self.newest_event = -1
+        self.prefix = 0
+        self.seqs = itertools.count(enqueued + 1)
+        self.works: deque[tuple[Issued, Work]] = deque()
+        self.peers: dict[int, tuple[int, list[int]]] = {}  # global rank -> row, counts
+        self.p2p_works: list[tuple[Issued, Work]] = []
+        self.draining = threading.Lock()
+
+
+class Issued:
+    """One operation between its issue and its work."""
+
+    __slots__ = ("done", "event", "group", "kind", "on_host", "op", "peer", "seq", "site")
+
+    def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, event: int) -> None:
+        self.group = group
+        self.op = op
+        self.seq = seq
+        self.site = site
+        self.peer = peer
+        self.event = event
+        self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
+        self.done = False
+        self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
+
+
+class ThreadState(threading.local):
+    """What this thread is inside of."""
+
+    def __init__(self) -> None:
+        self.row = -1
+        self.issued = 0
+        self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
+        self.newest: Issued | None = None
+        self.group_wait = False  # inside init_process_group, new_group or destroy_process_group
+
+
+class Recorder:
+    """Writes what the patches see. None of its methods may raise for a reason of ours; patches guard anyway."""
+
+    def __init__(self, ring: RingFile) -> None:
+        self.ring = ring
+        self.sites = Sites(ring)
+        self.groups: dict[str, Group] = {}
+        self.threads: dict[int, int] = {}  # Python thread id -> row
+        self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
+        self.batch_word = 0
+        self.forwards = 0
+        self.backward_site = 0
+        self.in_forward = False
+        self.steps_marked = False  # the user calls ncclwatch.step(): optimizer steps are not counted any more
+        self.loader_ended: dict[int, int] = {}  # row of a loader -> number of its latest pass that ended itself
+        self.pending_exception: dict[str, object] | None = None  # for the pulse thread to write
+        self._thread = ThreadState()
+        self._exception_seen = 0
+
+    # -- threads and waits -------------------------------------------------------------------
+
+    def thread(self) -> ThreadState:
+        """Return this thread's state, giving it a row in the ring at first sight."""
+        state = self._thread
+        if state.row < 0:
+            main = threading.current_thread() is threading.main_thread()
+            state.row = self.ring.add_thread(threading.get_native_id(), main)
+            if state.row >= 0:
+                self.threads[threading.get_ident()] = state.row
+        return state
+
+    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
+        """Say that this thread enters a wait; returns what to give to `leave`."""
+        state = self.thread()
+        outer = state.wait
+        if state.row >= 0:
+            if issued is None:
+                state.wait = self.ring.wait(site, 0, NO_GROUP, _WAIT_CODE[kind], 0, -1)
+            else:
+                state.wait = self.ring.wait(
+                    site, issued.seq, issued.group.number, issued.kind, issued.op, issued.peer
+                )
+            self.ring.set_wait(state.row, state.wait)
+        return outer
+
+    def leave(self, outer: bytes) -> None:
+        """Say that this thread left its wait, and is back in the outer one, if any."""
+        state = self._thread
+        state.wait = outer
+        if state.row >= 0:
+            self.ring.set_wait(state.row, outer)
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int) -> Group:
+        """Begin recording a group; beyond the ring's table it is counted as dropped and kept in memory only."""
+        number = self.ring.add_group(name, desc, ranks, enqueued)
+        group = Group(number if number >= 0 else NO_GROUP, name, ranks, enqueued)
+        self.groups[name] = group
+        return group
+
+    def forget_group(self, name: str) -> None:
+        """Record that this rank destroyed a group; a later one may have the same name."""
+        group = self.groups.pop(name, None)
+        if group is not None and group.number != NO_GROUP:
+            self.drain(group)
+            self.ring.flag_group(group.number, Flag.DESTROYED)
+
+    def issue(self, group: Group, op: int, numel: int, signature: tuple[int, int, int], site: int) -> Issued:
+        """Record an operation before the backend gets it; `signature` is (peer, dtype, reduce op) codes."""
+        state = self.thread()
+        word = signature_word(*signature)
+        peer = signature[0]
+        if op in (SEND, RECV):
+            seq = self._count_p2p(group, op, peer)
+            prefix = group.prefix
+        else:
+            seq = next(group.seqs)
+            mixed = (op * 0x9E3779B97F4A7C15 ^ numel * 0xC2B2AE3D27D4EB4F ^ word * 0x165667B19E3779F9) & _MASK
+            prefix = group.prefix = (group.prefix * 0x100000001B3 + mixed + 1) & _MASK
+            group.enqueued = seq
+        self._note_exception()
+        event = self.ring.add_event(
+            group.number, op, max(state.row, 0), numel, site, prefix, seq,
+            (self.batch_word, self.forwards, word),
+        )  # fmt: skip
+        if op not in (SEND, RECV) and group.number != NO_GROUP:
+            group.newest_event = event
+            self.ring.set_group_head(group.number, prefix, seq)
+            self.ring.set_group_done(group.number, group.completed, event)
+        state.issued += 1
+        if state.row >= 0:
+            self.ring.set_thread_issued(state.row, state.issued)
+        state.newest = Issued(group, op, seq, site, peer, event)
+        return state.newest
+
+    def _count_p2p(self, group: Group, op: int, peer: int) -> int:
+        row, counts = group.peers.get(peer) or (-1, [0, 0, 0, 0])
+        if row < 0:
+            row = self.ring.add_peer(group.number, peer)
+            group.peers[peer] = (row, counts)
+        at = 0 if op == SEND else 2
+        counts[at] += 1
+        if row >= 0:
+            self.ring.set_peer(row, counts)
+        return counts[at]
+
+    def refuse(self, issued: Issued) -> None:
+        """Take an operation back that the backend refused to take (a wrong argument, say)."""
+        group = issued.group
+        if issued.kind == _COLLECTIVE and group.enqueued == issued.seq:
+            group.enqueued -= 1
+            group.seqs = itertools.count(issued.seq)
+            if group.number != NO_GROUP:
+                self.ring.set_group_head(group.number, group.prefix, group.enqueued)
+        self._note_exception()
+
+    def track(self, issued: Issued, work: Work | None) -> None:
+        """Keep the work of an operation until it is complete; without a work it is complete now."""
+        group = issued.group
+        if issued.kind != _COLLECTIVE:
+            if work is not None and len(group.p2p_works) < WORKS_MAX:
+                self.open_works[id(work)] = issued
+                group.p2p_works.append((issued, work))
+            return
+        if work is None:
+            self._complete(group, issued.seq)
+            return
+        self.open_works[id(work)] = issued
+        group.works.append((issued, work))
+        if len(group.works) > 1:
+            self.drain(group)
+
+    def drain(self, group: Group) -> None:
+        """Note the works of a group that are complete, oldest first. Never waits."""
+        if not group.draining.acquire(blocking=False):
+            return
+        try:
+            works = group.works
+            completed = group.completed
+            while works and (_is_through(*works[0]) or len(works) > WORKS_MAX):
+                issued, work = works.popleft()
+                self.open_works.pop(id(work), None)
+                completed = max(completed, issued.seq)
+            if completed != group.completed:
+                self._complete(group, completed)
+            if group.p2p_works:
+                self._drain_p2p(group)
+        finally:
+            group.draining.release()
+
+    def _drain_p2p(self, group: Group) -> None:
+        for entry in [entry for entry in group.p2p_works if _is_through(*entry)]:
+            issued, work = entry
+            group.p2p_works.remove(entry)
+            self.open_works.pop(id(work), None)
+            row, counts = group.peers[issued.peer]
+            counts[1 if issued.op == SEND else 3] += 1
+            if row >= 0:
+                self.ring.set_peer(row, counts)
+
+    def _complete(self, group: Group, seq: int) -> None:
+        group.completed = max(group.completed, seq)
+        if group.number != NO_GROUP:
+            self.ring.set_group_done(group.number, group.completed, group.newest_event)
+
+    def drain_all(self) -> None:
+        """Note what is complete in all groups; the pulse thread's share of the work."""
+        for group in list(self.groups.values()):
+            if group.works or group.p2p_works:
+                self.drain(group)
+
+    # -- exceptions ----------------------------------------------------------------------------
+
+    def _note_exception(self) -> None:
+        """Record the exception that is being handled while the rank goes on, once for each."""
+        error = sys.exc_info()[1]
+        if error is None or id(error) == self._exception_seen or isinstance(error, StopIteration):
+            return
+        self._exception_seen = id(error)
+        self.pending_exception = describe_exception(error, self.sites)
+
+    # -- progress ------------------------------------------------------------------------------
+
+    def count_step(self, steps: int) -> None:
+        """Record optimizer steps."""
+        self.ring.set_word(Word.STEPS, steps)
+
+    def count_forward(self) -> None:
+        """Record a forward pass of a wrapped model that will be followed by a backward."""
+        self.forwards += 1
+        self.ring.set_word(Word.FORWARDS, self.forwards)
+
+    def count_batch(self, loader: int, drawn: int) -> None:
+        """Remember which batch of which loader the following operations belong to."""
+        self.batch_word = (loader + 1) << BATCH_BITS | drawn & (1 << BATCH_BITS) - 1
+
+
+def _is_through(issued: Issued, work: Work) -> bool:
+    # Some works of gloo (reduce_scatter) never say that they are complete; returning from wait() says it.
+    return issued.done or work.is_completed()
+
+
+def describe_exception(error: BaseException, sites: Sites) -> dict[str, object]:
+    """Return an exception as a sample holds it: type and message, and the user's innermost line in it."""
+    found: dict[str, object] = {"exc": f"{type(error).__name__}: {error}"[:400]}
+    users = None
+    trace = error.__traceback__
+    while trace is not None:
+        if sites.users_frame(trace.tb_frame) is trace.tb_frame:
+            users = trace
+        trace = trace.tb_next
+    if users is not None:
+        code = users.tb_frame.f_code
+        found |= {
+            "exc_file": code.co_filename,
+            "exc_line": users.tb_lineno,
+            "exc_function": getattr(code, "co_qualname", code.co_name),
+        }
+    return found

@@ -1,0 +1,241 @@
+"""How does a rank put marks into its ring without a lock and without ever waiting?
+
+Every write is one store of at most 64 bytes made of 16-byte cells; `ncclwatch.contract.ring`
+says why a reader can trust them. Only growing things (strings, rows) take a lock of our own,
+for a few hundred nanoseconds, and never while calling anything else.
+"""
+
+import itertools
+import json
+import mmap
+import os
+import struct
+import threading
+import time
+
+from ncclwatch.contract import config
+from ncclwatch.contract import ring as layout
+from ncclwatch.contract.ring import Word
+
+NO_WAIT = bytes(layout.WAIT.size)
+
+
+def process_start_ticks() -> int:
+    """Return this process's start time in clock ticks since boot; it tells a reused pid apart."""
+    with open("/proc/self/stat", "rb") as file:
+        return int(file.read().rsplit(b")", 1)[1].split()[19])
+
+
+class RingFile:
+    """The writing end of one ring. One process writes; threads of it may write at once.
+
+    Raises OSError from the constructor only (no space, no rights).
+    """
+
+    def __init__(self, path: str, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int) -> None:
+        self.path = path
+        self._map = _create(path)
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes[layout.HEADER_BYTES : layout.GROUPS_AT].cast("Q")
+        self._grow = threading.RLock()
+        self._ids: dict[str, int] = {}
+        self._strings_used = layout.FIRST_STRING
+        self._events = itertools.count()
+        self._wait_stamps = itertools.count(1)
+        self._used = dict.fromkeys((Word.GROUPS_USED, Word.THREADS_USED, Word.PEERS_USED, Word.LOADERS_USED), 0)
+        self._words[Word.STRINGS_USED] = self._strings_used
+        head = layout.HEADER.pack(
+            layout.MAGIC, layout.VERSION, os.getpid(), process_start_ticks(), rank, local_rank, *world, attempt,
+            layout.RING_BYTES, time.monotonic_ns(),
+        )  # fmt: skip
+        self._bytes[8 : len(head)] = head[8:]
+        self._bytes[:8] = head[:8]  # the magic last: a reader takes the header as it is from then on
+
+    def set_word(self, index: int, value: int) -> None:
+        """Store one live word, see `Word`."""
+        self._words[index] = value
+
+    def word(self, index: int) -> int:
+        """Return one live word."""
+        return self._words[index]
+
+    def string(self, text: str) -> int:
+        """Return the id of a text, 0 when the table is full (counted as dropped)."""
+        known = self._ids.get(text)
+        if known is not None:
+            return known
+        data = text.encode(errors="replace")[: config.TEXT_CHARS_MAX]
+        with self._grow:
+            at = self._strings_used
+            end = at + 2 + len(data)
+            if end > config.STRINGS_BYTES_MAX:
+                self.count_dropped()
+                return 0
+            base = layout.STRINGS_AT
+            self._bytes[base + at : base + end] = struct.pack("<H", len(data)) + data
+            self._strings_used = end
+            self._words[Word.STRINGS_USED] = end
+            self._ids[text] = at
+            return at
+
+    def long_string(self, text: str) -> int:
+        """Like `string`, for texts above the usual bound (an identity, a member list); at most 64 KiB."""
+        data = text.encode(errors="replace")[:65535]
+        with self._grow:
+            at, end = self._strings_used, self._strings_used + 2 + len(data)
+            if end > config.STRINGS_BYTES_MAX:
+                self.count_dropped()
+                return 0
+            base = layout.STRINGS_AT
+            self._bytes[base + at : base + end] = struct.pack("<H", len(data)) + data
+            self._strings_used = end
+            self._words[Word.STRINGS_USED] = end
+            return at
+
+    def count_dropped(self) -> None:
+        """Count something that found no room, so that nothing is concluded from its absence."""
+        self._words[Word.DROPPED] += 1
+
+    def _row(self, used: int, rows_max: int, at: int, data: bytes, size: int) -> int:
+        """Write the static part of a new row, then publish it. Returns its number, -1 when the table is full."""
+        with self._grow:
+            number = self._used[used]
+            if number >= rows_max:
+                self.count_dropped()
+                return -1
+            start = at + number * size
+            self._bytes[start : start + len(data)] = data
+            self._used[used] = number + 1
+            self._words[used] = number + 1
+            return number
+
+    def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int) -> int:
+        """Begin a row for a process group whose first `enqueued` collectives went unseen."""
+        members = self.long_string(json.dumps(ranks, separators=(",", ":")))
+        data = layout.GROUP_STATIC.pack(self.string(name), self.string(desc), members, 0)
+        data += layout.GROUP_HEAD.pack(0, enqueued) + layout.GROUP_DONE.pack(enqueued, 0)
+        return self._row(Word.GROUPS_USED, config.GROUPS_MAX, layout.GROUPS_AT, data, layout.GROUP_BYTES)
+
+    def flag_group(self, number: int, flag: int) -> None:
+        """Set the flags of a group."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 12
+        self._bytes[at : at + 4] = struct.pack("<I", flag)
+
+    def set_group_head(self, number: int, prefix_hash: int, enqueued: int) -> None:
+        """Store the frontier of what this rank issued in a group."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16
+        self._bytes[at : at + 16] = layout.GROUP_HEAD.pack(prefix_hash, enqueued)
+
+    def set_group_done(self, number: int, completed: int, newest_event: int) -> None:
+        """Store how far a group's operations are through on this rank."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 32
+        self._bytes[at : at + 16] = layout.GROUP_DONE.pack(completed, newest_event + 1)
+
+    def add_thread(self, tid: int, main: bool) -> int:
+        """Begin a row for a thread."""
+        data = layout.THREAD_STATIC.pack(tid, int(main), 0)
+        return self._row(Word.THREADS_USED, config.THREADS_MAX, layout.THREADS_AT, data, layout.THREAD_BYTES)
+
+    def set_thread_issued(self, number: int, issued: int) -> None:
+        """Store how many operations a thread has issued."""
+        at = layout.THREADS_AT + number * layout.THREAD_BYTES + 8
+        self._bytes[at : at + 8] = struct.pack("<Q", issued)
+
+    def wait(self, site: int, seq: int, group: int, kind: int, op: int, peer: int) -> bytes:
+        """Return the bytes of a wait that begins now; kind is an index into `WAITS` plus one."""
+        stamp = next(self._wait_stamps) & 0xFFFFFFFF or 1
+        since = time.monotonic_ns()
+        return layout.WAIT.pack(stamp, since, site, stamp, seq & 0xFFFFFFFF, group, kind, op, peer)
+
+    def set_wait(self, thread: int, data: bytes) -> None:
+        """Say what a thread is inside of; `NO_WAIT` says nothing."""
+        at = layout.THREADS_AT + thread * layout.THREAD_BYTES + layout.WAIT_AT
+        self._bytes[at : at + layout.WAIT.size] = data
+
+    def add_peer(self, group: int, peer: int) -> int:
+        """Begin a row of p2p counters."""
+        data = layout.PEER_STATIC.pack(group, peer, 0) + bytes(16)
+        return self._row(Word.PEERS_USED, config.PEERS_MAX, layout.PEERS_AT, data, layout.PEER_BYTES)
+
+    def set_peer(self, number: int, counts: list[int]) -> None:
+        """Store sends, sends completed, recvs, recvs completed."""
+        at = layout.PEERS_AT + number * layout.PEER_BYTES + 16
+        self._bytes[at : at + 16] = layout.PEER_COUNTS.pack(*counts)
+
+    def add_loader(self, site: int) -> int:
+        """Begin a row for a place that iterates over a DataLoader."""
+        data = layout.LOADER_STATIC.pack(site, 0, 0) + bytes(32)
+        return self._row(Word.LOADERS_USED, config.LOADERS_MAX, layout.LOADERS_AT, data, layout.LOADER_BYTES)
+
+    def set_loader(self, number: int, site: int, passes: int, length: int) -> None:
+        """Store that a pass over a loader has begun."""
+        at = layout.LOADERS_AT + number * layout.LOADER_BYTES
+        self._bytes[at : at + 16] = layout.LOADER_STATIC.pack(site, passes, length)
+
+    def set_loader_counts(self, number: int, drawn: int, ended_pass: int) -> None:
+        """Store batches drawn in the latest pass, and which pass was the latest to end by itself."""
+        at = layout.LOADERS_AT + number * layout.LOADER_BYTES + 16
+        self._bytes[at : at + 16] = layout.LOADER_COUNTS.pack(drawn, ended_pass)
+
+    def set_loader_last(self, number: int, last_drawn: int) -> None:
+        """Store the batches of the pass that ended by itself."""
+        at = layout.LOADERS_AT + number * layout.LOADER_BYTES + 32
+        self._bytes[at : at + 8] = struct.pack("<Q", last_drawn)
+
+    def add_event(  # noqa: PLR0913 - one argument for each field; packing them first would cost more than the store
+        self,
+        group: int,
+        op: int,
+        thread: int,
+        numel: int,
+        site: int,
+        prefix: int,
+        seq: int,
+        progress: tuple[int, int, int],
+    ) -> int:
+        """Append one operation; `progress` is (batch word, forwards, signature word). Returns its number."""
+        number = next(self._events)
+        stamp = layout.event_stamp(number)
+        batch, forwards, signature = progress
+        at = layout.EVENTS_AT + number % config.EVENTS_MAX * layout.EVENT_BYTES
+        self._bytes[at : at + layout.EVENT_BYTES] = layout.EVENT.pack(
+            stamp, time.monotonic_ns(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
+            stamp, batch, forwards & 0xFFFFFFFF, signature,
+        )  # fmt: skip
+        self._words[Word.EVENTS_HEAD] = number + 1
+        return number
+
+    def set_sample(self, index: int, since_ns: int, found: dict[str, object]) -> None:
+        """Store what the pulse thread saw of a thread. Only the pulse thread may call this for an index."""
+        text = json.dumps(found, separators=(",", ":")).encode()
+        if len(text) > layout.SAMPLE_TEXT_MAX:
+            cut = {key: value[:120] if isinstance(value, str) else value for key, value in found.items()}
+            text = json.dumps(cut, separators=(",", ":")).encode()
+            if len(text) > layout.SAMPLE_TEXT_MAX:
+                return
+        at = layout.SAMPLES_AT + index * layout.SAMPLE_BYTES
+        stamp = next(self._wait_stamps)
+        self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = bytes(8)
+        body = layout.SAMPLE_HEAD.pack(stamp, since_ns, len(text)) + text
+        self._bytes[at : at + len(body)] = body
+        self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = struct.pack("<Q", stamp)
+
+    def close(self) -> None:
+        """Unmap the ring. The file stays for the agent, which removes it."""
+        self._words.release()
+        self._bytes.release()
+        self._map.close()
+
+
+def _create(path: str) -> mmap.mmap:
+    """Create the file with all its blocks, so that a full /dev/shm is an OSError now and no SIGBUS later."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, layout.RING_BYTES)
+        return mmap.mmap(fd, layout.RING_BYTES, mmap.MAP_SHARED)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
