@@ -163,6 +163,7 @@ class ThreadView:
     issued: int  # operations this thread issued so far
     wait: WaitView | None = None
     doing: CallSite | None = None  # innermost line of the user's code
+    frames: tuple[CallSite, ...] = ()  # the user's own frames, innermost first (bounded)
     leaf: str = ""  # innermost Python frame of all, "function file:line"
     same_s: float = 0.0  # for how long the Python stack has not changed; 0: unknown or moving
     cpu_still_s: float = 0.0  # for how long the thread has used next to no CPU
@@ -313,6 +314,7 @@ class JobSnapshot:
     stacks: Mapping[int, StackDump]
     silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
     absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
+    longest_wait_s: float = 0.0  # the longest wait of this job so far that ended by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

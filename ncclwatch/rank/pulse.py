@@ -18,6 +18,7 @@ from ncclwatch.rank import launch
 from ncclwatch.rank.recorder import Recorder, describe_exception
 
 AGENT_CHECK_S = 3.0
+FRAMES_MAX = 8  # of the user's own, in a sample
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -88,14 +89,14 @@ class Pulse:
         since = known[1] if known is not None and known[0] == key else time.monotonic_ns()
         self._stacks[row] = (key, since)
         found: dict[str, object] = {"name": _thread_name(ident), "leaf": names}
-        users = self._recorder.sites.users_frame(frame)
-        if users is not None:
-            code = users.f_code
-            found |= {
-                "file": os.path.abspath(code.co_filename),
-                "line": users.f_lineno or 0,
-                "function": getattr(code, "co_qualname", code.co_name).replace(".<locals>", ""),
-            }
+        found["frames"] = [
+            [
+                os.path.abspath(code.co_filename),
+                line,
+                getattr(code, "co_qualname", code.co_name).replace(".<locals>", ""),
+            ]
+            for code, line in self._recorder.sites.users_frames(frame, FRAMES_MAX)
+        ]
         if isinstance(error, tuple):  # Python 3.10 and 3.11 give what sys.exc_info() would
             error = error[1]
         if isinstance(error, BaseException) and not isinstance(error, StopIteration):

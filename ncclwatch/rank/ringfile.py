@@ -208,11 +208,12 @@ class RingFile:
     def set_sample(self, index: int, since_ns: int, found: dict[str, object]) -> None:
         """Store what the pulse thread saw of a thread. Only the pulse thread may call this for an index."""
         text = json.dumps(found, separators=(",", ":")).encode()
+        frames = found.get("frames")
+        while len(text) > layout.SAMPLE_TEXT_MAX and isinstance(frames, list) and len(frames) > 1:
+            frames.pop()  # the outermost tell least
+            text = json.dumps(found, separators=(",", ":")).encode()
         if len(text) > layout.SAMPLE_TEXT_MAX:
-            cut = {key: value[:120] if isinstance(value, str) else value for key, value in found.items()}
-            text = json.dumps(cut, separators=(",", ":")).encode()
-            if len(text) > layout.SAMPLE_TEXT_MAX:
-                return
+            return
         at = layout.SAMPLES_AT + index * layout.SAMPLE_BYTES
         stamp = next(self._wait_stamps)
         self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = bytes(8)

@@ -116,6 +116,15 @@ class Sites:
             frame = frame.f_back
         return None
 
+    def users_frames(self, frame: FrameType | None, count: int) -> list[tuple[CodeType, int]]:
+        """Return up to `count` of the user's own frames as (code, line), innermost first."""
+        found: list[tuple[CodeType, int]] = []
+        frame = self.users_frame(frame)
+        while frame is not None and len(found) < count:
+            found.append((frame.f_code, frame.f_lineno or 0))
+            frame = self.users_frame(frame.f_back)
+        return found
+
 
 def describe(filename: str, line: int | None, code: CodeType) -> str:
     """Return a call site as the ring's string table holds it."""

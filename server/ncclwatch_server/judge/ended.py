@@ -1,0 +1,220 @@
+"""Ranks that are gone: which of them ended by itself, and which only lost a peer or was told to stop?
+
+A launcher ends all ranks within seconds of the first failure, and every neighbour of a lost rank
+raises an error of its own. Those are victims, whatever torchrun calls the root cause.
+"""
+
+import signal
+from collections.abc import Iterable
+
+from ncclwatch.contract.model import (
+    CallSite,
+    Cause,
+    Certainty,
+    Ending,
+    Evidence,
+    RankView,
+    Severity,
+    Verdict,
+)
+from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
+from ncclwatch_server.judge.case import (
+    Case,
+    at,
+    block_evidence,
+    culprit,
+    explained,
+    onset_s,
+    source_evidence,
+    waiting_words,
+)
+from ncclwatch_server.judge.graph import Mismatch, victims_of
+from ncclwatch_server.judge.parted import judge_mismatch
+from ncclwatch_server.judge.standing import Operation, find_issued, group_of, op_key
+
+# What a rank says when a peer is gone. The words of one cause vary with timing and transport.
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection was likely closed",
+    "connection refused",
+    "socket closed",
+    "remote process exited",
+    "timed out waiting",
+    "timeout waiting",
+    "nccl communicator was aborted",
+    "failed to recv, got 0 bytes",
+    "application timeout caused pair closure",
+)
+_TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def endings(case: Case) -> tuple[Verdict, ...]:
+    """Judge ranks that are gone while others need them, or that went with an error."""
+    gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
+    suspects = _own_endings(gone)
+    if not suspects:
+        return ()
+    abnormal = [rank for rank in suspects if not _is_clean(gone[rank])]
+    if abnormal:
+        mismatch = _mismatch_at_the_end(case)
+        if mismatch is not None:
+            return (judge_mismatch(case, mismatch),)
+        return (_crash(case, _first(case, abnormal)),)
+    waited_for = [rank for rank in suspects if _is_waited_for(case, rank)]
+    return (_exit(case, tuple(waited_for)),) if waited_for else ()
+
+
+def _own_endings(gone: dict[int, Ending]) -> list[int]:
+    """Return the ranks that did not end because of another one."""
+    own = [rank for rank, ending in gone.items() if not is_victim(ending)]
+    stopped_s = max((e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP), default=-1.0)
+    # SIGKILL after somebody was told to stop is the launcher's second word, not a failure.
+    return [rank for rank in own if not (gone[rank].signal == signal.SIGKILL and 0 <= gone[rank].age_s <= stopped_s)]
+
+
+def is_victim(ending: Ending) -> bool:
+    """Say whether a rank ended because a peer was lost or it was told to stop."""
+    told = ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
+    lost = any(words in ending.exception.lower() for words in _LOST_PEER)
+    return told or lost
+
+
+def _is_clean(ending: Ending) -> bool:
+    return ending.kind == "exited" or (ending.kind != "signalled" and ending.exit_code == 0)
+
+
+def _first(case: Case, ranks: Iterable[int]) -> int:
+    """Return the rank that ended first; ages on one node are comparable, across nodes to about a second."""
+    return max(ranks, key=lambda rank: (_ending_age_s(case.views[rank]), -rank))
+
+
+def _ending_age_s(view: RankView) -> float:
+    return view.ending.age_s + view.news_age_s if view.ending is not None else 0.0
+
+
+def _is_waited_for(case: Case, rank: int) -> bool:
+    return any(rank in absent for absent in _absent_of_blocked(case))
+
+
+def _absent_of_blocked(case: Case) -> list[tuple[int, ...]]:
+    return [case.graph.absent[block.operation] for rank in case.blocked for block in case.found[rank].blocks]
+
+
+def _mismatch_at_the_end(case: Case) -> Mismatch | None:
+    """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one."""
+    names = {group.name for view in case.views.values() for group in view.groups}
+    for name in sorted(names):
+        members = [rank for rank, view in case.views.items() if group_of(view, name) is not None]
+        seqs = {group.enqueued for rank in members if (group := group_of(case.views[rank], name)) is not None}
+        for seq in sorted(seqs):
+            sides: dict[tuple[object, ...], list[int]] = {}
+            for rank in members:
+                issued = find_issued(case.views[rank], name, seq)
+                if issued is not None:
+                    sides.setdefault(op_key(issued), []).append(rank)
+            if seq and len(sides) > 1:
+                operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
+                return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))
+    return None
+
+
+def _crash(case: Case, rank: int) -> Verdict:
+    view = case.views[rank]
+    ending = view.ending or Ending(kind="vanished")
+    site = ending.site or _last_site(view)
+    where = at(ending.site) if ending.site else f"; its last operation was{at(site)}" if site else ""
+    victims = _others(case, (rank,))
+    return Verdict(
+        cause=Cause.RANK_CRASHED,
+        certainty=Certainty.PROVEN,
+        severity=Severity.CRITICAL,
+        summary=f"rank {rank} on {view.host} {ending_words(ending)}{where}.",
+        explanation=_crash_explanation(case, rank, victims),
+        advice=ADVICE[Cause.RANK_CRASHED],
+        culprits=(culprit(view, site, ending_words(ending)),),
+        victims=victims,
+        group="",
+        onset_s=_ending_age_s(view),
+        explained=explained(case, (rank, *victims)),
+        evidence=_evidence(case, (rank,)),
+    )
+
+
+def _crash_explanation(case: Case, rank: int, victims: tuple[int, ...]) -> str:
+    errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
+    after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
+    return f"The other ranks need rank {rank} for every further collective, and it is gone.{after}"
+
+
+def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
+    victims = tuple(r for r in victims_of(case.graph, ranks) if r not in ranks)
+    blocks = [block for rank in victims for block in case.found[rank].blocks]
+    view = case.views[ranks[0]]
+    site = (view.ending.site if view.ending else None) or _last_site(view)
+    verb = "have" if len(ranks) > 1 else "has"
+    return Verdict(
+        cause=Cause.RANK_EXITED,
+        certainty=Certainty.PROVEN,
+        severity=Severity.CRITICAL,
+        summary=(
+            f"{ranks_words(ranks)} {verb} left training with exit code 0 (last operation{at(site)}), while "
+            f"{waiting_words(case.views, blocks)}."
+        ),
+        explanation=(
+            f"A collective completes only when all members make the call; {ranks_words(ranks)} "
+            "ended without an error and will not come."
+        ),
+        advice=ADVICE[Cause.RANK_EXITED],
+        culprits=tuple(
+            culprit(case.views[rank], _last_site(case.views[rank]), "exited with code 0") for rank in ranks
+        ),
+        victims=victims,
+        group=blocks[0].operation.group if blocks else "",
+        seq=blocks[0].operation.seq if blocks else 0,
+        op=blocks[0].wait.op.value if blocks else "",
+        onset_s=onset_s(blocks),
+        explained=explained(case, victims),
+        evidence=_evidence(case, ranks),
+    )
+
+
+def _others(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    waiting = set(victims_of(case.graph, ranks))
+    ended = {rank for rank, view in case.views.items() if view.ending is not None and is_victim(view.ending)}
+    return tuple(sorted((waiting | ended) - set(ranks)))
+
+
+def _last_site(view: RankView) -> CallSite | None:
+    return view.history[-1].site if view.history else None
+
+
+def ending_words(ending: Ending) -> str:
+    """Return how a rank ended, in words."""
+    if ending.signal is not None:
+        try:
+            name = signal.Signals(ending.signal).name
+        except ValueError:
+            name = f"signal {ending.signal}"
+        return f"was killed by {name}"
+    if ending.exception:
+        return f"ended with {ending.exception}"
+    if ending.exit_code:
+        return f"ended with exit code {ending.exit_code}"
+    if ending.kind == "vanished":
+        return "vanished without a trace"
+    return "exited with code 0"
+
+
+def _evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
+    facts = []
+    for rank, view in case.views.items():
+        if view.ending is not None:
+            ago = seconds_words(_ending_age_s(view))
+            facts.append(Evidence(source="agent", rank=rank, fact=f"{ending_words(view.ending)}, {ago} ago"))
+    for rank in ranks:
+        view = case.views[rank]
+        facts += source_evidence(view, (view.ending.site if view.ending else None) or _last_site(view))
+    facts += [block_evidence(block) for rank in case.blocked[:8] for block in case.found[rank].blocks]
+    return tuple(facts[:40])

@@ -1,0 +1,152 @@
+"""Who waits for whom, and which waits can never end?
+
+Nodes are ranks and operations, never rank to rank. A blocked rank waits for its operations; an
+operation waits for all members that have not entered it. What no future of the program can end is
+the greatest set of blocked ranks that is closed under waiting: begin with all of them and take
+out whoever has a way out, until nobody has. What remains is proven. The roots are what the waits
+lead to in the end; the method is that of the wait-for graphs of MUST (Hilbrich et al., 2013).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch_server.judge.standing import (
+    Block,
+    Operation,
+    RankStanding,
+    Standing,
+    find_issued,
+    has_entered,
+    op_key,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """A collective that members entered with different signatures: it can never complete."""
+
+    operation: Operation
+    sides: tuple[tuple[int, ...], ...]  # ranks by signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitGraph:
+    """The waits of a job at one moment."""
+
+    blocks: Mapping[int, tuple[Block, ...]]  # of blocked ranks
+    absent: Mapping[Operation, tuple[int, ...]]  # members that have not entered
+    unseen: Mapping[Operation, tuple[int, ...]]  # members of which there is no news at all
+    mismatches: tuple[Mismatch, ...]
+    doomed: frozenset[int]  # ranks whose waits nothing can end
+
+
+def build(found: Mapping[int, RankStanding], silent: Iterable[int]) -> WaitGraph:
+    """Return the wait-for graph of all blocked ranks."""
+    blocks = {rank: each.blocks for rank, each in found.items() if each.standing is Standing.BLOCKED}
+    quiet = frozenset(silent)
+    absent: dict[Operation, tuple[int, ...]] = {}
+    unseen: dict[Operation, tuple[int, ...]] = {}
+    for operation in {block.operation for rank in found for block in found[rank].blocks}:
+        unseen[operation] = tuple(m for m in operation.members if m not in found or m in quiet)
+        absent[operation] = tuple(
+            m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
+        )
+    mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
+    doomed = _doomed(blocks, absent, {each.operation for each in mismatches}, found)
+    return WaitGraph(blocks=blocks, absent=absent, unseen=unseen, mismatches=mismatches, doomed=doomed)
+
+
+def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
+    """Return the sides of an operation whose members' signatures differ, None if they agree."""
+    if operation.source >= 0 or operation.target >= 0 or operation.seq == 0:
+        return None
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank in operation.members:
+        issued = find_issued(found[rank].view, operation.group, operation.seq) if rank in found else None
+        if issued is not None:
+            sides.setdefault(op_key(issued), []).append(rank)
+    if len(sides) < 2:
+        return None
+    return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))
+
+
+def _doomed(
+    blocks: Mapping[int, tuple[Block, ...]],
+    absent: Mapping[Operation, tuple[int, ...]],
+    mismatched: set[Operation],
+    found: Mapping[int, RankStanding],
+) -> frozenset[int]:
+    gone = {rank for rank, each in found.items() if each.standing is Standing.GONE}
+    doomed = set(blocks)
+    changed = True
+    while changed:
+        changed = False
+        for rank in sorted(doomed):
+            for block in blocks[rank]:
+                operation = block.operation
+                waits_for = absent[operation]
+                hopeless = operation in mismatched or any(m in doomed or m in gone for m in waits_for if m != rank)
+                lost = any(m in gone for m in operation.members)
+                if not hopeless and not lost:
+                    doomed.discard(rank)
+                    changed = True
+                    break
+    return frozenset(doomed)
+
+
+def cycle(graph: WaitGraph) -> tuple[int, ...]:
+    """Return the ranks of a terminal cycle of doomed ranks: each waits, through operations, for the next ones only.
+
+    Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
+    """
+    edges = {
+        rank: {
+            m
+            for block in graph.blocks[rank]
+            for m in graph.absent[block.operation]
+            if m in graph.doomed and m != rank
+        }
+        for rank in graph.doomed
+    }
+    reach = {rank: _reachable(rank, edges) for rank in edges}
+    for rank in sorted(edges):
+        circle = {other for other in reach[rank] if rank in reach[other]}
+        if rank in reach[rank] and reach[rank] <= circle:
+            return tuple(sorted(circle | {rank}))
+    return ()
+
+
+def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:
+    seen: set[int] = set()
+    stack = list(edges.get(start, ()))
+    while stack:
+        rank = stack.pop()
+        if rank not in seen:
+            seen.add(rank)
+            stack.extend(edges.get(rank, ()))
+    return seen
+
+
+def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
+    """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out."""
+    wanted = set(roots)
+    reached = set(wanted)
+    changed = True
+    while changed:
+        changed = False
+        for rank, blocks in graph.blocks.items():
+            if rank in reached:
+                continue
+            if any(_touches(graph, block, reached) for block in blocks):
+                reached.add(rank)
+                changed = True
+    return tuple(sorted(reached - wanted))
+
+
+def _touches(graph: WaitGraph, block: Block, reached: set[int]) -> bool:
+    operation = block.operation
+    absent = graph.absent[operation]
+    if any(rank in reached for rank in (*absent, *graph.unseen[operation])):
+        return True
+    # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
+    return not absent and any(rank in reached for rank in operation.members)

@@ -1,0 +1,100 @@
+"""Where did the histories of ranks first differ, and who departed from its own habit?
+
+Ranks agree on what the n-th collective of a group is; what may differ is how far each was in its own
+work when it issued it. Two clocks of progress travel with each operation: batches drawn from the
+current loader, and forwards of wrapped models. A rank that skipped a backward is, from then on,
+one batch ahead of the others at every collective, long before anything hangs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import OpView, RankView
+
+PERIOD_MAX = 150  # operations in one iteration that a habit may have
+REPEATS_MIN = 2  # times a habit must have been seen before the operation in question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slip:
+    """Ranks that have been out of step with the others since one collective."""
+
+    ranks: tuple[int, ...]
+    group: str
+    seq: int  # first collective at which they were out of step
+    offset: int  # of their clock against the others': positive: ahead, they skipped collectives
+    clock: str  # "batch" or "forward"
+    value: int  # the others' clock there
+    decided: bool  # whether a majority, rather than a choice between two, says who slipped
+
+
+def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int], last_seq: int) -> Slip | None:
+    """Return who fell out of step with the others in a group, and has been so up to `last_seq`."""
+    by_rank = {
+        rank: {op.seq: op for op in views[rank].history if op.group == group and not op.op.is_p2p}
+        for rank in members
+        if rank in views
+    }
+    by_rank = {rank: ops for rank, ops in by_rank.items() if ops}
+    if len(by_rank) < 2:
+        return None
+    common = set.intersection(*(set(ops) for ops in by_rank.values()))
+    seqs = sorted(seq for seq in common if seq <= last_seq)
+    for clock in ("batch", "forward"):
+        slip = _slip_by(clock, by_rank, seqs, group)
+        if slip is not None:
+            return slip
+    return None
+
+
+def _clock(op: OpView, clock: str) -> int:
+    return op.batch if clock == "batch" else op.forwards
+
+
+def _slip_by(clock: str, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list[int], group: str) -> Slip | None:
+    previous: Slip | None = None
+    for seq in reversed(seqs):
+        ops = {rank: found[seq] for rank, found in by_rank.items()}
+        if clock == "batch" and len({op.loader for op in ops.values()}) > 1:
+            break  # not the same loader: the counts cannot be compared
+        values = {rank: _clock(op, clock) for rank, op in ops.items()}
+        if not all(values.values()) or len(set(values.values())) == 1:
+            break
+        (usual, votes), *_ = Counter(values.values()).most_common()
+        decided = votes * 2 > len(values)
+        if not decided:
+            usual = min(values.values())
+        ranks = tuple(sorted(rank for rank, value in values.items() if value != usual))
+        offset = values[ranks[0]] - usual
+        if previous is not None and ranks != previous.ranks:
+            break
+        previous = Slip(ranks=ranks, group=group, seq=seq, offset=offset, clock=clock, value=usual, decided=decided)
+    if previous is not None and previous.seq == seqs[0] and previous.seq > 1:
+        return None  # out of step for as long as anybody remembers: a way of working, not a slip
+    return previous
+
+
+def departs_from_habit(view: RankView, current: OpView) -> bool | None:
+    """Say whether an operation breaks the repeating list of operations that led to it; None: no habit known."""
+    keys: list[tuple[object, ...]] = []
+    for op in view.history:
+        if (op.group, op.seq, op.op) == (current.group, current.seq, current.op):
+            break
+        keys.append(_habit_key(op))
+    for period in range(1, min(PERIOD_MAX, len(keys) // REPEATS_MIN) + 1):
+        tail = keys[-period:]
+        if all(keys[-period * (n + 1) : len(keys) - period * n] == tail for n in range(1, REPEATS_MIN)) and (
+            period > 1 or keys[-3:] == tail * 3
+        ):
+            return _habit_key(current) != tail[0]
+    return None
+
+
+def _habit_key(op: OpView) -> tuple[object, ...]:
+    return (op.group, op.op, op.peer if op.op.is_p2p else 0, op.site)
+
+
+def never_called_there(view: RankView, op: OpView) -> bool:
+    """Say whether a rank never issued anything from this call site, as far as it remembers."""
+    return op.site is not None and op.site not in view.sites and all(o.site != op.site for o in view.history)

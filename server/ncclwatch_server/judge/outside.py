@@ -1,0 +1,309 @@
+"""Ranks that others wait for and that are in no operation: stopped, still, or merely at work?
+
+Stillness is told from outside (CPU time, I/O, process state) and from inside (the Python stack, the
+pulse that needs the GIL). A rank that shows any sign of work is late and never a hang.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import (
+    CallSite,
+    Cause,
+    Certainty,
+    Evidence,
+    ProcessState,
+    RankView,
+    Severity,
+    ThreadView,
+    Verdict,
+    WaitKind,
+)
+from ncclwatch.contract.text import ADVICE, WAIT_WORDS, ranks_words, seconds_words
+from ncclwatch_server.judge.case import (
+    Case,
+    at,
+    block_evidence,
+    counts_words,
+    culprit,
+    explained,
+    main_thread,
+    onset_s,
+    source_evidence,
+    waiting_words,
+)
+from ncclwatch_server.judge.graph import victims_of
+from ncclwatch_server.judge.sides import uneven_counts
+from ncclwatch_server.judge.standing import FROZEN_STATES, Block, Standing
+
+STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
+STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
+STOPPED_S = 2.0  # in state T
+GIL_STILL_S = 5.0  # without a pulse, and without CPU
+GIL_BUSY_S = 10.0  # without a pulse, while something computes with the GIL held
+LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
+LEARNED_S_MAX = 60.0
+LATE_WARNING_S_MIN = 60.0
+LATE_OF_TIMEOUT = 0.5  # share of the group's timeout after which a late rank is warned of
+PULSE_LOST_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stillness:
+    """Why a rank outside all operations counts as stalled."""
+
+    cause: Cause
+    what: str
+    patience_s: float
+    still_s: float
+
+
+def outsiders(case: Case) -> tuple[Verdict, ...]:
+    """Judge ranks that keep others waiting without being in an operation themselves."""
+    wanted = {
+        rank
+        for blocked in case.blocked
+        for block in case.graph.blocks[blocked]
+        for rank in (*case.graph.absent[block.operation], *_frozen_members(case, block))
+    }
+    ranks = [rank for rank in sorted(wanted) if case.found[rank].standing in (Standing.OUTSIDE, Standing.FROZEN)]
+    found = [(rank, stillness(case, case.views[rank])) for rank in ranks]
+    stalled = [(rank, still) for rank, still in found if still is not None and still.still_s >= still.patience_s]
+    if stalled:
+        worst = _worst(stalled)
+        return (_stalled(case, [rank for rank, still in stalled if still.cause is worst.cause], worst),)
+    return (_late(case, ranks),) if ranks else ()
+
+
+def _worst(stalled: list[tuple[int, Stillness]]) -> Stillness:
+    order = (Cause.PROCESS_FROZEN, Cause.SWALLOWED_EXCEPTION, Cause.UNEVEN_BATCHES)
+    found = [still for _, still in stalled]
+    return min(found, key=lambda s: order.index(s.cause) if s.cause in order else len(order))
+
+
+def _frozen_members(case: Case, block: Block) -> tuple[int, ...]:
+    """Return members that have entered an operation and were stopped inside: it cannot go on without them."""
+    return tuple(
+        rank
+        for rank in block.operation.members
+        if rank in case.found and case.found[rank].standing is Standing.FROZEN
+    )
+
+
+def stillness(case: Case, view: RankView) -> Stillness | None:
+    """Return in what way a rank stands still, or None if it works or nobody can tell."""
+    process, thread = view.process, main_thread(view)
+    if process.state in FROZEN_STATES:
+        how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
+        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=_observed_still_s(view))
+    kind = thread.wait.kind if thread is not None and thread.wait is not None else None
+    if view.pulse_age_s >= PULSE_LOST_S:
+        busy = process.cpu_still_s == 0
+        patience = GIL_BUSY_S if busy else GIL_STILL_S
+        return Stillness(
+            cause=_cause_by_place(kind), what=_pulse_words(view, kind), patience_s=patience, still_s=view.pulse_age_s
+        )
+    still_s = min(process.cpu_still_s, process.cpu_still_s if process.io_unknown else process.io_still_s)
+    if thread is not None and thread.same_s > 0:
+        still_s = min(still_s, thread.same_s)
+    if still_s <= 0 or thread is None:
+        return None
+    patience = _patience_s(case, kind)
+    return Stillness(
+        cause=_cause_of(case, view, thread, kind),
+        what=_still_words(view, thread, kind),
+        patience_s=patience,
+        still_s=still_s,
+    )
+
+
+def _observed_still_s(view: RankView) -> float:
+    return max(view.process.cpu_still_s, view.pulse_age_s)
+
+
+def _patience_s(case: Case, kind: WaitKind | None) -> float:
+    base = STILL_IN_IO_S if kind in (WaitKind.DATA, WaitKind.SAVE) else STILL_S
+    return max(base, min(LEARNED_FACTOR * case.snapshot.longest_wait_s, LEARNED_S_MAX))
+
+
+def _cause_by_place(kind: WaitKind | None) -> Cause:
+    if kind is WaitKind.DATA:
+        return Cause.DATA_STALL
+    return Cause.STUCK_SAVE if kind is WaitKind.SAVE else Cause.HOST_STALL
+
+
+def _cause_of(case: Case, view: RankView, thread: ThreadView, kind: WaitKind | None) -> Cause:
+    if thread.exception or _went_on_after_exception(view):
+        return Cause.SWALLOWED_EXCEPTION
+    if _rendezvous(case):
+        return Cause.INIT_INCOMPLETE
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        return _cause_by_place(kind)
+    others = tuple(rank for rank in case.blocked if rank in case.views)
+    if uneven_counts(case.views, (view.rank,), others) is not None:
+        return Cause.UNEVEN_BATCHES
+    return Cause.HOST_STALL
+
+
+def _went_on_after_exception(view: RankView) -> bool:
+    """Say whether the newest exception came after this rank's newest operation."""
+    newest_s = view.history[-1].age_s if view.history else float("inf")
+    return bool(view.last_exception) and view.last_exception_s <= newest_s
+
+
+def _rendezvous(case: Case) -> bool:
+    return any(
+        block.operation.kind in (WaitKind.INIT, WaitKind.NEW_GROUP)
+        for rank in case.blocked
+        for block in case.graph.blocks[rank]
+    )
+
+
+def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
+    inside = f" in {WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    if view.process.state is ProcessState.DISK_WAIT:
+        return f"it is in uninterruptible sleep (state D){inside}"
+    busy = "computing" if view.process.cpu_still_s == 0 else "without using CPU"
+    return f"native code holds the GIL{inside}, {busy}, so no Python thread of it can run"
+
+
+def _still_words(view: RankView, thread: ThreadView, kind: WaitKind | None) -> str:
+    if view.process.state is ProcessState.DISK_WAIT:
+        return "it is in uninterruptible sleep (state D)"
+    if thread.exception:
+        return f"it handles {thread.exception} and does not come back"
+    if kind is not None and kind in WAIT_WORDS:
+        return f"it stands in {WAIT_WORDS[kind]}"
+    return "it stands still outside every collective"
+
+
+def _place(view: RankView) -> CallSite | None:
+    """Return the user's line a rank stands at."""
+    thread = main_thread(view)
+    if thread is None:
+        return None
+    if view.pulse_age_s >= PULSE_LOST_S:  # the pulse cannot look; the wait and py-spy can
+        return (thread.wait.site if thread.wait else None) or thread.doing or _last_site(view)
+    return thread.doing or (thread.wait.site if thread.wait else None) or _last_site(view)
+
+
+def _last_site(view: RankView) -> CallSite | None:
+    return view.history[-1].site if view.history else None
+
+
+def _stalled(case: Case, ranks: list[int], why: Stillness) -> Verdict:
+    victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
+    blocks = [block for rank in victims for block in case.found[rank].blocks]
+    view = case.views[ranks[0]]
+    site = _place(view)
+    hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
+    return Verdict(
+        cause=why.cause,
+        certainty=Certainty.STALLED,
+        severity=Severity.CRITICAL,
+        summary=(
+            f"{ranks_words(ranks)}{hosts} {_stalled_words(why, site, len(ranks))}; "
+            f"{waiting_words(case.views, blocks)}."
+        ),
+        explanation=_stalled_explanation(case, view, why, victims),
+        advice=ADVICE[why.cause].replace("<pid>", str(view.pid)),
+        culprits=tuple(
+            culprit(case.views[rank], _place(case.views[rank]), _words_of(case, case.views[rank])) for rank in ranks
+        ),
+        victims=victims,
+        group=blocks[0].operation.group if blocks else "",
+        seq=blocks[0].operation.seq if blocks else 0,
+        op=blocks[0].wait.op.value if blocks else "",
+        onset_s=onset_s(blocks),
+        explained=explained(case, victims),
+        evidence=_evidence(case, ranks, blocks),
+    )
+
+
+def _words_of(case: Case, view: RankView) -> str:
+    found = stillness(case, view)
+    return found.what.removeprefix("it ") if found is not None else ""
+
+
+def _stalled_words(why: Stillness, site: CallSite | None, count: int) -> str:
+    many = count > 1
+    if why.cause is Cause.PROCESS_FROZEN:
+        return f"{'are' if many else 'is'} stopped{at(site)}: {why.what}"
+    return f"{'stand' if many else 'stands'} still{at(site)} for {seconds_words(why.still_s)}: {why.what}"
+
+
+def _stalled_explanation(case: Case, view: RankView, why: Stillness, victims: tuple[int, ...]) -> str:
+    parts = [
+        f"{ranks_words(victims).capitalize()} cannot finish without rank {view.rank}, and it shows no sign of work: "
+        f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}, "
+        f"pulse {seconds_words(view.pulse_age_s)} ago."
+    ]
+    if why.cause is Cause.UNEVEN_BATCHES:
+        counts = uneven_counts(case.views, (view.rank,), tuple(r for r in victims if r in case.views))
+        parts.append(f"Batches drawn in this epoch: {counts_words(counts)}." if counts else "")
+    if why.cause is Cause.SWALLOWED_EXCEPTION:
+        thread = main_thread(view)
+        text = (thread.exception if thread else "") or view.last_exception
+        site = (thread.exception_site if thread else None) or view.last_exception_site
+        parts.append(f"It caught {text}{at(site)} and went its own way; the others know nothing of it.")
+    return " ".join(part for part in parts if part)
+
+
+def _late(case: Case, ranks: list[int]) -> Verdict:
+    victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
+    blocks = [block for rank in victims for block in case.found[rank].blocks]
+    waited_s = onset_s(blocks)
+    view = case.views[ranks[0]]
+    limit = view.timeout_s * LATE_OF_TIMEOUT
+    overdue = waited_s > max(LATE_WARNING_S_MIN, 3 * case.snapshot.longest_wait_s) or 0 < limit < waited_s
+    site = _place(view)
+    phase = f" in phase {view.phase}" if view.phase else ""
+    return Verdict(
+        cause=Cause.STRAGGLER,
+        certainty=Certainty.LATE,
+        severity=Severity.WARNING if overdue else Severity.INFO,
+        summary=(
+            f"waiting for {ranks_words(ranks)}:{at(site) or ' outside every collective'}{phase}, "
+            f"{seconds_words(waited_s)}, working"
+        ),
+        explanation=(
+            f"{ranks_words(victims).capitalize()} wait for {ranks_words(ranks)}, which still works: "
+            "its CPU, I/O or stack moves."
+            + (f" The group's timeout ends the job after {seconds_words(view.timeout_s)}." if view.timeout_s else "")
+        ),
+        advice=ADVICE[Cause.STRAGGLER],
+        culprits=tuple(culprit(case.views[rank], _place(case.views[rank]), "working") for rank in ranks),
+        victims=victims,
+        group=blocks[0].operation.group if blocks else "",
+        seq=blocks[0].operation.seq if blocks else 0,
+        op=blocks[0].wait.op.value if blocks else "",
+        onset_s=waited_s,
+        explained=explained(case, victims),
+        evidence=_evidence(case, ranks, blocks),
+    )
+
+
+def _evidence(case: Case, ranks: Iterable[int], blocks: list[Block]) -> tuple[Evidence, ...]:
+    facts = []
+    for rank in ranks:
+        view = case.views[rank]
+        process, thread = view.process, main_thread(view)
+        inside = f" in {process.in_kernel}" if process.in_kernel else ""
+        facts.append(
+            Evidence(
+                source="proc",
+                rank=rank,
+                fact=f"process {process.state.value}{inside}, no CPU for {seconds_words(process.cpu_still_s)}, "
+                f"no I/O for {'an unknown time' if process.io_unknown else seconds_words(process.io_still_s)}",
+            )
+        )
+        if thread is not None and thread.leaf:
+            facts.append(
+                Evidence(
+                    source="ring",
+                    rank=rank,
+                    fact=f"innermost frame {thread.leaf}, the same for {seconds_words(thread.same_s)}",
+                )
+            )
+        facts += source_evidence(view, _place(view))
+    return tuple(facts + [block_evidence(block) for block in blocks[:16]])

@@ -1,0 +1,267 @@
+"""Proven hangs: ranks that entered different operations, and ranks that wait for each other in a circle."""
+
+from collections.abc import Mapping
+
+from ncclwatch.contract.model import (
+    CallSite,
+    Cause,
+    Certainty,
+    Divergence,
+    Evidence,
+    RankView,
+    Severity,
+    Verdict,
+)
+from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch_server.judge.case import (
+    Case,
+    at,
+    block_evidence,
+    counts_words,
+    culprit,
+    explained,
+    group_words,
+    onset_s,
+    op_words,
+    source_evidence,
+    wait_words,
+    waiting_words,
+)
+from ncclwatch_server.judge.graph import Mismatch, cycle, victims_of
+from ncclwatch_server.judge.sides import Parting, Side, odd_side, part, uneven_counts
+from ncclwatch_server.judge.source import rank_condition
+from ncclwatch_server.judge.standing import Block, find_issued
+
+
+def mismatches(case: Case) -> tuple[Verdict, ...]:
+    """Judge collectives that members entered with different signatures; the earliest one decides."""
+    if not case.graph.mismatches:
+        return ()
+    first = min(case.graph.mismatches, key=lambda each: -onset_s(_blocks_in(case, each)))
+    return (judge_mismatch(case, first),)
+
+
+def _blocks_in(case: Case, mismatch: Mismatch) -> list[Block]:
+    return [b for each in case.found.values() for b in each.blocks if b.operation == mismatch.operation]
+
+
+def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
+    """Return the verdict on one collective that was entered with different signatures."""
+    views, operation = case.views, mismatch.operation
+    sides = tuple(_side(case, ranks, operation.group, operation.seq) for ranks in mismatch.sides)
+    found = part(views, sides, operation.members)
+    blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
+    involved = [block for block in blocks if block.operation == operation] or blocks
+    guilty = found.culprit.ranks if not found.one_of else tuple(r for side in sides for r in side.ranks)
+    victims = tuple(sorted({*victims_of(case.graph, guilty), *(r for s in sides for r in s.ranks)} - set(guilty)))
+    return Verdict(
+        cause=found.cause,
+        certainty=Certainty.PROVEN,
+        severity=Severity.CRITICAL,
+        summary=_summary(case, found, sides),
+        explanation=_explanation(case, found, operation.group, operation.seq),
+        advice=ADVICE[found.cause],
+        culprits=tuple(
+            culprit(views[rank], _site_of(case, rank, side), f"in {op_words(side.op)}")
+            for side in sides
+            for rank in side.ranks
+            if rank in guilty
+        ),
+        victims=victims,
+        one_of=found.one_of,
+        group=operation.group,
+        seq=operation.seq,
+        op=found.culprit.op.op.value,
+        onset_s=onset_s(involved),
+        explained=explained(case, {*guilty, *victims}),
+        first_divergence=_divergence(views, found, operation.group, operation.seq),
+        evidence=_evidence(views, found, involved),
+    )
+
+
+def _side(case: Case, ranks: tuple[int, ...], group: str, seq: int) -> Side:
+    op = next(op for rank in ranks if (op := find_issued(case.views[rank], group, seq)) is not None)
+    block = _block_of(case, ranks[0], group, seq)
+    return Side(ranks=ranks, op=op, site=(block.wait.site if block else None) or op.site)
+
+
+def _block_of(case: Case, rank: int, group: str, seq: int) -> Block | None:
+    found = (b for b in case.found[rank].blocks if (b.operation.group, b.operation.seq) == (group, seq))
+    return next(found, None)
+
+
+def _site_of(case: Case, rank: int, side: Side) -> CallSite | None:
+    block = _block_of(case, rank, side.op.group, side.op.seq)
+    return (block.wait.site if block else None) or side.site
+
+
+def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
+    lead = "one of: " if found.one_of else ""
+    own = found.culprit
+    where = f"{lead}{ranks_words(own.ranks)} {_is(own)} in {own.op.op.value}{at(own.site)}"
+    if found.condition and not found.condition_on_others:
+        where += f", under `{found.condition}`"
+    rest = ", ".join(
+        f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}" for side in found.others
+    )
+    hosts = {case.views[rank].host for rank in own.ranks}
+    host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+    return f"{where}{host}, while {rest}. They can never meet."
+
+
+def _is(side: Side) -> str:
+    return "is" if len(side.ranks) == 1 else "are"
+
+
+def _explanation(case: Case, found: Parting, group: str, seq: int) -> str:
+    own = ranks_words(found.culprit.ranks)
+    first = (
+        f"Operation #{seq} of {group_words(case.views, group)} is {op_words(found.culprit.op)} for {own} and "
+        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
+        "a collective completes only when all members make the same call."
+    )
+    return f"{first} {_reason(found, own)}".strip()
+
+
+def _reason(found: Parting, own: str) -> str:
+    if found.cause is Cause.UNEVEN_BATCHES and found.counts:
+        return f"Batches drawn in this epoch: {counts_words(found.counts)}. {own} ran out of data first and went on."
+    if found.cause is Cause.UNEVEN_BATCHES:
+        return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
+    if found.slip is not None:
+        slip = found.slip
+        return (
+            f"It began earlier: at operation #{slip.seq} {ranks_words(slip.ranks)} was already at {slip.clock} "
+            f"{slip.value + slip.offset} and the others at {slip.value}: the operations of "
+            f"{abs(slip.offset)} {slip.clock}{'es' if slip.clock == 'batch' and abs(slip.offset) > 1 else ''} were "
+            "skipped there, and each later call was matched with the wrong one of the others."
+        )
+    if found.condition:
+        whose = "The others' call" if found.condition_on_others else "That call"
+        return f"{whose} is made under `{found.condition}`, so not by all ranks."
+    if found.loop:
+        ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
+        return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
+    if found.cause is Cause.SIGNATURE_MISMATCH:
+        return "All ranks are at the same call, but not with the same arguments."
+    return f"Why {own}: {found.why_culprit}."
+
+
+def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
+    other = max(found.others, key=lambda side: len(side.ranks))
+    if found.slip is not None:
+        guilty = found.slip.ranks[0]
+        mine = find_issued(views[guilty], group, found.slip.seq)
+        theirs = find_issued(views[other.ranks[0]], group, found.slip.seq)
+        if mine is not None and theirs is not None:
+            clock = found.slip.clock
+            fact = f"{ranks_words(found.slip.ranks)} at {clock} {found.slip.value + found.slip.offset}, others at {clock} {found.slip.value}"
+            return Divergence(
+                group=group, seq=found.slip.seq, culprit_op=mine.op.value, culprit_site=mine.site,
+                victim_op=theirs.op.value, victim_site=theirs.site, fact=fact,
+            )  # fmt: skip
+    return Divergence(
+        group=group, seq=seq, culprit_op=found.culprit.op.op.value, culprit_site=found.culprit.op.site,
+        victim_op=other.op.op.value, victim_site=other.op.site,
+        fact=found.why_culprit,
+    )  # fmt: skip
+
+
+def _evidence(views: Mapping[int, RankView], found: Parting, blocks: list[Block]) -> tuple[Evidence, ...]:
+    facts = [block_evidence(block) for block in blocks[:16]]
+    if found.counts:
+        facts += [
+            Evidence(source="ring", rank=rank, fact=f"drew {count} batches in this pass")
+            for rank, count in list(found.counts.items())[:16]
+        ]
+    for side in (found.culprit, *found.others):
+        facts += source_evidence(views[side.ranks[0]], side.site)
+    return tuple(facts)
+
+
+def deadlocks(case: Case) -> tuple[Verdict, ...]:
+    """Judge ranks that wait for each other in a circle, across groups or in send and recv."""
+    circle = cycle(case.graph)
+    if not circle:
+        return ()
+    blocks = [block for rank in circle for block in case.graph.blocks[rank]]
+    sides = _sides_of(blocks)
+    cause, guilty, one_of, reason = _why_circle(case, sides, blocks)
+    victims = tuple(sorted({*victims_of(case.graph, circle), *circle} - set(guilty)))
+    first = next(block for block in blocks if block.rank in guilty)
+    return (
+        Verdict(
+            cause=cause,
+            certainty=Certainty.PROVEN,
+            severity=Severity.CRITICAL,
+            summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
+            explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
+            advice=ADVICE[cause],
+            culprits=tuple(
+                culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
+                for block in blocks
+                if block.rank in guilty
+            ),
+            victims=victims,
+            one_of=one_of,
+            group=first.operation.group,
+            seq=first.operation.seq,
+            op=first.wait.op.value,
+            onset_s=onset_s(blocks),
+            explained=explained(case, {*circle, *victims}),
+            evidence=tuple(
+                [*(block_evidence(block) for block in blocks[:16])]
+                + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
+            ),
+        ),
+    )
+
+
+def _sides_of(blocks: list[Block]) -> tuple[Side, ...]:
+    by_operation: dict[tuple[str, int, int, int], list[Block]] = {}
+    for block in blocks:
+        operation = block.operation
+        key = (operation.group, operation.seq, operation.source, operation.target)
+        by_operation.setdefault(key, []).append(block)
+    sides = []
+    for found in by_operation.values():
+        issued = next((block.issued for block in found if block.issued is not None), None)
+        if issued is not None:
+            ranks = tuple(sorted({block.rank for block in found}))
+            sides.append(Side(ranks=ranks, op=issued, site=found[0].wait.site or issued.site))
+    return tuple(sides)
+
+
+def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return (cause, culprits, whether undecided, reason in words)."""
+    everyone = tuple(sorted({block.rank for block in blocks}))
+    if any(block.wait.op.is_p2p for block in blocks):
+        return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
+    if len(sides) < 2:
+        return Cause.COLLECTIVE_ORDER, everyone, False, ""
+    side, why, decided = odd_side(case.views, sides, None)
+    others = [other for other in sides if other is not side]
+    for other in others:
+        counts = uneven_counts(case.views, side.ranks, other.ranks)
+        if counts is not None:
+            return Cause.UNEVEN_BATCHES, side.ranks, False, f"Batches drawn: {counts_words(counts)}."
+    for each in (side, *others):
+        note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
+        if note is not None and not note.branch_ops[1:]:
+            reason = f"{ranks_words(each.ranks).capitalize()}: that call is made under `{note.condition}`."
+            return Cause.RANK_CONDITIONAL_COLLECTIVE, each.ranks, False, reason
+    order = "The groups are used in different orders on different ranks."
+    if decided and why.startswith(("it departs", "it differs")):
+        return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
+    return Cause.COLLECTIVE_ORDER, everyone, False, order
+
+
+def _circle_words(case: Case, blocks: list[Block]) -> str:
+    phrases = []
+    for block in blocks[:6]:
+        absent = [rank for rank in case.graph.absent[block.operation] if rank != block.rank]
+        phrases.append(
+            f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
+            f"needs {ranks_words(absent)} there"
+        )
+    return f"{'; '.join(phrases).capitalize()}."

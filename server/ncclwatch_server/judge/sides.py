@@ -1,0 +1,175 @@
+"""The ranks of a hang have taken different ways: which of them is the odd one, and why did it part?
+
+Order of the reasons, each decisive only where the ones before are not: who differs from the majority
+of like ranks; who departs from its own habit; who made a call the others never made; whose call lies
+under a test of the rank; who left a loop before the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
+from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
+from ncclwatch_server.judge.source import ends_by_itself, loop_left, rank_condition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """Ranks that stand in the same operation."""
+
+    ranks: tuple[int, ...]
+    op: OpView
+    site: CallSite | None  # where the first of them waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """How two or more sides of a hang parted."""
+
+    cause: Cause
+    culprit: Side
+    others: tuple[Side, ...]
+    one_of: bool = False
+    slip: Slip | None = None
+    condition: str = ""  # the test of the rank round the culprit's call, or round the others'
+    condition_on_others: bool = False
+    counts: Mapping[int, int] | None = None  # batches drawn by rank, where they differ
+    loop: str = ""
+    escapes: tuple[str, ...] = ()
+    why_culprit: str = ""
+
+
+def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[int, ...]) -> Parting:
+    """Return how the sides parted. `sides` are at least two; `members` are those of the group."""
+    first = min(side.op.seq for side in sides)
+    slip = find_slip(views, sides[0].op.group, members, first)
+    culprit, why, decided = odd_side(views, sides, slip)
+    others = tuple(side for side in sides if side is not culprit)
+    found = _why(views, culprit, others, slip)
+    return Parting(
+        cause=found.cause,
+        culprit=culprit,
+        others=others,
+        one_of=not decided,
+        slip=slip if found.cause is Cause.DIVERGENT_CONTROL_FLOW else None,
+        condition=found.condition,
+        condition_on_others=found.condition_on_others,
+        counts=found.counts,
+        loop=found.loop,
+        escapes=found.escapes,
+        why_culprit=why,
+    )
+
+
+def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip | None) -> tuple[Side, str, bool]:
+    """Return (culprit side, reason in words, whether the evidence decides)."""
+    total = sum(len(side.ranks) for side in sides)
+    if slip is not None and slip.decided:
+        slipped = [side for side in sides if set(side.ranks) & set(slip.ranks)]
+        if len(slipped) == 1 and set(slipped[0].ranks) <= set(slip.ranks):
+            return slipped[0], "it fell out of step with the others first", True
+    largest = max(sides, key=lambda side: len(side.ranks))
+    if len(largest.ranks) * 2 > total and len(sides) == 2:
+        return next(side for side in sides if side is not largest), "it differs from the majority", True
+    for reason, test in (
+        ("it departs from its own earlier iterations", _departs),
+        ("it left a data loader that the others still draw from", _left_loader),
+        ("it makes a call the others never made", _exclusive),
+        ("its call lies under a test of the rank", _conditional),
+        ("it left a loop that the others are still in", _left_loop),
+    ):
+        chosen = [side for side in sides if test(views, side, tuple(s for s in sides if s is not side))]
+        if len(chosen) == 1:
+            return chosen[0], reason, True
+    return min(sides, key=lambda side: len(side.ranks)), "the evidence does not decide which side is wrong", False
+
+
+def _departs(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    mine = departs_from_habit(views[side.ranks[0]], side.op)
+    theirs = [departs_from_habit(views[other.ranks[0]], other.op) for other in others]
+    return mine is True and all(departed is False for departed in theirs)
+
+
+def _exclusive(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    return all(never_called_there(views[rank], side.op) for other in others for rank in other.ranks)
+
+
+def _conditional(views: Mapping[int, RankView], side: Side, _: tuple[Side, ...]) -> bool:
+    return rank_condition(views[side.ranks[0]], side.site, side.op.op.value) is not None
+
+
+def _left_loop(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    mine = views[side.ranks[0]]
+    return any(loop_left(views[o.ranks[0]], o.site, mine, side.site) is not None for o in others)
+
+
+def _left_loader(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    return any(uneven_counts(views, side.ranks, other.ranks) is not None for other in others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Why:
+    cause: Cause
+    condition: str = ""
+    condition_on_others: bool = False
+    counts: Mapping[int, int] | None = None
+    loop: str = ""
+    escapes: tuple[str, ...] = ()
+
+
+def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...], slip: Slip | None) -> _Why:
+    """Name the cause of a parting whose culprit is chosen."""
+    other = max(others, key=lambda side: len(side.ranks))
+    mine, theirs = views[culprit.ranks[0]], views[other.ranks[0]]
+    # A slip says that somebody skipped or repeated work; more batches on one rank say so by themselves.
+    counts = uneven_counts(views, culprit.ranks, other.ranks) or uneven_counts(views, other.ranks, culprit.ranks)
+    if counts is not None and slip is None:
+        return _Why(cause=Cause.UNEVEN_BATCHES, counts=counts)
+    if slip is not None:
+        return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
+    if _same_call(culprit, other):
+        return _Why(cause=Cause.SIGNATURE_MISMATCH)
+    note = rank_condition(mine, culprit.site, culprit.op.op.value)
+    if note is not None:
+        return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition)
+    note = rank_condition(theirs, other.site, other.op.op.value)
+    if note is not None:
+        return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition, condition_on_others=True)
+    left = loop_left(theirs, other.site, mine, culprit.site) or loop_left(mine, culprit.site, theirs, other.site)
+    if left is not None:
+        cause = Cause.UNEVEN_BATCHES if ends_by_itself(left) else Cause.DIVERGENT_CONTROL_FLOW
+        return _Why(cause=cause, loop=left.loop, escapes=left.loop_escapes)
+    return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
+
+
+def _same_call(one: Side, other: Side) -> bool:
+    """Say whether both sides made the same call, from the same line or with the same kind of operation only."""
+    same_op = one.op.op is other.op.op
+    return same_op and one.op.op is not Op.BARRIER and (one.op.site == other.op.site or one.site == other.site)
+
+
+def uneven_counts(
+    views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]
+) -> Mapping[int, int] | None:
+    """Return batches drawn by rank, if `short` ran out of data in a pass in which `long` drew more."""
+    everyone = sorted((*short, *long))
+    for rank in short:
+        for mine in views[rank].loaders:
+            number = mine.passes if mine.exhausted else mine.passes - 1
+            counts = {each: _drawn(views[each], mine.site, number) for each in everyone}
+            drawn = counts[rank]
+            if any(_still_draws(views[other], mine.site, number) and counts[other] > drawn > 0 for other in long):
+                return counts
+    return None
+
+
+def _drawn(view: RankView, site: CallSite, number: int) -> int:
+    """Return the batches a rank drew in pass `number` of a loader, 0 if that is not known any more."""
+    for loader in view.loaders:
+        if loader.site == site:
+            return loader.drawn if loader.passes == number else loader.last_drawn if loader.passes > number else 0
+    return 0
+
+
+def _still_draws(view: RankView, site: CallSite, number: int) -> bool:
+    return any(each.site == site and each.passes == number and not each.exhausted for each in view.loaders)

@@ -1,0 +1,214 @@
+"""What is each rank's standing: blocked in operations, outside of all, frozen, or gone?
+
+A rank counts as blocked only when each of its threads that issues operations is blocked or
+idle: any other thread may still release what the blocked one waits for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ncclwatch.contract.model import (
+    GroupView,
+    JobSnapshot,
+    Op,
+    OpView,
+    ProcessState,
+    RankView,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
+
+BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
+IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
+FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
+GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
+
+
+class Standing(Enum):
+    """Where a rank stands."""
+
+    BLOCKED = "blocked"
+    OUTSIDE = "outside"
+    FROZEN = "frozen"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that several ranks must enter: a collective, a pair of send and recv, or a rendezvous."""
+
+    group: str
+    seq: int
+    members: tuple[int, ...]
+    kind: WaitKind = WaitKind.COLLECTIVE
+    source: int = -1  # of p2p
+    target: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One thread of one rank, blocked in one operation."""
+
+    rank: int
+    operation: Operation
+    wait: WaitView
+    thread: ThreadView
+    issued: OpView | None  # the operation as this rank issued it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStanding:
+    """One rank's standing, and the operations it is blocked in."""
+
+    rank: int
+    standing: Standing
+    view: RankView
+    blocks: tuple[Block, ...] = ()
+
+
+def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
+    """Return the standing of every rank that somebody has seen."""
+    return {rank: _standing(view, snapshot) for rank, view in sorted(snapshot.ranks.items())}
+
+
+def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
+    blocks = tuple(block for thread in view.threads if thread.alive for block in _blocks(view, thread, snapshot))
+    if view.ending is not None or view.process.state in GONE_STATES:
+        return RankStanding(rank=view.rank, standing=Standing.GONE, view=view, blocks=blocks)
+    if view.process.state in FROZEN_STATES:
+        return RankStanding(rank=view.rank, standing=Standing.FROZEN, view=view, blocks=blocks)
+    blocked_threads = {block.thread.tid for block in blocks}
+    free = [
+        thread
+        for thread in view.threads
+        if thread.alive
+        and thread.tid not in blocked_threads
+        and (thread.main or thread.issued)
+        and not _is_idle(thread)
+    ]
+    standing = Standing.BLOCKED if blocks and not free else Standing.OUTSIDE
+    return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks)
+
+
+def _is_idle(thread: ThreadView) -> bool:
+    """Say whether a thread that is in no operation has stood still for long enough."""
+    return thread.same_s >= IDLE_S_MIN and thread.cpu_still_s >= IDLE_S_MIN
+
+
+def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
+    wait = thread.wait
+    if wait is None or wait.age_s < BLOCKED_S_MIN:
+        return []
+    if wait.kind is WaitKind.BACKWARD:
+        return _blocks_in_backward(view, thread, wait)
+    operation = _operation(view, wait, snapshot)
+    if operation is None:
+        return []
+    issued = find_issued(view, operation.group, operation.seq, p2p=wait.op.is_p2p)
+    return [Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=issued)]
+
+
+def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operation | None:
+    if wait.kind in (WaitKind.INIT, WaitKind.NEW_GROUP):
+        everyone = tuple(range(snapshot.world_size))
+        return Operation(group=wait.kind.value, seq=0, members=everyone, kind=wait.kind)
+    group = group_of(view, wait.group)
+    if group is None:
+        return None
+    if wait.kind is WaitKind.COLLECTIVE:
+        if group.completed >= wait.seq:
+            return None
+        return Operation(group=group.name, seq=wait.seq, members=group.ranks)
+    if wait.kind in (WaitKind.SEND, WaitKind.RECV):
+        others = (wait.peer,) if wait.peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
+        source, target = (view.rank, wait.peer) if wait.kind is WaitKind.SEND else (wait.peer, view.rank)
+        members = tuple(sorted({view.rank, *others}))
+        return Operation(
+            group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target
+        )
+    return None
+
+
+def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> list[Block]:
+    """DDP waits for its buckets in C++, where no wait is recorded.
+
+    The thread stands in the autograd engine, uses no CPU, and an operation of this rank is
+    unfinished: that one is waited for.
+    """
+    in_engine = thread.leaf.startswith("_engine_run_backward") and thread.cpu_still_s > 0
+    pending = [group for group in view.groups if group.pending is not None and not group.destroyed]
+    if not in_engine or not pending:
+        return []
+    group = max(pending, key=lambda each: each.pending.age_s if each.pending else 0.0)
+    oldest = group.pending
+    if oldest is None or oldest.age_s < BLOCKED_S_MIN:
+        return []
+    operation = Operation(group=group.name, seq=oldest.seq, members=group.ranks)
+    inner = WaitView(
+        kind=WaitKind.COLLECTIVE,
+        age_s=min(oldest.age_s, wait.age_s),
+        group=group.name,
+        seq=oldest.seq,
+        op=oldest.op,
+        peer=oldest.peer,
+        site=wait.site or oldest.site,
+    )
+    return [Block(rank=view.rank, operation=operation, wait=inner, thread=thread, issued=oldest)]
+
+
+def group_of(view: RankView, name: str) -> GroupView | None:
+    """Return a rank's own frontier in a group, None if it never used that group."""
+    return next((group for group in reversed(view.groups) if group.name == name), None)
+
+
+def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> OpView | None:
+    """Return an operation as a rank issued it, from the newest history."""
+    for operation in reversed(view.history):
+        if operation.group == group and operation.seq == seq and operation.op.is_p2p == p2p:
+            return operation
+    found = group_of(view, group)
+    if found is not None and found.pending is not None and found.pending.seq == seq and not p2p:
+        return found.pending
+    return None
+
+
+def has_entered(standing: RankStanding, operation: Operation) -> bool:
+    """Say whether a rank has issued its part of an operation."""
+    view = standing.view
+    if operation.kind is WaitKind.INIT:
+        inside = any(thread.wait is not None and thread.wait.kind is WaitKind.INIT for thread in view.threads)
+        return view.initialised or inside
+    if operation.kind is WaitKind.NEW_GROUP:
+        return any(thread.wait is not None and thread.wait.kind is WaitKind.NEW_GROUP for thread in view.threads)
+    if operation.kind in (WaitKind.SEND, WaitKind.RECV):
+        return _has_entered_p2p(view, operation)
+    group = group_of(view, operation.group)
+    return group is not None and group.enqueued >= operation.seq
+
+
+def _has_entered_p2p(view: RankView, operation: Operation) -> bool:
+    blocked_side = operation.source if operation.kind is WaitKind.SEND else operation.target
+    if view.rank == blocked_side:
+        return True
+    for peer in view.peers:
+        if peer.group == operation.group and peer.peer in (blocked_side, -1):
+            count = peer.recvs if operation.kind is WaitKind.SEND else peer.sends
+            if count >= operation.seq:
+                return True
+    return False
+
+
+def op_key(operation: OpView) -> tuple[Op, str, int, int, str]:
+    """Return what two ranks' parts of one collective must have in common.
+
+    all_gather is left out with its size: NCCL takes ragged lists.
+    """
+    numel = 0 if operation.op is Op.ALL_GATHER else operation.numel
+    return (operation.op, operation.dtype, numel, operation.peer, operation.reduce_op)
+
+
+def blocked_ranks(found: Mapping[int, RankStanding]) -> tuple[int, ...]:
+    """Return the ranks that wait for others."""
+    return tuple(rank for rank, each in found.items() if each.standing is Standing.BLOCKED)
