@@ -8,6 +8,7 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
   not torn on x86-64 and arm64, whatever the order in which memcpy copies them. A structure of
   several cells repeats one stamp in each: the reader takes a copy, and believes it only if
   all stamps agree.
+  A copy is always a slice of the map: `struct` reads byte by byte, and would tear.
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
     header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events
@@ -261,7 +262,7 @@ class Ring:
 
     def words(self) -> tuple[int, ...]:
         """Return the live words, see `Word`."""
-        return struct.unpack_from("<64Q", self._map, HEADER_BYTES)
+        return struct.unpack("<64Q", self._map[HEADER_BYTES : HEADER_BYTES + WORDS_BYTES])
 
     def string(self, offset: int) -> str:
         """Return the text with this id, "" for 0 and for an id that was never published."""
@@ -326,7 +327,7 @@ class Ring:
         rows = []
         for index in range(used):
             at = THREADS_AT + index * THREAD_BYTES
-            tid, main, issued = THREAD_STATIC.unpack_from(self._map, at)
+            tid, main, issued = THREAD_STATIC.unpack(self._map[at : at + 16])
             rows.append(ThreadRow(index, tid, main == 1, issued, self._wait(at + WAIT_AT)))
         return rows
 
@@ -344,7 +345,7 @@ class Ring:
         used = min(self.words()[Word.PEERS_USED], config.PEERS_MAX)
         rows = []
         for at in range(PEERS_AT, PEERS_AT + used * PEER_BYTES, PEER_BYTES):
-            group, peer, _ = PEER_STATIC.unpack_from(self._map, at)
+            group, peer, _ = PEER_STATIC.unpack(self._map[at : at + 16])
             rows.append(PeerRow(group, peer, *PEER_COUNTS.unpack(self._map[at + 16 : at + 32])))
         return rows
 
@@ -353,9 +354,10 @@ class Ring:
         used = min(self.words()[Word.LOADERS_USED], config.LOADERS_MAX)
         rows = []
         for at in range(LOADERS_AT, LOADERS_AT + used * LOADER_BYTES, LOADER_BYTES):
-            site, passes, length = LOADER_STATIC.unpack_from(self._map, at)
-            drawn, ended = LOADER_COUNTS.unpack_from(self._map, at + 16)
-            last, _ = LOADER_LAST.unpack_from(self._map, at + 32)
+            row = self._map[at : at + LOADER_BYTES]
+            site, passes, length = LOADER_STATIC.unpack_from(row, 0)
+            drawn, ended = LOADER_COUNTS.unpack_from(row, 16)
+            last, _ = LOADER_LAST.unpack_from(row, 32)
             rows.append(LoaderRow(site, passes, length, drawn, ended, last))
         return rows
 

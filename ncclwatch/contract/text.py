@@ -9,84 +9,87 @@ from ncclwatch.contract.model import Cause, WaitKind
 
 ADVICE: dict[Cause, str] = {
     Cause.RANK_CONDITIONAL_COLLECTIVE: (
-        "Call it on all ranks of the group: move the collective (or the save, state_dict or log call that contains it) "
-        "outside the if, and keep only the work that is really for one rank, such as writing the file, inside."
+        "Call it on all ranks of the group: move the collective (or the save, state_dict or log call that "
+        "contains it) outside the if, and keep only the work that is really for one rank, such as writing the"
+        " file, inside."
     ),
     Cause.UNEVEN_BATCHES: (
-        "Give all ranks the same number of batches: agree on the minimum with an all_reduce(MIN) of the count before the "
-        "epoch, or use drop_last=True, pad the short ranks, or run the loop inside "
+        "Give all ranks the same number of batches: agree on the minimum with an all_reduce(MIN) of the count"
+        " before the epoch, or use drop_last=True, pad the short ranks, or run the loop inside "
         "torch.distributed.algorithms.Join. A longer timeout does not help: the missing batch never comes."
     ),
     Cause.DIVERGENT_CONTROL_FLOW: (
-        "Let all ranks take the same decision: reduce the condition over the group first (all_reduce of the flag with "
-        "MAX, or broadcast it from one rank) and then all skip, stop or continue together."
+        "Let all ranks take the same decision: reduce the condition over the group first (all_reduce of the "
+        "flag with MAX, or broadcast it from one rank) and then all skip, stop or continue together."
     ),
     Cause.COLLECTIVE_ORDER: (
-        "Issue the collectives of these groups in the same order on every rank, in one thread; where two threads need "
-        "collectives, give each a process group of its own and still keep one order."
+        "Issue the collectives of these groups in the same order on every rank, in one thread; where two "
+        "threads need collectives, give each a process group of its own and still keep one order."
     ),
     Cause.P2P_DEADLOCK: (
         "Pair every send with a recv that is posted in time: let one side receive first, or post both with "
         "isend/irecv or batch_isend_irecv and wait afterwards; check that peers and tags match."
     ),
     Cause.SIGNATURE_MISMATCH: (
-        "Make all ranks pass the same shape, dtype, root and reduce op to this call: pad or gather the sizes first "
-        "where lengths differ by rank."
+        "Make all ranks pass the same shape, dtype, root and reduce op to this call: pad or gather the sizes "
+        "first where lengths differ by rank."
     ),
     Cause.INIT_INCOMPLETE: (
-        "Bring the missing rank to init_process_group: see what it does instead, and check that all ranks get the same "
-        "MASTER_ADDR, MASTER_PORT and WORLD_SIZE and can reach that address."
+        "Bring the missing rank to init_process_group: see what it does instead, and check that all ranks get"
+        " the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and can reach that address."
     ),
     Cause.GROUP_DESTROYED: (
-        "Call destroy_process_group once, after the last collective of every rank, and use nothing of the group "
-        "afterwards."
+        "Call destroy_process_group once, after the last collective of every rank, and use nothing of the "
+        "group afterwards."
     ),
     Cause.DATA_STALL: (
-        "Look at where this rank's data comes from: the file, mount, socket or worker named in the stack does not "
-        "answer. Give reads a deadline and retry, or DataLoader(timeout=...), so that a stall becomes an error."
+        "Look at where this rank's data comes from: the file, mount, socket or worker named in the stack does"
+        " not answer. Give reads a deadline and retry, or DataLoader(timeout=...), so that a stall becomes an"
+        " error."
     ),
     Cause.HOST_STALL: (
-        "Free the line this rank stands at: a lock, a queue, a child process or a native call that never returns. Give it "
-        "a deadline, and take it outside the training step."
+        "Free the line this rank stands at: a lock, a queue, a child process or a native call that never "
+        "returns. Give it a deadline, and take it outside the training step."
     ),
     Cause.PROCESS_FROZEN: (
-        "Let the process run again (kill -CONT <pid>, or end the debugger that holds it) and find out who stopped it; "
-        "if it cannot continue, restart the job."
+        "Let the process run again (kill -CONT <pid>, or end the debugger that holds it) and find out who "
+        "stopped it; if it cannot continue, restart the job."
     ),
     Cause.SWALLOWED_EXCEPTION: (
-        "Do not go on after an exception on one rank only: re-raise it, or tell the others (all_reduce an error flag) "
-        "and let all ranks retry or stop together. Then fix the exception itself."
+        "Do not go on after an exception on one rank only: re-raise it, or tell the others (all_reduce an "
+        "error flag) and let all ranks retry or stop together. Then fix the exception itself."
     ),
     Cause.RANK_CRASHED: (
-        "Fix what ended this rank; the other ranks only noticed that it was gone. After a signal 9 without a trace, look "
-        "in the kernel log for the OOM killer (dmesg)."
+        "Fix what ended this rank; the other ranks only noticed that it was gone. After a signal 9 without a "
+        "trace, look in the kernel log for the OOM killer (dmesg)."
     ),
     Cause.RANK_EXITED: (
-        "Let all ranks leave training together: this one returned or called exit while the others still had collectives "
-        "to run."
+        "Let all ranks leave training together: this one returned or called exit while the others still had "
+        "collectives to run."
     ),
     Cause.STUCK_SAVE: (
-        "Look at the storage this rank writes to: it makes no progress. Write to local disk first and copy afterwards, "
-        "and give the copy a deadline."
+        "Look at the storage this rank writes to: it makes no progress. Write to local disk first and copy "
+        "afterwards, and give the copy a deadline."
     ),
     Cause.CONFLICTING_SAVE: "Let one rank write each file, or give each rank a file of its own.",
     Cause.FILESYSTEM_VIEW: "Create and check shared paths on one rank, then tell the others through a broadcast.",
     Cause.DUPLICATE_DEVICE: (
-        "Give every rank a device of its own: torch.cuda.set_device(LOCAL_RANK) first thing, and no more processes per "
-        "node than it has visible devices."
+        "Give every rank a device of its own: torch.cuda.set_device(LOCAL_RANK) first thing, and no more "
+        "processes per node than it has visible devices."
     ),
     Cause.RNG_STATE_MISMATCH: "Restore only as many random states as this run has devices, and seed the others.",
     Cause.TRANSPORT: (
-        "All ranks are inside the same collective and nothing moves: look at the network or fabric between these hosts "
-        "(interface chosen, firewall, link errors) before the code."
+        "All ranks are inside the same collective and nothing moves: look at the network or fabric between "
+        "these hosts (interface chosen, firewall, link errors) before the code."
     ),
     Cause.STRAGGLER: (
-        "Nothing is stuck: the others wait for work that goes on. If that work really is longer than the group's timeout, "
-        "raise the timeout in init_process_group(timeout=...) or let the other ranks share the work."
+        "Nothing is stuck: the others wait for work that goes on. If that work really is longer than the "
+        "group's timeout, raise the timeout in init_process_group(timeout=...) or let the other ranks share "
+        "the work."
     ),
     Cause.UNDETERMINED: (
-        "The evidence does not decide. The stacks and the last operations of each rank are below; compare the lines "
-        "where they differ."
+        "The evidence does not decide. The stacks and the last operations of each rank are below; compare the"
+        " lines where they differ."
     ),
 }
 

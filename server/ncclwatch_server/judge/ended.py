@@ -167,9 +167,7 @@ def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
             "ended without an error and will not come."
         ),
         advice=ADVICE[Cause.RANK_EXITED],
-        culprits=tuple(
-            culprit(case.views[rank], _last_site(case.views[rank]), "exited with code 0") for rank in ranks
-        ),
+        culprits=tuple(culprit(case.views[rank], _last_site(case.views[rank]), "exited with code 0") for rank in ranks),
         victims=victims,
         group=blocks[0].operation.group if blocks else "",
         seq=blocks[0].operation.seq if blocks else 0,

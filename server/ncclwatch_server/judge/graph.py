@@ -101,10 +101,7 @@ def cycle(graph: WaitGraph) -> tuple[int, ...]:
     """
     edges = {
         rank: {
-            m
-            for block in graph.blocks[rank]
-            for m in graph.absent[block.operation]
-            if m in graph.doomed and m != rank
+            m for block in graph.blocks[rank] for m in graph.absent[block.operation] if m in graph.doomed and m != rank
         }
         for rank in graph.doomed
     }

@@ -84,9 +84,7 @@ def _worst(stalled: list[tuple[int, Stillness]]) -> Stillness:
 def _frozen_members(case: Case, block: Block) -> tuple[int, ...]:
     """Return members that have entered an operation and were stopped inside: it cannot go on without them."""
     return tuple(
-        rank
-        for rank in block.operation.members
-        if rank in case.found and case.found[rank].standing is Standing.FROZEN
+        rank for rank in block.operation.members if rank in case.found and case.found[rank].standing is Standing.FROZEN
     )
 
 
@@ -202,8 +200,7 @@ def _stalled(case: Case, ranks: list[int], why: Stillness) -> Verdict:
         certainty=Certainty.STALLED,
         severity=Severity.CRITICAL,
         summary=(
-            f"{ranks_words(ranks)}{hosts} {_stalled_words(why, site, len(ranks))}; "
-            f"{waiting_words(case.views, blocks)}."
+            f"{ranks_words(ranks)}{hosts} {_stalled_words(why, site, len(ranks))}; {waiting_words(case.views, blocks)}."
         ),
         explanation=_stalled_explanation(case, view, why, victims),
         advice=ADVICE[why.cause].replace("<pid>", str(view.pid)),

@@ -155,7 +155,8 @@ def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: 
         theirs = find_issued(views[other.ranks[0]], group, found.slip.seq)
         if mine is not None and theirs is not None:
             clock = found.slip.clock
-            fact = f"{ranks_words(found.slip.ranks)} at {clock} {found.slip.value + found.slip.offset}, others at {clock} {found.slip.value}"
+            ahead, usual = found.slip.value + found.slip.offset, found.slip.value
+            fact = f"{ranks_words(found.slip.ranks)} at {clock} {ahead}, others at {clock} {usual}"
             return Divergence(
                 group=group, seq=found.slip.seq, culprit_op=mine.op.value, culprit_site=mine.site,
                 victim_op=theirs.op.value, victim_site=theirs.site, fact=fact,

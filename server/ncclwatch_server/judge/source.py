@@ -40,9 +40,7 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
     return any(stem in call.replace("_", "").lower() for call in note.other_branch_ops)
 
 
-def loop_left(
-    view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None
-) -> SourceNote | None:
+def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> SourceNote | None:
     """Return the outermost loop that holds `site` on `view` and that the other rank is not in any more."""
     others = frames_of(other, other_site)
     found = None

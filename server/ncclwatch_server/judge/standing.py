@@ -125,9 +125,7 @@ def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operati
         others = (wait.peer,) if wait.peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
         source, target = (view.rank, wait.peer) if wait.kind is WaitKind.SEND else (wait.peer, view.rank)
         members = tuple(sorted({view.rank, *others}))
-        return Operation(
-            group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target
-        )
+        return Operation(group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target)
     return None
 
 
