@@ -4,6 +4,7 @@ One state for the process: off, armed (patched, but the rank's number is not kno
 recording. A forked child is off: DataLoader workers are not ranks.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ _pulse: Pulse | None = None
 _changing = threading.RLock()
 _warned = False
 _fork_watched = False
+_begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
 def current() -> Recorder | None:
@@ -78,7 +80,7 @@ def _begin(rank: int, world_size: int) -> None:
     )
     try:
         ring = RingFile(
-            f"{directory}/{job}/{rank}-{os.getpid()}.ring",
+            _ring_path(directory, job, rank),
             rank=rank,
             local_rank=local_rank,
             world=(world_size, local_world),
@@ -101,6 +103,17 @@ def _begin(rank: int, world_size: int) -> None:
             warn(f"no agent runs on this node: {trouble}. Nothing will be reported; training goes on.")
     _pulse.start()
     _note_if_initialised()
+
+
+def _ring_path(directory: str, job: str, rank: int) -> str:
+    """Return a fresh path; a ring that is there already belongs to a dead process that had our number."""
+    global _begun
+    _begun += 1
+    again = f"-{_begun}" if _begun > 1 else ""
+    path = f"{directory}/{job}/{rank}-{os.getpid()}{again}.ring"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return path
 
 
 def _note_if_initialised() -> None:

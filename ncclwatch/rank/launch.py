@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 
+from ncclwatch.contract import config
+
 STARTS_MAX = 5  # of one rank; an agent that dies at every start must not become a fork bomb
 
 # What an agent must not inherit: it would be taken for a rank, or write into the job's files.
@@ -27,6 +29,8 @@ _DROPPED = (
 
 def ensure_agent(directory: str) -> str:
     """Start an agent for this node and user unless one lives. Returns "" or why there is none."""
+    if os.environ.get(config.ENV_AGENT) == "0":
+        return ""
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         fd = os.open(f"{directory}/agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -119,9 +119,7 @@ class Recorder:
             if issued is None:
                 state.wait = self.ring.wait(site, 0, NO_GROUP, _WAIT_CODE[kind], 0, -1)
             else:
-                state.wait = self.ring.wait(
-                    site, issued.seq, issued.group.number, issued.kind, issued.op, issued.peer
-                )
+                state.wait = self.ring.wait(site, issued.seq, issued.group.number, issued.kind, issued.op, issued.peer)
             self.ring.set_wait(state.row, state.wait)
         return outer
 

@@ -1,0 +1,17 @@
+"""Which commands does `ncclwatch` have?"""
+
+import click
+
+from ncclwatch.cli.run import run
+from ncclwatch.cli.status import status
+from ncclwatch.cli.version import version
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Say which rank, on which host, at which line, hangs a PyTorch training job."""
+
+
+main.add_command(run)
+main.add_command(status)
+main.add_command(version)

@@ -1,0 +1,113 @@
+"""How does the user's command run as if nobody watched, and how is it ended when it hangs?
+
+It inherits the terminal and its process group. Signals are waited for instead of handled: while
+a handler would need this process to be in the right place, a queue of signals can be read.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import psutil
+
+from ncclwatch.contract.errors import NcclwatchError
+
+LOOK_S = 0.1
+TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BY_KERNEL = 128  # SI_KERNEL: the terminal sent it, so that the command has got it as well
+_OURS = ("ncclwatch_agent", "ncclwatch-agent", "ncclwatch_server", "ncclwatch-server")
+
+
+class CommandFailed(NcclwatchError):
+    """The command could not be started."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+class Training:
+    """The user's command. Create it before any thread: the child is forked."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the command. Raises `CommandFailed`."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=dict(environ),
+                # A blocked signal stays blocked through exec; the command must get its own.
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            )
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            found = not isinstance(error, FileNotFoundError)
+            raise CommandFailed(
+                f"cannot run {command[0]}: {error.strerror}; what follows -- is the command to run",
+                126 if found else 127,
+            ) from error
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, in the manner of a shell; None while it runs."""
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def wait_a_little(self) -> None:
+        """Return when the command has ended, a signal was passed on, or soon."""
+        heard = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, LOOK_S)
+        if heard is None or heard.si_signo == signal.SIGCHLD or heard.si_code == _BY_KERNEL:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(heard.si_signo)
+
+    def end(self) -> None:
+        """End the command and all that it started: with SIGTERM, and with SIGKILL what is left."""
+        # The launcher comes first, so that it does not start ended workers again.
+        tree = list(_tree(self._process.pid))
+        _send(tree, signal.SIGTERM)
+        deadline = time.monotonic() + TERMINATE_S
+        while (left := self._alive(tree)) and time.monotonic() < deadline:
+            time.sleep(LOOK_S / 2)
+        _send(left, signal.SIGKILL)
+        self._process.wait()
+
+    def _alive(self, tree: Sequence[psutil.Process]) -> list[psutil.Process]:
+        self._process.poll()  # a child stays a zombie until it is asked after
+        return [process for process in tree if _is_alive(process)]
+
+
+def _tree(pid: int) -> Iterator[psutil.Process]:
+    """Yield a process and its descendants, parents first, but not our agent: it has to report the end."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if any(word in part for part in process.cmdline()[:4] for word in _OURS):
+            return
+        children = process.children()
+        yield process
+        for child in children:
+            yield from _tree(child.pid)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _send(tree: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def own_name(command: Sequence[str]) -> str:
+    """Return a fresh name for a job that people recognise: its script, the time, this process."""
+    script = next((part for part in command if part.endswith(".py")), command[0])
+    stem = os.path.basename(script).removesuffix(".py")  # noqa: PTH119
+    return f"{stem[:40]}-{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"

@@ -1,0 +1,80 @@
+"""attach() is a good guest: it restores what it replaced, steps aside in children, and never stops training."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.launch import run_ranks
+
+pytestmark = pytest.mark.integration
+CHECKS = 9
+
+
+def test_every_check_inside_a_real_job_holds(tmp_path: Path):
+    ranks = run_ranks("manners.py", 2, tmp_path)
+    for rank in ranks:
+        assert rank.code == 0, rank.out + rank.err
+        assert rank.out.count("ok ") == CHECKS
+        assert "ncclwatch:" not in rank.err
+
+
+def test_importing_ncclwatch_imports_the_standard_library_alone():
+    code = (
+        "import sys, ncclwatch; own = {n for n in sys.modules if n.split('.')[0] not in sys.stdlib_module_names};"
+        "import threading; print(sorted(n for n in own if not n.startswith(('__', 'ncclwatch', '_'))),"
+        "threading.active_count())"
+    )
+    found = subprocess.run([sys.executable, "-I", "-S", "-c", _with_path(code)], capture_output=True, text=True)
+    assert found.stdout.strip() == "[] 1", found.stderr
+
+
+def _with_path(code: str) -> str:
+    return f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); {code}"
+
+
+@pytest.fixture
+def full_tmpfs(tmp_path: Path):
+    place = tmp_path / "shm"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def read_only_tmpfs(full_tmpfs: Path):
+    subprocess.run(["mount", "-o", "remount,ro", str(full_tmpfs)], check=True)
+    return full_tmpfs
+
+
+@pytest.mark.parametrize("place", ["full_tmpfs", "read_only_tmpfs"])
+def test_without_room_for_a_ring_training_goes_on_after_one_warning(place: str, request: pytest.FixtureRequest):
+    runtime = request.getfixturevalue(place)
+    ranks = run_ranks("plain.py", 2, runtime)
+    for rank in ranks:
+        assert rank.code == 0, rank.err
+        assert rank.out.startswith("done ")
+        assert rank.err.count("ncclwatch:") == 1, rank.err
+        assert "NCCLWATCH_RUNTIME_DIR" in rank.err
+        assert "training goes on" in rank.err
+
+
+def test_a_users_filter_that_makes_warnings_errors_does_not_stop_training(full_tmpfs: Path):
+    ranks = run_ranks("plain.py", 1, full_tmpfs, PYTHONWARNINGS="error::RuntimeWarning")
+    assert ranks[0].code == 0, ranks[0].err
+
+
+def test_disabled_by_the_environment_it_leaves_no_trace(tmp_path: Path):
+    ranks = run_ranks("plain.py", 2, tmp_path, NCCLWATCH_DISABLE="1")
+    assert [rank.code for rank in ranks] == [0, 0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_watched_and_unwatched_training_compute_the_same(tmp_path: Path):
+    watched = run_ranks("plain.py", 2, tmp_path / "a")
+    unwatched = run_ranks("plain.py", 2, tmp_path / "b", NCCLWATCH_DISABLE="1")
+    assert [rank.out for rank in watched] == [rank.out for rank in unwatched]
