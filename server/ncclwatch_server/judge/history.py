@@ -29,8 +29,11 @@ class Slip:
     decided: bool  # whether a majority, rather than a choice between two, says who slipped
 
 
-def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int], last_seq: int) -> Slip | None:
-    """Return who fell out of step with the others in a group, and has been so up to `last_seq`."""
+def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int], before_seq: int) -> Slip | None:
+    """Return who fell out of step with the others in a group and still was at the last collective before `before_seq`.
+
+    The hang itself is left out: there the sides are at different places anyhow.
+    """
     by_rank = {
         rank: {op.seq: op for op in views[rank].history if op.group == group and not op.op.is_p2p}
         for rank in members
@@ -40,7 +43,7 @@ def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int],
     if len(by_rank) < 2:
         return None
     common = set.intersection(*(set(ops) for ops in by_rank.values()))
-    seqs = sorted(seq for seq in common if seq <= last_seq)
+    seqs = sorted(seq for seq in common if seq < before_seq)
     for clock in ("batch", "forward"):
         slip = _slip_by(clock, by_rank, seqs, group)
         if slip is not None:

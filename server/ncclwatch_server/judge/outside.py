@@ -172,7 +172,7 @@ def _still_words(view: RankView, thread: ThreadView, kind: WaitKind | None) -> s
         return f"it handles {thread.exception} and does not come back"
     if kind is not None and kind in WAIT_WORDS:
         return f"it stands in {WAIT_WORDS[kind]}"
-    return "it stands still outside every collective"
+    return "it is outside every collective and shows no sign of work"
 
 
 def _place(view: RankView) -> CallSite | None:
@@ -231,7 +231,7 @@ def _stalled_words(why: Stillness, site: CallSite | None, count: int) -> str:
 
 def _stalled_explanation(case: Case, view: RankView, why: Stillness, victims: tuple[int, ...]) -> str:
     parts = [
-        f"{ranks_words(victims).capitalize()} cannot finish without rank {view.rank}, and it shows no sign of work: "
+        f"{ranks_words(victims).capitalize()} cannot finish without rank {view.rank}, and it stands still: "
         f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}, "
         f"pulse {seconds_words(view.pulse_age_s)} ago."
     ]
@@ -261,15 +261,17 @@ def _late(case: Case, ranks: list[int]) -> Verdict:
         severity=Severity.WARNING if overdue else Severity.INFO,
         summary=(
             f"waiting for {ranks_words(ranks)}:{at(site) or ' outside every collective'}{phase}, "
-            f"{seconds_words(waited_s)}, working"
+            f"{seconds_words(waited_s)}, {_late_words(case, ranks)}"
         ),
         explanation=(
-            f"{ranks_words(victims).capitalize()} wait for {ranks_words(ranks)}, which still works: "
-            "its CPU, I/O or stack moves."
+            f"{ranks_words(victims).capitalize()} {'waits' if len(victims) == 1 else 'wait'} for {ranks_words(ranks)}, "
+            f"{_late_words(case, ranks)}."
             + (f" The group's timeout ends the job after {seconds_words(view.timeout_s)}." if view.timeout_s else "")
         ),
         advice=ADVICE[Cause.STRAGGLER],
-        culprits=tuple(culprit(case.views[rank], _place(case.views[rank]), "working") for rank in ranks),
+        culprits=tuple(
+            culprit(case.views[rank], _place(case.views[rank]), _late_words(case, [rank])) for rank in ranks
+        ),
         victims=victims,
         group=blocks[0].operation.group if blocks else "",
         seq=blocks[0].operation.seq if blocks else 0,
@@ -278,6 +280,13 @@ def _late(case: Case, ranks: list[int]) -> Verdict:
         explained=explained(case, victims),
         evidence=_evidence(case, ranks, blocks),
     )
+
+
+def _late_words(case: Case, ranks: list[int]) -> str:
+    found = [still for rank in ranks if (still := stillness(case, case.views[rank])) is not None]
+    if len(found) < len(ranks):
+        return "working"
+    return f"no sign of work for {seconds_words(min(still.still_s for still in found))}"
 
 
 def _evidence(case: Case, ranks: Iterable[int], blocks: list[Block]) -> tuple[Evidence, ...]:

@@ -125,7 +125,11 @@ def _explanation(case: Case, found: Parting, group: str, seq: int) -> str:
 
 def _reason(found: Parting, own: str) -> str:
     if found.cause is Cause.UNEVEN_BATCHES and found.counts:
-        return f"Batches drawn in this epoch: {counts_words(found.counts)}. {own} ran out of data first and went on."
+        fewest = [rank for rank, count in found.counts.items() if count == min(found.counts.values())]
+        return (
+            f"Batches drawn in this epoch: {counts_words(found.counts)}. {ranks_words(fewest).capitalize()} ran out of "
+            "data first and went on."
+        )
     if found.cause is Cause.UNEVEN_BATCHES:
         return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
     if found.slip is not None:
@@ -144,6 +148,8 @@ def _reason(found: Parting, own: str) -> str:
         return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
     if found.cause is Cause.SIGNATURE_MISMATCH:
         return "All ranks are at the same call, but not with the same arguments."
+    if found.one_of:
+        return f"{found.why_culprit.capitalize()}."
     return f"Why {own}: {found.why_culprit}."
 
 

@@ -1,0 +1,349 @@
+"""A tiny language for situations of a job, and how it becomes what the judge judges.
+
+One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in function step).
+
+    world N [hosts 2]                          ranks that exist; all are alive, outside, and at work
+    group NAME RANKS                           a process group
+    in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=)
+    backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
+    send|recv RANK PEER#N SITE for S           blocked in p2p
+    init RANKS SITE for S                      in init_process_group
+    at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
+    stopped RANKS for S                        state T
+    gil RANKS for S [busy]                     no pulse for so long
+    disk RANKS SITE for S                      state D
+    ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
+    unseen RANKS
+    handling RANKS "Type: text"                inside an except block
+    loader RANKS SITE pass N drawn N [exhausted] [last N]
+    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N]   completed operations, counters grow by one each
+    source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"]
+    frames RANKS SITE SITE...                  the user's frames, innermost first
+    endpoint RANKS HOST:PORT
+    thread RANKS issued N [still S]            a second thread that has issued operations
+    longest S                                  the longest wait this job has recovered from
+    timeout S                                  of the default group
+"""
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+
+from ncclwatch.contract.model import (
+    CallSite,
+    Ending,
+    GroupView,
+    JobSnapshot,
+    LoaderView,
+    Op,
+    OpView,
+    PeerView,
+    ProcessState,
+    ProcessView,
+    RankView,
+    SourceNote,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
+
+
+def ranks_of(text: str) -> list[int]:
+    """Parse "0-2,5"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def site_of(text: str) -> CallSite:
+    """Parse "train.py:44" or "train.py:44:step"."""
+    file, line, *function = text.split(":")
+    return CallSite(file=f"/home/user/{file}", line=int(line), function=function[0] if function else "step")
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    """Parse "for 3 numel=4 exhausted"."""
+    found: dict[str, str] = {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if "=" in word and not word.startswith("if"):
+            key, _, value = word.partition("=")
+            found[key] = value
+        elif word in ("exhausted", "busy"):
+            found[word] = "1"
+        else:
+            found[word] = words.pop(0)
+    return found
+
+
+class Situation:
+    """The state that commands build up."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankView] = {}
+        self.world = 0
+        self.groups: dict[str, list[int]] = {}
+        self.longest_s = 0.0
+
+    def run(self, line: str) -> None:
+        """Carry out one command."""
+        verb, *words = shlex.split(line)
+        command: Callable[[list[str]], None] = getattr(self, f"do_{verb}")
+        command(words)
+
+    def snapshot(self) -> JobSnapshot:
+        """Return what the judge gets."""
+        return JobSnapshot(
+            job="job",
+            world_size=self.world,
+            ranks=dict(self.ranks),
+            stacks={},
+            silent={},
+            longest_wait_s=self.longest_s,
+        )
+
+    def _change(self, rank: int, **changes: object) -> None:
+        self.ranks[rank] = dataclasses.replace(self.ranks[rank], **changes)
+
+    def _main(self, rank: int, **changes: object) -> None:
+        first, *rest = self.ranks[rank].threads
+        self._change(rank, threads=(dataclasses.replace(first, **changes), *rest))
+
+    def _process(self, rank: int, **changes: object) -> None:
+        self._change(rank, process=dataclasses.replace(self.ranks[rank].process, **changes))
+
+    def do_world(self, words: list[str]) -> None:
+        self.world = int(words[0])
+        hosts = int(options_of(words[1:]).get("hosts", "1"))
+        per_host = self.world // hosts
+        for rank in range(self.world):
+            self.ranks[rank] = RankView(
+                rank=rank, local_rank=rank % per_host, host=f"node{rank // per_host}", pid=1000 + rank, device="",
+                world_size=self.world, local_world_size=per_host, attempt=0,
+                process=ProcessView(state=ProcessState.SLEEPING), pulse_age_s=0.2, initialised=True,
+                threads=(ThreadView(tid=1000 + rank, main=True, issued=10),),
+            )  # fmt: skip
+
+    def do_unseen(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            del self.ranks[rank]
+
+    def do_group(self, words: list[str]) -> None:
+        self.groups[words[0]] = ranks_of(words[1])
+        for rank in self.groups[words[0]]:
+            self._put_group(rank, words[0], 0, None)
+
+    def _put_group(self, rank: int, name: str, enqueued: int, pending: OpView | None) -> None:
+        completed = enqueued - (1 if pending else 0)
+        group = GroupView(
+            name=name, desc=name, ranks=tuple(self.groups[name]), enqueued=enqueued, completed=completed,
+            prefix_hash=0, pending=pending,
+        )  # fmt: skip
+        others = tuple(g for g in self.ranks[rank].groups if g.name != name)
+        self._change(rank, groups=(*others, group))
+
+    def _issue(self, rank: int, target: str, op: Op, site: CallSite, found: dict[str, str]) -> OpView:
+        group, _, seq = target.partition("#")
+        last = [o for o in self.ranks[rank].history if o.group == group]
+        issued = OpView(
+            group=group, seq=int(seq), op=op, site=site, age_s=float(found.get("for", "0")),
+            numel=int(found.get("numel", "100")), dtype=found.get("dtype", "float32"),
+            peer=int(found.get("root", "-1")),
+            reduce_op=found.get("reduce", ""), batch=int(found.get("batch", str(last[-1].batch if last else 0))),
+            forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
+            loader=1 if self.ranks[rank].loaders else 0, thread=1000 + rank,
+        )  # fmt: skip
+        if op is Op.BARRIER:
+            issued = dataclasses.replace(issued, numel=0, dtype="")
+        self._change(rank, history=(*self.ranks[rank].history, issued))
+        self._put_group(rank, group, int(seq), issued)
+        return issued
+
+    def do_in(self, words: list[str]) -> None:
+        names, target, op, site, *rest = words
+        found = options_of(rest)
+        for rank in ranks_of(names):
+            issued = self._issue(rank, target, Op(op), site_of(site), found)
+            wait = WaitView(
+                kind=WaitKind.COLLECTIVE, age_s=float(found["for"]), group=issued.group, seq=issued.seq, op=issued.op,
+                peer=issued.peer, site=issued.site,
+            )  # fmt: skip
+            self._block(rank, wait)
+
+    def _block(self, rank: int, wait: WaitView) -> None:
+        still = {"cpu_still_s": wait.age_s, "same_s": wait.age_s}
+        self._main(rank, wait=wait, doing=wait.site, frames=(wait.site,), **still)
+        self._process(rank, cpu_still_s=wait.age_s, io_still_s=wait.age_s)
+
+    def do_backward(self, words: list[str]) -> None:
+        names, target, site, *rest = words
+        found = options_of(rest)
+        for rank in ranks_of(names):
+            issued = self._issue(rank, target, Op.ALL_REDUCE, site_of(site), found)
+            wait = WaitView(kind=WaitKind.BACKWARD, age_s=float(found["for"]) + 0.1, site=issued.site)
+            self._block(rank, wait)
+            cpu_s = float(found.get("cpu", found["for"]))
+            self._main(rank, leaf="_engine_run_backward graph.py:900", cpu_still_s=cpu_s)
+
+    def _p2p(self, words: list[str], kind: WaitKind) -> None:
+        name, target, site, *rest = words
+        rank, found = int(name), options_of(rest)
+        peer, _, count = target.partition("#")
+        op = Op.SEND if kind is WaitKind.SEND else Op.RECV
+        group = next(iter(self.groups))
+        counts = {"sends": int(count)} if op is Op.SEND else {"recvs": int(count)}
+        issued = OpView(group=group, seq=int(count), op=op, peer=int(peer), site=site_of(site))
+        self._change(rank, peers=(*self.ranks[rank].peers, PeerView(group=group, peer=int(peer), **counts)))
+        self._change(rank, history=(*self.ranks[rank].history, issued))
+        self._block(
+            rank,
+            WaitView(kind=kind, age_s=float(found["for"]), group=group, seq=int(count), op=op, peer=int(peer),
+                     site=issued.site),
+        )  # fmt: skip
+
+    def do_send(self, words: list[str]) -> None:
+        self._p2p(words, WaitKind.SEND)
+
+    def do_recv(self, words: list[str]) -> None:
+        self._p2p(words, WaitKind.RECV)
+
+    def do_posted(self, words: list[str]) -> None:
+        """posted RANK PEER sends N recvs N: p2p operations that are through."""
+        rank, peer, found = int(words[0]), int(words[1]), options_of(words[2:])
+        counts = {key: int(value) for key, value in found.items()}
+        group = next(iter(self.groups))
+        self._change(rank, peers=(*self.ranks[rank].peers, PeerView(group=group, peer=peer, **counts)))
+
+    def do_init(self, words: list[str]) -> None:
+        age_s = float(options_of(words[2:])["for"])
+        for rank in ranks_of(words[0]):
+            self._change(rank, initialised=False)
+            self._block(rank, WaitView(kind=WaitKind.INIT, age_s=age_s, site=site_of(words[1])))
+
+    def do_uninitialised(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, initialised=False)
+
+    def do_at(self, words: list[str]) -> None:
+        found = options_of(words[2:])
+        site, still_s = site_of(words[1]), float(found.get("still", "0"))
+        kind = {"data": WaitKind.DATA, "save": WaitKind.SAVE}.get(found.get("in", ""))
+        for rank in ranks_of(words[0]):
+            wait = WaitView(kind=kind, age_s=still_s, site=site) if kind else None
+            self._main(
+                rank,
+                wait=wait,
+                doing=site,
+                frames=(site,),
+                leaf=f"read {words[1]}",
+                same_s=still_s,
+                cpu_still_s=still_s,
+            )
+            io_s = float(found.get("io", str(still_s)))
+            self._process(rank, cpu_still_s=float(found.get("cpu", str(still_s))), io_still_s=io_s)
+
+    def do_stopped(self, words: list[str]) -> None:
+        age_s = float(options_of(words[1:])["for"])
+        for rank in ranks_of(words[0]):
+            self._process(rank, state=ProcessState.STOPPED, cpu_still_s=age_s, io_still_s=age_s)
+            self._change(rank, pulse_age_s=age_s)
+
+    def do_gil(self, words: list[str]) -> None:
+        found = options_of(words[1:])
+        age_s = float(found["for"])
+        for rank in ranks_of(words[0]):
+            self._change(rank, pulse_age_s=age_s)
+            self._process(rank, cpu_still_s=0.0 if "busy" in found else age_s, io_still_s=age_s)
+
+    def do_disk(self, words: list[str]) -> None:
+        age_s = float(options_of(words[2:])["for"])
+        self.do_at([words[0], words[1], "still", str(age_s)])
+        for rank in ranks_of(words[0]):
+            self._process(rank, state=ProcessState.DISK_WAIT)
+
+    def do_ended(self, words: list[str]) -> None:
+        names, how, value, *rest = words
+        site = site_of(rest.pop(0)) if how == "error" and rest and ":" in rest[0] else None
+        ago_s = float(options_of(rest).get("ago", "0"))
+        ending = {
+            "exit": lambda: Ending(kind="exited" if value == "0" else "crashed", exit_code=int(value), age_s=ago_s),
+            "signal": lambda: Ending(kind="signalled", signal=int(value), age_s=ago_s),
+            "error": lambda: Ending(kind="crashed", exit_code=1, exception=value, site=site, age_s=ago_s),
+        }[how]()
+        for rank in ranks_of(names):
+            self._change(rank, ending=ending)
+            self._process(rank, state=ProcessState.GONE)
+
+    def do_handling(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._main(rank, exception=words[1], exception_site=site_of("train.py:30"))
+
+    def do_loader(self, words: list[str]) -> None:
+        found = options_of(words[2:])
+        for rank in ranks_of(words[0]):
+            loader = LoaderView(
+                site=site_of(words[1]), passes=int(found["pass"]), drawn=int(found["drawn"]),
+                exhausted="exhausted" in found,
+                last_drawn=int(found.get("last", found["drawn"] if "exhausted" in found else "0")),
+            )  # fmt: skip
+            self._change(rank, loaders=(*self.ranks[rank].loaders, loader))
+
+    def do_history(self, words: list[str]) -> None:
+        names, target, op, site, *rest = words
+        group, _, span = target.partition("#")
+        first, _, last = span.partition("-")
+        found = options_of(rest)
+        for rank in ranks_of(names):
+            done = [
+                OpView(
+                    group=group, seq=seq, op=Op(op), site=site_of(site), completed=True, numel=100, dtype="float32",
+                    batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
+                    forwards=int(found["forward"]) + n if "forward" in found else 0, thread=1000 + rank,
+                    age_s=60.0,
+                )
+                for n, seq in enumerate(range(int(first), int(last or first) + 1))
+            ]  # fmt: skip
+            self._change(rank, history=(*self.ranks[rank].history, *done))
+            self._put_group(rank, group, int(last or first), None)
+
+    def do_source(self, words: list[str]) -> None:
+        found = options_of(words[2:])
+        lines = tuple(int(part) for part in found.pop("lines", "0-0").split("-"))
+        note = SourceNote(
+            site=site_of(words[1]),
+            text="...",
+            condition=found.get("if", ""),
+            other_branch_ops=tuple(filter(None, found.get("other", "").split(","))),
+            loop=found.get("loop", ""),
+            loop_lines=(lines[0], lines[1]),
+            loop_escapes=(found["escape"],) if "escape" in found else (),
+        )
+        for rank in ranks_of(words[0]):
+            self._change(rank, sources=(*self.ranks[rank].sources, note))
+
+    def do_frames(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._main(rank, frames=tuple(site_of(text) for text in words[1:]))
+
+    def do_endpoint(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, endpoint=words[1])
+
+    def do_thread(self, words: list[str]) -> None:
+        found = options_of(words[1:])
+        still_s = float(found.get("still", "0"))
+        for rank in ranks_of(words[0]):
+            thread = ThreadView(
+                tid=2000 + rank, main=False, issued=int(found["issued"]), same_s=still_s, cpu_still_s=still_s
+            )
+            self._change(rank, threads=(*self.ranks[rank].threads, thread))
+
+    def do_longest(self, words: list[str]) -> None:
+        self.longest_s = float(words[0])
+
+    def do_timeout(self, words: list[str]) -> None:
+        for rank in self.ranks:
+            self._change(rank, timeout_s=float(words[0]))

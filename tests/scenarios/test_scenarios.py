@@ -1,0 +1,57 @@
+"""Each file of this folder is one situation and what the judge says of it.
+
+`pytest tests/scenarios --rewrite` writes what it says now; read the diff before you believe it.
+"""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract.model import Verdict
+from ncclwatch.contract.text import rank_list
+from ncclwatch_server.judge import judge
+from tests.scenarios.situation import Situation
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+SEPARATOR = "----\n"
+
+
+def render(verdicts: tuple[Verdict, ...]) -> str:
+    """Return verdicts as a scenario holds them."""
+    if not verdicts:
+        return "nothing\n"
+    lines = []
+    for verdict in verdicts:
+        culprits = rank_list(culprit.rank for culprit in verdict.culprits)
+        sites = sorted({str(c.call_site).split(" in ")[0] for c in verdict.culprits if c.call_site})
+        one_of = " one of" if verdict.one_of else ""
+        lines.append(
+            f"{verdict.severity.value} {verdict.certainty.value} {verdict.cause.value}{one_of} "
+            f"culprits={culprits or '-'} victims={rank_list(verdict.victims) or '-'} "
+            f"explains={verdict.explained[0]}/{verdict.explained[1]} at={','.join(sites) or '-'}"
+        )
+        lines += textwrap.wrap(verdict.summary, 110, initial_indent="  ", subsequent_indent="  ")
+        lines += textwrap.wrap(verdict.explanation, 110, initial_indent="  | ", subsequent_indent="  | ")
+        if verdict.first_divergence is not None:
+            found = verdict.first_divergence
+            lines.append(f"  first: {found.group}#{found.seq} {found.fact}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_judge_says_what_the_scenario_expects(path: Path, request: pytest.FixtureRequest):
+    given, _, expected = path.read_text().partition(SEPARATOR)
+    situation = Situation()
+    for line in given.splitlines():
+        if line.strip() and not line.startswith("#"):
+            situation.run(line)
+    said = render(judge(situation.snapshot()))
+    if request.config.getoption("--rewrite"):
+        path.write_text(given + SEPARATOR + said)
+    assert said == expected or request.config.getoption("--rewrite")
+
+
+def test_there_are_scenarios_and_each_has_a_title():
+    assert len(FILES) > 30
+    assert all(path.read_text().startswith("# ") for path in FILES)
