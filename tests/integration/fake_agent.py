@@ -39,7 +39,8 @@ def until(condition: Callable[[], object], timeout_s: float = 15.0, what: str = 
 def open_line(url: str, token: str = "") -> ClientConnection:
     """Return a WebSocket to a server's agent route."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return connect(url.replace("http", "ws", 1) + wire.AGENT_PATH, additional_headers=headers, proxy=None)
+    address = url.replace("http", "ws", 1) + wire.AGENT_PATH
+    return connect(address, additional_headers=headers, proxy=None).__enter__()
 
 
 def hello(line: ClientConnection, agent: str = "a1", protocol: int = config.PROTOCOL) -> None:

@@ -1,0 +1,90 @@
+"""What does a server ask of this node, and what does it get?
+
+The list of commands is closed, and they name ranks, not processes: whatever is asked is about
+processes whose rings this agent has found itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model import RankView, StackDump
+from ncclwatch_agent.jobs import LocalJob
+from ncclwatch_agent.log import log
+from ncclwatch_agent.ranks import LocalRank, sites_to_read
+from ncclwatch_agent.source import SourceDesk
+from ncclwatch_agent.stacks import StackDesk
+from ncclwatch_agent.uplink import Uplink
+
+TASKS_MAX = 32  # commands being carried out at once; a server that asks for more is not answered
+TEXT_CHARS_MAX = 32_000  # on a terminal, of one verdict
+
+
+class CommandDesk:
+    """Carries out commands, each as a task of its own, so that none keeps another waiting."""
+
+    def __init__(self, jobs: Callable[[], Iterable[LocalJob]]) -> None:
+        self.sources = SourceDesk()
+        self._stacks = StackDesk()
+        self._jobs = jobs
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.refused = 0
+
+    def take(self, uplink: Uplink, command: wire.Command) -> None:
+        """Begin with a command. One about a job that is gone, or of another server, is nothing."""
+        job = next((job for job in self._jobs() if job.index == command.index and job.server == uplink.name), None)
+        if job is None:
+            return
+        if len(self._tasks) >= TASKS_MAX:
+            self.refused += 1
+            log.warning(
+                "%s asks for more than %d things at once; dropped %s", uplink.url, TASKS_MAX, command.kind.value
+            )
+            return
+        task = asyncio.create_task(self._carry_out(uplink, job, command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, uplink: Uplink, job: LocalJob, command: wire.Command) -> None:
+        connection = uplink.connections
+        ranks = [job.ranks[number] for number in command.ranks if number in job.ranks]
+        answer: wire.AgentMessage | None = None
+        if command.kind is wire.CommandKind.INSPECT:
+            views = await self.views(ranks)
+            answer = wire.Views(index=job.index, ranks=views, reply_to=command.id)
+        elif command.kind is wire.CommandKind.STACKS:
+            dumps = tuple([await self._dump(rank) for rank in ranks])
+            answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
+        elif command.kind is wire.CommandKind.PRINT:
+            await put_on_terminal(job, command.text)
+        if answer is not None and uplink.connections == connection:
+            uplink.send(answer)
+
+    async def views(self, ranks: Iterable[LocalRank]) -> tuple[RankView, ...]:
+        """Return the full views of ranks at this moment, with the sources at their call sites."""
+        now_ns = time.monotonic_ns()
+        found = [rank.view(now_ns) for rank in ranks]
+        return tuple([replace(view, sources=await self.sources.notes(sites_to_read(view))) for view in found])
+
+    async def _dump(self, rank: LocalRank) -> StackDump:
+        if rank.gone:
+            return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {rank.header.pid}) has ended")
+        return await self._stacks.dump(rank.rank, rank.header.pid)
+
+    async def close(self) -> None:
+        """Give up what is not done."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def put_on_terminal(job: LocalJob, text: str) -> None:
+    """Show a text on the job's terminal once, or in the log if it has none."""
+    shown = text[:TEXT_CHARS_MAX]
+    if not job.wants_terminal or shown in job.told:
+        return
+    job.told.add(shown)
+    if not await job.terminal.write(job.candidates(), shown):
+        log.warning("job %s has no terminal that can be written to; it would have shown:\n%s", job.key.job, shown)

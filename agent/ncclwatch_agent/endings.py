@@ -1,0 +1,65 @@
+"""How did a rank end? Put together from what it said itself and what the kernel says."""
+
+import json
+import os
+from dataclasses import dataclass, replace
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import CallSite, Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """What the node saw of the end of a process."""
+
+    gone: bool  # no process runs any more; a zombie counts
+    status: int | None = None  # as waitpid() gives it; None: nobody saw it
+
+
+def parse_note(text: str) -> Ending | None:
+    """Return what a rank's exit hooks wrote, None if they wrote nothing readable."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    code = found.get("exit_code")
+    exception = str(found.get("exception") or "")[: config.TEXT_CHARS_MAX]
+    code = code if isinstance(code, int) else None
+    kind = found.get("kind")
+    if kind not in ("exited", "crashed", "signalled", "vanished"):
+        kind = "crashed" if exception or code else "exited"
+    return Ending(
+        kind=kind,
+        exit_code=code,
+        exception=exception,
+        site=call_site(found.get("file"), found.get("line"), found.get("function")),
+    )
+
+
+def call_site(file: object, line: object, function: object) -> CallSite | None:
+    """Return a call site out of what a JSON text holds, None if it holds none."""
+    if not isinstance(file, str) or not file or not isinstance(line, int):
+        return None
+    return CallSite(file=file, line=line, function=function if isinstance(function, str) else "")
+
+
+def merge(note: Ending | None, death: Death) -> Ending | None:
+    """Return how the rank ended, None while it runs and has said nothing.
+
+    The kernel's word goes before the rank's: a rank that announced exit code 0 and was then
+    killed by a signal was killed.
+    """
+    if not death.gone or death.status is None:
+        return note or (Ending(kind="vanished") if death.gone else None)
+    code = os.waitstatus_to_exitcode(death.status)
+    said = note or Ending(kind="exited")
+    if code < 0:
+        return replace(said, kind="signalled", signal=-code, exit_code=None)
+    return replace(said, kind="crashed" if code else "exited", exit_code=code, signal=None)
+
+
+def is_abnormal(ending: Ending) -> bool:
+    """Whether this end deserves the pictures of the other ranks at once."""
+    return ending.kind != "exited"

@@ -1,0 +1,142 @@
+"""Which jobs run on this node, and which ranks of them?
+
+A job here is one attempt of one launch: a restart by the launcher is another one, so that the
+ranks of both are never mixed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.model import Ending
+from ncclwatch_agent.ranks import LocalRank
+from ncclwatch_agent.terminal import Candidate, Terminal
+
+LEFTOVER_S = 30.0  # a job whose last sign of life is older than this was over before the agent came
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """What tells two jobs apart."""
+
+    job: str
+    instance: str
+    attempt: int
+    world_size: int
+
+    @classmethod
+    def of(cls, rank: LocalRank) -> "JobKey":
+        """Return the job that a rank says it belongs to."""
+        return cls(
+            job=rank.identity.get("job") or _directory_name(rank.path),
+            instance=rank.identity.get("instance", ""),
+            attempt=rank.header.attempt,
+            world_size=rank.header.world_size,
+        )
+
+
+class LocalJob:
+    """One job's ranks on this node."""
+
+    def __init__(self, key: JobKey, index: int, first: LocalRank) -> None:
+        self.key = key
+        self.index = index
+        self.server = first.identity.get("server") or config.server_url({})
+        self.server_named = first.identity.get("server_named") == "1"
+        self.wants_terminal = first.identity.get("terminal", "1") != "0"
+        self.terminal = Terminal()
+        self.ranks: dict[int, LocalRank] = {}
+        self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
+        self.over_since_ns = 0
+        self.told: set[str] = set()  # sentences that its terminal has seen
+
+    def add(self, rank: LocalRank) -> None:
+        """Add a rank. Of two processes with one number the living one counts, or else the newer.
+
+        Of two that live, the older one counts: the other is a child that inherited the environment.
+        """
+        known = self.ranks.get(rank.rank)
+        if known is None:
+            self.ranks[rank.rank] = rank
+            return
+        newer = rank.header.created_ns > known.header.created_ns
+        replaces = (known.gone and (newer or not rank.gone)) or (not known.gone and not rank.gone and not newer)
+        self.ranks[rank.rank] = rank if replaces else known
+        self.extras.append(known if replaces else rank)
+
+    def everyone(self) -> list[LocalRank]:
+        """Return all processes of the job on this node."""
+        return [*self.ranks.values(), *self.extras]
+
+    def note_over(self, now_ns: int) -> bool:
+        """Note and return whether all processes of the job on this node are gone."""
+        if not all(rank.gone for rank in self.everyone()):
+            self.over_since_ns = 0
+            return False
+        self.over_since_ns = self.over_since_ns or now_ns
+        return True
+
+    def spans_nodes(self) -> bool:
+        """Whether some of the job's ranks run elsewhere, as far as its launcher said."""
+        local = max((rank.header.local_world_size for rank in self.ranks.values()), default=0)
+        return 0 < local < self.key.world_size and len(self.ranks) < self.key.world_size
+
+    def announce(self) -> wire.Announce:
+        """Return what a server is told of the job first."""
+        return wire.Announce(
+            index=self.index,
+            job=self.key.job,
+            instance=self.key.instance,
+            attempt=self.key.attempt,
+            world_size=self.key.world_size,
+            ranks=tuple(sorted(self.ranks)),
+            terminal=self.wants_terminal,
+        )
+
+    def digest(self, now_ns: int) -> bytes:
+        """Return what a server is told of the job each second."""
+        rows = [self.ranks[number].rows(now_ns) for number in sorted(self.ranks)]
+        return wire.pack_digest(
+            self.index, [rank_row for rank_row, _ in rows], [row for _, group_rows in rows for row in group_rows]
+        )
+
+    def candidates(self) -> list[Candidate]:
+        """Return the processes that may have the job's terminal, the lowest rank first."""
+        ordered = [self.ranks[number] for number in sorted(self.ranks)]
+        return [Candidate(pid=0 if rank.gone else rank.header.pid, parent=rank.watch.parent) for rank in ordered]
+
+    def newly_ended(self) -> list[LocalRank]:
+        """Return the ranks of whose end something is known that no server was told yet."""
+        return [
+            rank
+            for rank in self.ranks.values()
+            if rank.ending is not None and not rank.detached and not _same_end(rank.ending, rank.reported)
+        ]
+
+    def close(self) -> None:
+        """Let go of all its rings, processes and its terminal."""
+        self.terminal.close()
+        for rank in self.everyone():
+            rank.close()
+
+
+def _same_end(one: Ending, other: Ending | None) -> bool:
+    if other is None:
+        return False
+    return (one.kind, one.exit_code, one.signal, one.exception) == (
+        other.kind, other.exit_code, other.signal, other.exception,
+    )  # fmt: skip
+
+
+def _directory_name(path: str) -> str:
+    return path.rsplit("/", 2)[-2]
+
+
+def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_ns: int) -> list[LocalRank]:
+    """Return those of some new ranks whose whole job was over long before the agent came.
+
+    To tell a server of them now would be news of yesterday.
+    """
+    new = list(ranks)
+    living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)} | jobs.keys()
+    return [rank for rank in new if JobKey.of(rank) not in living]

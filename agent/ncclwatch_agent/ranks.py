@@ -1,0 +1,192 @@
+"""What does one rank look like from the node: a row of a digest each second, and a whole view on request?
+
+A digest needs the header of the ring alone (live words, group frontier, waits). Events are
+looked at for the age of an unfinished operation only, and then once for each operation.
+"""
+
+import functools
+import socket
+from dataclasses import replace
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, WaitKind
+from ncclwatch.contract.ring import GroupRow, Ring, ThreadRow, Word
+from ncclwatch.contract.wire import PROCESS_STATES, group_key
+from ncclwatch_agent import views
+from ncclwatch_agent.endings import Death, merge, parse_note
+from ncclwatch_agent.processes import ProcessWatch
+from ncclwatch_agent.views import Picture, age_s
+
+STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
+_STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
+_group_key = functools.lru_cache(maxsize=4096)(group_key)
+_HOST = socket.gethostname()
+Row = tuple[float, ...]
+
+
+class LocalRank:
+    """One rank of this node: its ring, its process, and what was remembered since the last tick."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.path = ring.path
+        self.header = ring.header
+        self.identity = ring.identity()
+        self.watch = ProcessWatch(ring.header.pid, ring.header.start_ticks)
+        self.ending: Ending | None = None
+        self.ended_ns = 0
+        self.reported: Ending | None = None  # the ending that views were last sent of
+        self.detached = False  # it took its patches off and wants no judgement
+        self.gone = False  # no process runs any more
+        self._pending_since: dict[int, tuple[int, int]] = {}  # group row -> (completed, stamp of the next one)
+        self._completed: dict[int, int] = {}
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.header.rank
+
+    def close(self) -> None:
+        """Unmap the ring and stop watching."""
+        self.watch.close()
+        self.ring.close()
+
+    def observe(self, now_ns: int) -> None:
+        """Look at the process, and at what the rank said of its own end."""
+        if not self.identity:
+            self.identity = self.ring.identity()
+        words = self.ring.words()
+        self.detached = words[Word.DETACHED] == 1
+        if not self.gone:
+            tids = [row.tid for row in self.ring.threads()]
+            state = self.watch.observe(now_ns, tids)
+            self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
+            if self._is_elsewhere(now_ns, words):
+                self.gone, self.watch.state = False, ProcessState.UNKNOWN
+        status = self.watch.exit_status() if self.gone else None
+        note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
+        ending = merge(note, Death(gone=self.gone, status=status))
+        if ending is None:
+            return
+        self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or now_ns
+        self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
+
+    def _is_elsewhere(self, now_ns: int, words: tuple[int, ...]) -> bool:
+        """Whether the process was never visible here although its pulse goes on."""
+        if not self.gone or self.watch.seen_alive or self.watch.state is ProcessState.ZOMBIE:
+            return False
+        return age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns) < STALE_PULSE_S
+
+    def is_leftover(self, now_ns: int, old_s: float) -> bool:
+        """Whether this ring belongs to a process that was dead for long when the agent first saw it."""
+        pulse_ns = self.ring.words()[Word.PULSE_NS] or self.header.created_ns
+        return self.gone and not self.watch.seen_alive and age_s(now_ns, pulse_ns) > old_s
+
+    def rows(self, now_ns: int) -> tuple[Row, list[Row]]:
+        """Return the values of wire.RANK_FIELDS, and of wire.GROUP_FIELDS for each group."""
+        words = self.ring.words()
+        threads = self.ring.threads()
+        groups = [(row, self._pending_s(row, now_ns)) for row in self.ring.groups()]
+        pending_s = max((seconds for _, seconds in groups), default=0.0)
+        rank_row = (
+            self.rank,
+            _STATE_CODE[self.watch.state],
+            int(self.ending is not None),
+            int(words[Word.INITIALISED] == 1),
+            int(self.detached),
+            age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns),
+            wait_age_s(threads, pending_s, now_ns),
+            sum(row.issued for row in threads),
+            words[Word.STEPS],
+        )
+        return rank_row, [
+            (self.rank, seconds, _group_key(row.name), row.enqueued, row.completed, row.prefix_hash)
+            for row, seconds in groups
+        ]
+
+    def _pending_s(self, row: GroupRow, now_ns: int) -> float:
+        """Return the age of a group's oldest unfinished operation, 0 if there is none.
+
+        While the group makes progress, its newest operation gives a lower bound without a scan;
+        the events are scanned once for each operation that outlives a tick.
+        """
+        if row.completed >= row.enqueued or row.newest_event < 0:
+            return 0.0
+        known = self._pending_since.get(row.number)
+        if known is None or known[0] != row.completed:
+            moved = self._completed.get(row.number) != row.completed
+            self._completed[row.number] = row.completed
+            if moved and row.enqueued - row.completed > 1:
+                event = self.ring.event(row.newest_event)
+                return age_s(now_ns, event.time_ns) if event else 0.0
+            event = views.pending_event(self.ring, row)
+            known = (row.completed, event.time_ns if event else now_ns)
+            self._pending_since[row.number] = known
+        return age_s(now_ns, known[1])
+
+    def view(self, now_ns: int) -> RankView:
+        """Return everything the ring and /proc say of this rank now; the sources are somebody else's part."""
+        picture = Picture.of(self.ring, now_ns)
+        words, header = picture.words, self.header
+        exception, exception_s, exception_site = views.newest_exception(picture)
+        return RankView(
+            rank=header.rank,
+            local_rank=header.local_rank,
+            host=self.identity.get("host") or _HOST,
+            pid=header.pid,
+            device=picture.text(Word.DEVICE),
+            world_size=header.world_size,
+            local_world_size=header.local_world_size,
+            attempt=header.attempt,
+            process=self.watch.view(now_ns),
+            pulse_age_s=picture.age_s(words[Word.PULSE_NS] or header.created_ns),
+            initialised=words[Word.INITIALISED] == 1,
+            ending=self.ending,
+            threads=tuple(views.thread_view(picture, row, self.watch) for row in picture.threads),
+            groups=views.group_views(picture),
+            peers=views.peer_views(picture),
+            loaders=views.loader_views(picture),
+            history=views.history(picture),
+            sites=views.all_sites(self.ring),
+            steps=words[Word.STEPS],
+            forwards=words[Word.FORWARDS],
+            phase=picture.text(Word.PHASE),
+            phase_s=picture.age_s(words[Word.PHASE_NS]) if words[Word.PHASE] else 0.0,
+            last_exception=exception,
+            last_exception_s=exception_s,
+            last_exception_site=exception_site,
+            endpoint=picture.text(Word.ENDPOINT),
+            timeout_s=words[Word.TIMEOUT_MS] / 1000,
+            dropped=words[Word.DROPPED],
+        )
+
+
+def wait_age_s(threads: list[ThreadRow], pending_s: float, now_ns: int) -> float:
+    """Return the age of the oldest wait that only peers can end; 0: none.
+
+    A thread in the autograd engine waits for peers only while an operation of its rank is unfinished.
+    """
+    oldest = 0.0
+    for row in threads:
+        if row.wait is None:
+            continue
+        waited_s = age_s(now_ns, row.wait.since_ns)
+        if row.wait.kind is WaitKind.BACKWARD:
+            waited_s = min(waited_s, pending_s)
+        elif not row.wait.kind.needs_peers:
+            continue
+        oldest = max(oldest, waited_s)
+    return oldest
+
+
+def sites_to_read(view: RankView) -> tuple[CallSite, ...]:
+    """Return the call sites whose source is worth reading: waits first, then what was issued last."""
+    found: list[CallSite | None] = []
+    for thread in view.threads:
+        found += [thread.wait.site if thread.wait else None, thread.doing, thread.exception_site]
+    found += [site for thread in view.threads for site in thread.frames]
+    found += [group.pending.site for group in view.groups if group.pending]
+    found += [view.ending.site if view.ending else None, view.last_exception_site]
+    found += [op.site for op in reversed(view.history)]
+    distinct = dict.fromkeys(site for site in found if site is not None)
+    return tuple(distinct)[: config.SOURCES_MAX]

@@ -1,0 +1,162 @@
+"""What is each thread of a rank doing right now? Asked of py-spy, from outside, with a deadline.
+
+py-spy reads the memory of a process without its help: also of one that is stopped, holds the
+GIL, or sits in D state. It is refused where the kernel forbids to look into other processes;
+that is told as an observation, with the command that would allow it.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import StackDump, StackFrame
+
+DUMP_S_MAX = 5.0
+DUMP_BYTES_MAX = 4 * 1024 * 1024
+THREADS_MAX = 256
+_CAP_SYS_PTRACE = 1 << 19
+_MISSING = f"no py-spy beside {sys.executable} nor on PATH; run: {sys.executable} -m pip install py-spy"
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    name: str = ""
+    filename: str = ""
+    line: int = 0
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    frames: tuple[_Frame, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(tuple[_Thread, ...])
+
+
+def find_py_spy() -> str:
+    """Return the path of py-spy: the one beside this Python, or on PATH; "" if there is none."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
+def parse_dump(rank: int, data: bytes) -> StackDump:
+    """Return the stacks out of py-spy's JSON."""
+    try:
+        threads = _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return StackDump(rank=rank, failure=f"py-spy gave no stacks: {error}")
+    return StackDump(
+        rank=rank,
+        threads=tuple(
+            (
+                thread.thread_name or f"thread {thread.os_thread_id}",
+                tuple(
+                    StackFrame(function=frame.name, file=frame.filename, line=frame.line)
+                    for frame in thread.frames[: config.STACK_DEPTH_MAX]
+                ),
+            )
+            for thread in threads[:THREADS_MAX]
+        ),
+    )
+
+
+def refusal(pid: int, said: str, *, ptrace_scope: str, capable: bool, contained: bool) -> str:
+    """Return the sentence for a py-spy that failed: what was refused, and the command that would allow it."""
+    reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no reason given")
+    lowered = said.lower()
+    if "permission" not in lowered and "operation not permitted" not in lowered:
+        return f"py-spy could not read pid {pid}: {reason[:300]}"
+    if contained and not capable:
+        advice = (
+            "start the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
+        )
+    elif ptrace_scope in ("1", "2") and not capable:
+        advice = "run: sudo sysctl kernel.yama.ptrace_scope=0"
+    elif ptrace_scope == "3":
+        advice = "kernel.yama.ptrace_scope is 3, which only a reboot without it lifts"
+    else:
+        advice = "run the agent as the user of the job or as root: sudo ncclwatch-agent"
+    return f"the kernel refused to let py-spy read pid {pid} (permission denied); to allow it, {advice}"
+
+
+def explain_refusal(pid: int, said: str) -> str:
+    """Return `refusal` for this machine as it is set up now."""
+    scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    capabilities = 0
+    for line in _read("/proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            capabilities = int(line.split()[1], 16)
+    contained = (
+        Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
+    )
+    return refusal(
+        pid, said, ptrace_scope=scope, capable=bool(capabilities & _CAP_SYS_PTRACE), contained=contained
+    )  # fmt: skip
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+class StackDesk:
+    """Dumps stacks, one process at a time."""
+
+    def __init__(self, py_spy: str | None = None, deadline_s: float = DUMP_S_MAX) -> None:
+        self._py_spy = find_py_spy() if py_spy is None else py_spy
+        self._deadline_s = deadline_s
+        self._one_at_a_time = asyncio.Lock()
+
+    async def dump(self, rank: int, pid: int) -> StackDump:
+        """Return the stacks of one process, or why there are none."""
+        if not self._py_spy:
+            return StackDump(rank=rank, failure=_MISSING)
+        async with self._one_at_a_time:
+            try:
+                code, out, said = await self._run(pid)
+            except asyncio.TimeoutError:
+                return StackDump(
+                    rank=rank, failure=f"py-spy did not answer for pid {pid} within {self._deadline_s:.0f} s"
+                )
+            except OSError as error:
+                return StackDump(rank=rank, failure=f"cannot start {self._py_spy}: {error.strerror}")
+        if len(out) > DUMP_BYTES_MAX:
+            return StackDump(rank=rank, failure=f"the stacks of pid {pid} are larger than {DUMP_BYTES_MAX} bytes")
+        return parse_dump(rank, out) if code == 0 else StackDump(rank=rank, failure=explain_refusal(pid, said))
+
+    async def _run(self, pid: int) -> tuple[int, bytes, str]:
+        process = await asyncio.create_subprocess_exec(
+            self._py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, said = process.stdout, process.stderr
+        if out is None or said is None:
+            raise OSError(0, "no pipes")  # cannot be: both were asked for
+        try:
+            found = await asyncio.wait_for(asyncio.gather(_read_at_most(out), _read_at_most(said)), self._deadline_s)
+            code = process.returncode
+            if len(found[0]) <= DUMP_BYTES_MAX:
+                code = await asyncio.wait_for(process.wait(), self._deadline_s)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        return code or 0, found[0], found[1].decode(errors="replace")
+
+
+async def _read_at_most(stream: asyncio.StreamReader) -> bytes:
+    """Read to the end, or a little past DUMP_BYTES_MAX."""
+    parts, size = [], 0
+    while size <= DUMP_BYTES_MAX and (part := await stream.read(65536)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)

@@ -1,0 +1,286 @@
+"""How do news get to one server and its commands back? One WebSocket, dialled from here, for ever again.
+
+State on the server is soft: every new connection begins with a full picture. What is sent while
+there is no connection is therefore dropped, except the last views of ranks that ended.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_agent.local_server import Answer
+from ncclwatch_agent.log import log
+from ncclwatch_agent.spool import Spool, SpooledViews
+
+OPEN_S_MAX = 3.0
+PING_S = 5.0
+BACKOFF_S = (0.2, 5.0)  # first, most
+STRANGER_BACKOFF_S = 30.0
+OUTBOX_MAX = 1024  # messages that wait for a slow server; then the connection starts over
+
+News = wire.AgentMessage | bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there is no connection."""
+
+    answer: Answer
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What an uplink asks of the agent."""
+
+    picture: Callable[[], Iterable[News]]  # announcements and digests of this server's jobs
+    command: Callable[[wire.Command], None]
+    failed: Callable[[Failure], None]
+
+
+def websocket_url(url: str) -> str:
+    """Return the address of the agents' WebSocket of a server: ws://host:port/ws/agent."""
+    base = url if "://" in url else f"http://{url}"
+    scheme, _, rest = base.partition("://")
+    secure = scheme in ("https", "wss")
+    return f"{'wss' if secure else 'ws'}://{rest.rstrip('/')}{wire.AGENT_PATH}"
+
+
+def backoff_s(failures: int, answer: Answer, chance: float) -> float:
+    """Return how long to wait after so many failures in a row; `chance` in 0..1 spreads many agents."""
+    if answer is not Answer.NOBODY:
+        return STRANGER_BACKOFF_S * (0.75 + 0.5 * chance)
+    first, most = BACKOFF_S
+    return min(most, first * 1.7 ** min(failures - 1, 20)) * (0.75 + 0.5 * chance)
+
+
+def explain(url: str, error: Exception) -> Failure:
+    """Return what a failed attempt says about the server, and what to do."""
+    if isinstance(error, InvalidStatus):
+        status = error.response.status_code
+        if status in (401, 403):
+            sentence = (
+                f"{url} wants a token: set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} in the job's environment, "
+                f"or name another server in {config.ENV_SERVER}"
+            )
+            return Failure(answer=Answer.REFUSAL, sentence=sentence)
+        if status >= 500:
+            return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
+        return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"HTTP {status} on {wire.AGENT_PATH}"))
+    if isinstance(error, InvalidURI):
+        sentence = f"{url} is no address of a server; set {config.ENV_SERVER} to http://HOST:{config.DEFAULT_PORT}"
+        return Failure(answer=Answer.REFUSAL, sentence=sentence)
+    if isinstance(error, InvalidHandshake | WireError):
+        return Failure(answer=Answer.STRANGER, sentence=_stranger(url, str(error)[:200]))
+    what = "it does not answer in time" if isinstance(error, TimeoutError | asyncio.TimeoutError) else str(error)
+    sentence = (
+        f"no server at {url} ({what[:200]}); start ncclwatch-server there, or name another in {config.ENV_SERVER}. "
+        "Training goes on, and this is tried again"
+    )
+    return Failure(answer=Answer.NOBODY, sentence=sentence)
+
+
+def _stranger(url: str, what: str) -> str:
+    return (
+        f"{url} is not an ncclwatch server ({what}); name the right one in {config.ENV_SERVER}. "
+        "Training goes on unwatched"
+    )
+
+
+class _Refusal(Exception):
+    """The server said that it does not take this agent's news."""
+
+
+class Uplink:
+    """The way to one server. `run` is its life; everything else may be called at any time and never waits."""
+
+    def __init__(self, url: str, hello: wire.Hello, token: str) -> None:
+        self.name = url  # as jobs call it
+        self.url = url  # where it is, which a server of our own may change
+        self.reached = False  # a server has welcomed us at least once
+        self.spool = Spool()
+        self.delivered_at = 0.0  # monotonic, of the last views of an ended rank that got through
+        self.failures = 0
+        self.connections = 0  # made so far; an answer to a command of an earlier one is no use to anybody
+        self._hello = hello
+        self._token = token
+        self._failing_since = 0.0
+        self._socket: ClientConnection | None = None
+        self._outbox: deque[News] = deque()
+        self._digests: dict[int, bytes] = {}
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._retry = asyncio.Event()
+        self._told = ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server listens now."""
+        return self._socket is not None
+
+    def send(self, message: wire.AgentMessage) -> None:
+        """Send a message, if there is a connection. A server that does not read loses it."""
+        if self._socket is None:
+            return
+        if len(self._outbox) >= OUTBOX_MAX:
+            self._socket.transport.abort()
+            return
+        self._outbox.append(message)
+        self._wake()
+
+    def send_digest(self, index: int, digest: bytes) -> None:
+        """Send the newest digest of a job; one that still waits is replaced."""
+        if self._socket is not None:
+            self._digests[index] = digest
+            self._wake()
+
+    def keep(self, entry: SpooledViews) -> None:
+        """Send the last views of ranks, now or as soon as there is a server."""
+        self.spool.put(entry)
+        self._wake()
+
+    def gone(self, index: int) -> None:
+        """Say that a job has ended, and forget it."""
+        self._digests.pop(index, None)
+        self.send(wire.Gone(index=index))
+        self.spool.forget(index)
+
+    def redirect(self, url: str) -> None:
+        """Dial another address from now on, at once."""
+        if url != self.url:
+            log.info("using the server at %s instead of %s", url, self.url)
+        self.url = url
+        self.failures = 0
+        self._retry.set()
+
+    async def flush(self, wait_s: float) -> None:
+        """Wait until everything is sent, at most so long."""
+        if self._socket is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), wait_s)
+
+    def failing_s(self) -> float:
+        """Return for how long no server was reached; 0 while one listens."""
+        return time.monotonic() - self._failing_since if self._failing_since else 0.0
+
+    async def run(self, callbacks: Callbacks) -> None:
+        """Connect, talk, and connect again, until cancelled."""
+        while True:
+            failure = await self._attempt(callbacks)
+            self.failures += 1
+            self._failing_since = self._failing_since or time.monotonic()
+            if failure.sentence != self._told:
+                self._told = failure.sentence
+                log.warning("%s", failure.sentence)
+            self._retry.clear()
+            callbacks.failed(failure)
+            delay = backoff_s(self.failures, failure.answer, random.random())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._retry.wait(), delay)
+
+    async def _attempt(self, callbacks: Callbacks) -> Failure:
+        before = self.connections
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            async with connect(
+                websocket_url(self.url), compression=None, open_timeout=OPEN_S_MAX, additional_headers=headers,
+                proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
+                max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}",
+            ) as socket:  # fmt: skip
+                await self._welcome(socket)
+                await self._talk(socket, callbacks)
+        except _Refusal as error:
+            return Failure(answer=Answer.REFUSAL, sentence=f"{self.url} refused this agent: {error}")
+        except ConnectionClosed as error:
+            if self.connections == before:
+                return explain(self.url, OSError(f"the connection was closed: {error}"))
+            return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
+        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, WireError) as error:
+            return explain(self.url, error)
+        return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
+
+    async def _welcome(self, socket: ClientConnection) -> None:
+        await socket.send(wire.encode(self._hello).decode())
+        answer = wire.decode_from_server(await asyncio.wait_for(socket.recv(), OPEN_S_MAX))
+        if isinstance(answer, wire.Refused):
+            raise _Refusal(answer.reason)
+        if not isinstance(answer, wire.Welcome):
+            raise WireError("its first message is no welcome")
+        if not self.reached or self._told:
+            log.info("connected to %s (%s %s)", self.url, answer.server, answer.version)
+        self.reached, self.failures, self._told, self._failing_since = True, 0, "", 0.0
+
+    async def _talk(self, socket: ClientConnection, callbacks: Callbacks) -> None:
+        self._socket = socket
+        self.connections += 1
+        self._outbox.clear()
+        self._digests.clear()
+        self.spool.start_over()
+        self._outbox.extend(callbacks.picture())
+        self._wake()
+        sending = asyncio.create_task(self._send_all(socket))
+        listening = asyncio.create_task(self._listen(socket, callbacks))
+        try:
+            await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (listening, sending):
+                if task.done():
+                    task.result()
+        finally:
+            self._socket = None
+            for task in (sending, listening):
+                task.cancel()
+            await asyncio.gather(sending, listening, return_exceptions=True)
+
+    async def _listen(self, socket: ClientConnection, callbacks: Callbacks) -> None:
+        async for data in socket:
+            message = wire.decode_from_server(data)
+            if isinstance(message, wire.Refused):
+                raise _Refusal(message.reason)
+            if isinstance(message, wire.Command):
+                callbacks.command(message)
+
+    async def _send_all(self, socket: ClientConnection) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._outbox:
+                await _send(socket, self._outbox.popleft())
+            for entry in self.spool.unsent():
+                await _send(socket, entry.message(time.monotonic_ns()))
+                entry.sent = True
+                if not entry.delivered:
+                    entry.delivered, self.delivered_at = True, time.monotonic()
+            while self._digests:
+                _, digest = self._digests.popitem()
+                await socket.send(digest)
+            if not self._news.is_set():
+                self._idle.set()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._news.set()
+
+
+async def _send(socket: ClientConnection, news: News) -> None:
+    """Send one message: words as text, digests as bytes, and views in parts that a server takes."""
+    if isinstance(news, bytes):
+        await socket.send(news)
+        return
+    data = wire.encode(news)
+    if len(data) <= config.MESSAGE_BYTES_MAX:
+        await socket.send(data.decode())
+    elif isinstance(news, wire.Views) and len(news.ranks) > 1:
+        middle = len(news.ranks) // 2
+        for part in (news.ranks[:middle], news.ranks[middle:]):
+            await _send(socket, wire.Views(index=news.index, ranks=part, reply_to=news.reply_to))
+    else:
+        log.warning("a message of %d bytes was not sent; the limit is %d", len(data), config.MESSAGE_BYTES_MAX)

@@ -1,0 +1,261 @@
+"""What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
+
+from dataclasses import dataclass, replace
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import (
+    CallSite,
+    GroupView,
+    LoaderView,
+    Op,
+    OpView,
+    PeerView,
+    ThreadView,
+    WaitView,
+)
+from ncclwatch.contract.ring import (
+    NO_GROUP,
+    EventRow,
+    Flag,
+    GroupRow,
+    PeerRow,
+    Ring,
+    ThreadRow,
+    WaitRow,
+    Word,
+)
+from ncclwatch_agent.endings import call_site
+from ncclwatch_agent.processes import ProcessWatch
+
+PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
+SITE_SEPARATOR = "\x1f"
+
+
+def parse_site(text: str) -> CallSite | None:
+    """Return the call site that a string of the ring stands for, None if it is some other text."""
+    file, _, rest = text.partition(SITE_SEPARATOR)
+    line, separator, function = rest.partition(SITE_SEPARATOR)
+    if not separator or not line.isdigit():
+        return None
+    return CallSite(file=file, line=int(line), function=function)
+
+
+def age_s(now_ns: int, then_ns: int) -> float:
+    """Return how old a stamp is; 0 for one that was never set."""
+    return max(0.0, (now_ns - then_ns) / 1e9) if then_ns else 0.0
+
+
+def pending_event(ring: Ring, group: GroupRow) -> EventRow | None:
+    """Return the oldest unfinished collective of a group, found backwards from its newest; None: none in reach."""
+    if group.newest_event < 0 or group.completed >= group.enqueued:
+        return None
+    oldest = None
+    stop = max(-1, group.newest_event - PENDING_SCAN_MAX, ring.words()[Word.EVENTS_HEAD] - config.EVENTS_MAX - 1)
+    for index in range(group.newest_event, stop, -1):
+        event = ring.event(index)
+        if event is None or event.group != group.number or event.op.is_p2p:
+            continue
+        if event.seq <= group.completed:
+            break
+        oldest = event
+        if event.seq == group.completed + 1:
+            break
+    return oldest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The rows of one ring, read at one moment, that the views below are made of."""
+
+    ring: Ring
+    now_ns: int
+    words: tuple[int, ...]
+    groups: tuple[GroupRow, ...]
+    threads: tuple[ThreadRow, ...]
+    peers: tuple[PeerRow, ...]
+
+    @classmethod
+    def of(cls, ring: Ring, now_ns: int) -> "Picture":
+        """Read all small tables of a ring; the events are left where they are."""
+        return cls(
+            ring=ring,
+            now_ns=now_ns,
+            words=ring.words(),
+            groups=tuple(ring.groups()),
+            threads=tuple(ring.threads()),
+            peers=tuple(ring.peers()),
+        )
+
+    def age_s(self, then_ns: int) -> float:
+        """Return how old a stamp is at this moment."""
+        return age_s(self.now_ns, then_ns)
+
+    def group_name(self, number: int) -> str:
+        """Return the name of the group with this row number, "" for none."""
+        return self.groups[number].name if number != NO_GROUP and number < len(self.groups) else ""
+
+    def site(self, offset: int) -> CallSite | None:
+        """Return the call site with this string id."""
+        return parse_site(self.ring.string(offset))
+
+    def text(self, word: int) -> str:
+        """Return the text whose id is the live word with this index."""
+        return self.ring.string(self.words[word])
+
+    def is_completed(self, event: EventRow) -> bool:
+        """Whether an operation is through, by the counters of its group or of its peer."""
+        if event.op.is_p2p:
+            for row in self.peers:
+                if (row.group, row.peer) == (event.group, event.peer):
+                    done = row.sends_completed if event.op is Op.SEND else row.recvs_completed
+                    return event.seq <= done
+            return False
+        return event.group < len(self.groups) and event.seq <= self.groups[event.group].completed
+
+
+def wait_view(picture: Picture, wait: WaitRow) -> WaitView:
+    """Return what a thread is inside of."""
+    return WaitView(
+        kind=wait.kind,
+        age_s=picture.age_s(wait.since_ns),
+        group=picture.group_name(wait.group),
+        seq=wait.seq,
+        op=Op.UNKNOWN if wait.group == NO_GROUP else wait.op,
+        peer=wait.peer,
+        site=picture.site(wait.site),
+    )
+
+
+def op_view(picture: Picture, event: EventRow) -> OpView:
+    """Return one operation of the ring's history."""
+    thread = next((row.tid for row in picture.threads if row.number == event.thread), 0)
+    return OpView(
+        group=picture.group_name(event.group),
+        seq=event.seq,
+        op=event.op,
+        dtype=event.dtype,
+        numel=event.numel,
+        peer=event.peer,
+        reduce_op=event.reduce_op,
+        site=picture.site(event.site),
+        thread=thread,
+        batch=event.batch,
+        loader=event.loader,
+        forwards=event.forwards,
+        completed=picture.is_completed(event),
+        age_s=picture.age_s(event.time_ns),
+    )
+
+
+def history(picture: Picture) -> tuple[OpView, ...]:
+    """Return the newest operations of the rank, newest last."""
+    return tuple(op_view(picture, event) for event in picture.ring.events(config.HISTORY_MAX))
+
+
+def group_views(picture: Picture) -> tuple[GroupView, ...]:
+    """Return the rank's frontier in each of its groups, with the oldest unfinished operation."""
+    views = []
+    for row in picture.groups:
+        event = pending_event(picture.ring, row)
+        views.append(
+            GroupView(
+                name=row.name,
+                desc=row.desc,
+                ranks=row.ranks,
+                enqueued=row.enqueued,
+                completed=row.completed,
+                prefix_hash=row.prefix_hash,
+                pending=op_view(picture, event) if event else None,
+                destroyed=bool(row.flags & Flag.DESTROYED),
+            )
+        )
+    return tuple(views)
+
+
+def peer_views(picture: Picture) -> tuple[PeerView, ...]:
+    """Return the p2p counters of the rank."""
+    return tuple(
+        PeerView(
+            group=picture.group_name(row.group),
+            peer=row.peer,
+            sends=row.sends,
+            sends_completed=min(row.sends, row.sends_completed),
+            recvs=row.recvs,
+            recvs_completed=min(row.recvs, row.recvs_completed),
+        )
+        for row in picture.peers
+    )
+
+
+def loader_views(picture: Picture) -> tuple[LoaderView, ...]:
+    """Return the places that iterate over a DataLoader, in the order of `OpView.loader`."""
+    return tuple(
+        LoaderView(
+            site=picture.site(row.site) or CallSite(file="", line=0, function=""),
+            passes=row.passes,
+            drawn=row.drawn,
+            exhausted=row.passes > 0 and row.ended_pass == row.passes,
+            last_drawn=row.last_drawn,
+            length=row.length,
+        )
+        for row in picture.ring.loaders()
+    )
+
+
+def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> ThreadView:
+    """Return one thread: what it waits in, what its stack showed, what the kernel says of it."""
+    view = ThreadView(
+        tid=row.tid,
+        main=row.main,
+        issued=row.issued,
+        wait=wait_view(picture, row.wait) if row.wait else None,
+        cpu_still_s=watch.thread_still_s(row.tid, picture.now_ns),
+        in_kernel=watch.in_kernel(row.tid),
+        alive=watch.thread_alive(row.tid),
+    )
+    sample = picture.ring.sample(row.number)
+    if sample is None:
+        return view
+    since_ns, found = sample
+    # The pulse thread last looked when it last ran: what it saw unchanged ends there.
+    looked_ns = max(picture.words[Word.PULSE_NS], since_ns)
+    frames = _frames(found.get("frames"))
+    return replace(
+        view,
+        doing=frames[0] if frames else None,
+        frames=frames,
+        leaf=_text(found.get("leaf")),
+        same_s=age_s(looked_ns, since_ns),
+        exception=_text(found.get("exc")),
+        exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),
+    )
+
+
+def _frames(value: object) -> tuple[CallSite, ...]:
+    """Return the user's frames out of a sample: a list of [file, line, function], innermost first."""
+    found = [
+        call_site(*entry)
+        for entry in (value if isinstance(value, list) else [])
+        if isinstance(entry, list) and len(entry) == 3
+    ]
+    return tuple(site for site in found if site is not None)[: config.STACK_DEPTH_MAX]
+
+
+def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:
+    """Return (text, age, site) of the newest exception that the rank handled and went on."""
+    sample = picture.ring.sample(config.THREADS_MAX)
+    if sample is None or not sample[1].get("exc"):
+        return "", 0.0, None
+    since_ns, found = sample
+    site = call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function"))
+    return _text(found.get("exc")), picture.age_s(since_ns), site
+
+
+def all_sites(ring: Ring) -> tuple[CallSite, ...]:
+    """Return every call site in the ring's string table, the newest SITES_MAX of them."""
+    found = [site for _, text in ring.strings() if (site := parse_site(text))]
+    return tuple(found[-config.SITES_MAX :])
+
+
+def _text(value: object) -> str:
+    return value[: config.TEXT_CHARS_MAX] if isinstance(value, str) else ""

@@ -1,0 +1,150 @@
+"""What can be asked over HTTP? Jobs, incidents, figures and health. Requests read, they never judge."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from fastapi.responses import PlainTextResponse
+
+from ncclwatch.contract.model import Severity
+from ncclwatch_server import VERSION, metrics
+from ncclwatch_server.access import TokenGate
+from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch_server.jobs import Job
+from ncclwatch_server.metrics import Figures, Losses
+from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
+from ncclwatch_server.terminal import render
+from ncclwatch_server.views import JobView, view_job
+from ncclwatch_server.watch import Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Says that this is an ncclwatch server."""
+
+    service: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a request was not answered."""
+
+    detail: str
+
+
+class Figured:
+    """Holds the figures of the last tick."""
+
+    def __init__(self, watch: Watch, losses: Losses) -> None:
+        self._watch = watch
+        self._losses = losses
+        self.figures: Figures = metrics.measure(watch, losses)
+
+    def refresh(self) -> None:
+        """Copy the figures of this moment."""
+        self.figures = metrics.measure(self._watch, self._losses)
+
+
+def add_routes(app: FastAPI, watch: Watch, losses: Losses, token: str) -> None:
+    """Give the application its routes."""
+    app.include_router(_health_routes(watch))
+    gate = Depends(TokenGate(token))
+    refusal: dict[int | str, dict[str, object]] = {401: {"model": Problem}} if token else {}
+    app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
+    app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
+    app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)
+
+
+def _health_routes(watch: Watch) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz")
+    async def healthz() -> Health:
+        """Say that the process lives and what it is."""
+        return Health(service="ncclwatch", version=VERSION)
+
+    @router.get("/readyz", responses={503: {"model": Problem}})
+    async def readyz() -> Health:
+        """Say whether jobs are watched yet."""
+        if not watch.ready:
+            raise HTTPException(status_code=503, detail="the first tick is not over yet")
+        return Health(service="ncclwatch", version=VERSION)
+
+    return router
+
+
+def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
+    router = APIRouter(tags=["metrics"])
+    figured = Figured(watch, losses)
+    watch.on_tick = figured.refresh
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def scrape() -> Response:
+        """Return the figures of the last tick in Prometheus' text format."""
+        text = await asyncio.to_thread(metrics.render, figured.figures)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _job_routes(watch: Watch) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+
+    def find(job: str) -> Job:
+        found = watch.jobs.get(job)
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no job {job!r} reports to this server")
+        return found
+
+    @router.get("")
+    async def jobs() -> tuple[JobView, ...]:
+        """Return all jobs, by name."""
+        return tuple(view_job(job, watch.book, time.monotonic()) for job in watch.jobs.listed())
+
+    @router.get("/{job}", responses={404: {"model": Problem}})
+    async def job_by_id(job: str) -> JobView:
+        """Return one job."""
+        return view_job(find(job), watch.book, time.monotonic())
+
+    @router.get("/{job}/report", responses={404: {"model": Problem}})
+    async def report(job: str) -> JobReport:
+        """Return a job's incidents, of all its attempts, in the schema of `ncclwatch run --report`."""
+        found = find(job)
+        return report_job(job, found.world_size, (i for i in watch.book.all() if i.job == job))
+
+    return router
+
+
+def _incident_routes(watch: Watch) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
+
+    def find(incident: str) -> Incident:
+        found = watch.book.get(incident)
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
+        return found
+
+    @router.get("")
+    async def incidents(
+        job: str | None = None, state: IncidentState | None = None, severity: Severity | None = None
+    ) -> tuple[IncidentReport, ...]:
+        """Return the open and the latest closed incidents, the newest first."""
+        return tuple(
+            report_incident(i)
+            for i in watch.book.all()
+            if job in (None, i.job) and state in (None, i.state) and severity in (None, i.verdict.severity)
+        )
+
+    @router.get("/{incident}", responses={404: {"model": Problem}})
+    async def incident_by_id(incident: str) -> IncidentReport:
+        """Return one incident."""
+        return report_incident(find(incident))
+
+    @router.get("/{incident}/text", response_class=PlainTextResponse, responses={404: {"model": Problem}})
+    async def text(incident: str) -> str:
+        """Return one incident as `ncclwatch run` prints it."""
+        return render(find(incident))
+
+    return router

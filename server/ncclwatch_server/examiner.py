@@ -1,0 +1,221 @@
+"""What happens to one suspicious job: inspect its ranks, judge them, gather stacks, open incidents."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ncclwatch.contract.model import JobSnapshot, Severity, Verdict
+from ncclwatch.contract.wire import CommandKind
+from ncclwatch_server import settings
+from ncclwatch_server.confirmation import key_of
+from ncclwatch_server.counters import Counters
+from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Opening
+from ncclwatch_server.inspection import Question
+from ncclwatch_server.jobs import Job
+from ncclwatch_server.publisher import Publisher
+from ncclwatch_server.stacks import Gathering, failures, merge, ranks_to_dump
+
+log = logging.getLogger("ncclwatch.server")
+
+Clock = Callable[[], float]
+
+
+class Judge(Protocol):
+    """Says what is wrong with a job. Pure."""
+
+    def __call__(self, snapshot: JobSnapshot) -> tuple[Verdict, ...]:
+        """Return the verdicts on one snapshot."""
+
+
+class Examiner:
+    """Works on one job at a time; the watch loop calls it."""
+
+    def __init__(
+        self, judge: Judge, book: IncidentBook, publisher: Publisher, counters: Counters, clock: Clock, wall: Clock
+    ) -> None:
+        self._judge = judge
+        self._book = book
+        self._publisher = publisher
+        self._counters = counters
+        self._clock = clock
+        self._wall = wall
+
+    async def examine(self, job: Job) -> None:
+        """Ask about a suspicious job, or judge the answers."""
+        now = self._clock()
+        if job.inspection.complete(now):
+            await self._judge_answers(job)
+        elif job.inspection.due(now) and not job.is_partial(now):
+            job.inspection.ask(self._ask(job, CommandKind.INSPECT, _ranks_to_inspect(job)), now)
+            if job.inspection.complete(now):  # nobody can be asked
+                await self._judge_answers(job)
+
+    def rest(self, job: Job, now: float) -> None:
+        """Note that nothing about a job is suspicious."""
+        job.inspection.rest()
+        job.confirmation.clear()
+        job.waiting = ()
+        if job.gathering is not None and not job.gathering.opened:
+            job.gathering = None
+        if job.suspicion.unheard or now - max(job.suspicious_at, job.known_since) < settings.CALM_S:
+            return
+        for incident in self._book.close(job.key, IncidentState.RESOLVED, self._wall()):
+            self._publisher.closed(incident)
+
+    async def finish(self, job: Job) -> None:
+        """Judge a job that is over for the last time."""
+        verdicts = await self._verdicts(job)
+        now = self._clock()
+        standing = job.confirmation.take(verdicts or (), now, final=True)
+        waiting = job.gathering.verdicts if job.gathering and not job.gathering.opened else []
+        job.gathering = Gathering(started_at=now, verdicts=waiting, judged_at=now, dumps=dict(job.stacks))
+        job.gathering.verdicts += self._settle(job, standing)
+        self._open(job, job.gathering)
+        for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
+            self._publisher.closed(incident)
+        job.release()
+
+    def gather(self, job: Job, now: float) -> None:
+        """Open the incidents whose stacks are here or late, and attach those that come later."""
+        gathering = job.gathering
+        if gathering is None:
+            return
+        if not gathering.opened:
+            if not gathering.ready(now):
+                return
+            self._open(job, gathering)
+        elif gathering.fresh:
+            self._attach(job, gathering)
+        gathering.fresh = False
+        if gathering.done(now):
+            job.gathering = None
+
+    async def _judge_answers(self, job: Job) -> None:
+        verdicts = await self._verdicts(job)
+        now = self._clock()
+        if verdicts is None:
+            job.inspection.finish(now, changed=False)
+            return
+        before = job.confirmation.keys
+        standing = job.confirmation.take(verdicts, now, final=False)
+        keys = job.confirmation.keys
+        job.inspection.finish(now, changed=keys != before)
+        job.waiting = tuple(v for v in verdicts if v.severity is Severity.INFO)
+        gathering = job.gathering
+        if gathering is not None and not gathering.opened:
+            gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]
+        fresh = self._settle(job, standing)
+        if fresh:
+            self._begin_gathering(job, fresh, now)
+        matches = (self._book.match(job.key, v, self._wall()) for v in _alarms(verdicts))
+        shown = frozenset(incident.id for incident in matches if incident is not None)
+        for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall()):
+            self._publisher.closed(incident)
+
+    async def _verdicts(self, job: Job) -> tuple[Verdict, ...] | None:
+        """Return what the judge says of what is known now, None if it failed."""
+        now = self._clock()
+        snapshot = job.inspection.snapshot(
+            job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
+        )
+        began = time.perf_counter()
+        try:
+            verdicts = await asyncio.to_thread(self._judge, snapshot)
+        except Exception:
+            # One job that the judge cannot digest must not leave all others unwatched.
+            self._counters.judge_failures += 1
+            log.exception("the judge failed on job %s; it is judged again with the next news", job.id)
+            return None
+        self._counters.judgements += 1
+        self._counters.judge_s += time.perf_counter() - began
+        return verdicts
+
+    def _settle(self, job: Job, standing: Iterable[Verdict]) -> list[Verdict]:
+        """Give standing verdicts to the incidents they belong to. Returns those that have none yet."""
+        fresh = []
+        keys = job.confirmation.keys
+        for verdict in _alarms(standing):
+            known = self._book.match(job.key, verdict, self._wall())
+            if known is None:
+                fresh.append(verdict)
+                continue
+            shown = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
+            self._improve(job, known, verdict, shown)
+        return fresh
+
+    def _improve(self, job: Job, known: Incident, verdict: Verdict, shown: frozenset[str]) -> None:
+        changed = self._book.update(known, verdict, shown)
+        if changed is None:
+            return
+        if job.stacks:
+            stacks = merge(job.stacks, changed.verdict)
+            changed = self._book.attach(changed.id, stacks, failures(job.stacks)) or changed
+        self._publisher.changed(changed)
+
+    def _begin_gathering(self, job: Job, fresh: list[Verdict], now: float) -> None:
+        gathering = job.gathering
+        if gathering is not None and not gathering.opened:
+            keys = {key_of(verdict) for verdict in fresh}
+            gathering.verdicts = [v for v in gathering.verdicts if key_of(v) not in keys] + fresh
+            gathering.judged_at = now
+            return
+        questions = self._ask(job, CommandKind.STACKS, ranks_to_dump(fresh))
+        job.gathering = Gathering(started_at=now, verdicts=fresh, judged_at=now, questions=set(questions))
+
+    def _open(self, job: Job, gathering: Gathering) -> None:
+        gathering.opened = True
+        job.stacks = dict(gathering.dumps)
+        for verdict in gathering.verdicts:
+            known = self._book.match(job.key, verdict, self._wall())
+            if known is not None:
+                self._improve(job, known, verdict, frozenset())
+                continue
+            opening = Opening(
+                key=job.key,
+                job=job.id,
+                world_size=job.world_size,
+                verdict=verdict,
+                delay_s=self._clock() - gathering.judged_at,
+                stacks=merge(gathering.dumps, verdict),
+                unseen=failures(gathering.dumps),
+            )
+            incident = self._book.open(opening, self._wall())
+            if incident is not None:
+                self._publisher.opened(job, incident)
+
+    def _attach(self, job: Job, gathering: Gathering) -> None:
+        job.stacks = dict(gathering.dumps)
+        for incident in self._book.open_of(job.key):
+            stacks = merge(gathering.dumps, incident.verdict)
+            changed = self._book.attach(incident.id, stacks, failures(gathering.dumps))
+            if changed is not None:
+                self._publisher.changed(changed)
+
+    def _ask(self, job: Job, kind: CommandKind, ranks: Iterable[int]) -> list[Question]:
+        """Send a command to the agents of these ranks."""
+        by_link: dict[int, list[int]] = {}
+        for rank in ranks:
+            if not job.state.ended[rank] or not job.inspection.has_ending(rank):
+                by_link.setdefault(job.state.owner(rank), []).append(rank)
+        questions = []
+        for number, asked in by_link.items():
+            served = job.served.get(number)
+            if served is not None and served.alive:
+                questions.append((number, served.link.command(kind, served.index, tuple(asked))))
+        return questions
+
+    def _unsure(self, job: Job) -> frozenset[int]:
+        """Return the ranks whose absence from the verdicts means nothing: unheard, or dying."""
+        return job.suspicion.unheard | frozenset(job.suspicion.ended)
+
+
+def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.severity is not Severity.INFO]
+
+
+def _ranks_to_inspect(job: Job) -> tuple[int, ...]:
+    if job.world_size <= settings.INSPECT_ALL_MAX:
+        return tuple(job.state.seen.nonzero()[0].tolist())
+    return job.state.notable(job.suspicion.waiting, settings.INSPECT_MAX)

@@ -1,0 +1,222 @@
+"""When does a verdict open an incident, change one, and end it? One hang is one incident.
+
+Pure: time is passed in, and what changed is returned. An incident's id is a fingerprint of what
+hangs, so that a server that was restarted in the middle of a hang finds the same one again.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ncclwatch.contract.model import Cause, Certainty, MergedStack, Severity, Verdict
+from ncclwatch_server import settings
+
+# Verdicts about how ranks ended. While a hung job dies they are consequences, not news.
+_ENDINGS = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
+_SURE = {Certainty.PROVEN: 2, Certainty.STALLED: 1, Certainty.LATE: 0}
+_MISSES_MAX = 2  # successive snapshots without it
+_AFTERMATH_S = 15.0  # a job that dies so soon after a resolved hang dies of it
+
+
+class IncidentState(str, Enum):
+    """Where an incident is in its life."""
+
+    OPEN = "open"
+    RESOLVED = "resolved"  # the job went on
+    ENDED = "ended"  # the job is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """What tells one attempt of one launch from all others."""
+
+    name: str
+    instance: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One thing that is wrong with one job."""
+
+    id: str
+    key: JobKey
+    job: str  # the name it is listed under
+    world_size: int
+    state: IncidentState
+    verdict: Verdict
+    onset_to_open_s: float
+    opened_at: float  # seconds since 1970, for people
+    closed_at: float | None = None
+    stacks: tuple[MergedStack, ...] = ()
+    unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
+    misses: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it still stands."""
+        return self.state is IncidentState.OPEN
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Return everyone it speaks of."""
+        return frozenset(c.rank for c in self.verdict.culprits) | frozenset(self.verdict.victims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A verdict that stands, and what its incident needs besides."""
+
+    key: JobKey
+    job: str
+    world_size: int
+    verdict: Verdict
+    delay_s: float = 0.0  # since the verdict was said
+    stacks: tuple[MergedStack, ...] = ()
+    unseen: tuple[tuple[int, str], ...] = ()
+
+
+def fingerprint(key: JobKey, verdict: Verdict) -> str:
+    """Return the id of the incident that a verdict opens."""
+    culprits = sorted(culprit.rank for culprit in verdict.culprits)
+    parts = (key.name, key.instance, key.attempt, verdict.severity.value, verdict.group, verdict.seq, culprits)
+    return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
+class IncidentBook:
+    """All incidents this server knows, bounded."""
+
+    def __init__(self, known: Iterable[Incident] = ()) -> None:
+        self._all: dict[str, Incident] = {incident.id: incident for incident in known}
+        self.refused = 0  # incidents that found no room
+
+    def get(self, incident: str) -> Incident | None:
+        """Return an incident by its id."""
+        return self._all.get(incident)
+
+    def all(self) -> tuple[Incident, ...]:
+        """Return all incidents, the newest first."""
+        return tuple(sorted(self._all.values(), key=lambda i: (-i.opened_at, i.id)))
+
+    def open_of(self, key: JobKey) -> tuple[Incident, ...]:
+        """Return the open incidents of one attempt of a job."""
+        return tuple(i for i in self._all.values() if i.open and i.key == key)
+
+    def match(self, key: JobKey, verdict: Verdict, now: float) -> Incident | None:
+        """Return the incident that a verdict belongs to, if it is known already."""
+        same = self._all.get(fingerprint(key, verdict))
+        if same is not None and same.state is IncidentState.ENDED:
+            same = None  # of an earlier run under the same name
+        if same is not None and same.open:
+            return same
+        ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
+        for incident in self._all.values():
+            if incident.key != key or incident.verdict.severity is not verdict.severity:
+                continue
+            ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
+            if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
+                return incident
+            if ending and incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S:
+                return incident
+        return same
+
+    def open(self, opening: Opening, now: float) -> Incident | None:
+        """Open an incident, or return None if there is no room. `now` is in seconds since 1970."""
+        if len(self.open_of(opening.key)) >= settings.OPEN_PER_JOB_MAX or self._open_count() >= settings.OPEN_MAX:
+            self.refused += 1
+            return None
+        incident = Incident(
+            id=self._free_id(fingerprint(opening.key, opening.verdict)),
+            key=opening.key,
+            job=opening.job,
+            world_size=opening.world_size,
+            state=IncidentState.OPEN,
+            verdict=opening.verdict,
+            onset_to_open_s=opening.verdict.onset_s + opening.delay_s,
+            opened_at=now,
+            stacks=opening.stacks,
+            unseen=opening.unseen,
+        )
+        self._put(incident)
+        return incident
+
+    def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str]) -> Incident | None:
+        """Let a standing verdict confirm or improve its incident. Returns it if it changed.
+
+        `shown` are the ids of the incidents whose own verdict the judge still shows.
+        """
+        changed = incident
+        if not incident.open and verdict.cause not in _ENDINGS:
+            changed = replace(changed, state=IncidentState.OPEN, closed_at=None)
+        if _better(verdict, incident, incident.id in shown):
+            changed = replace(changed, verdict=verdict)
+        self._all[incident.id] = replace(changed, misses=0)
+        return None if changed == incident else self._all[incident.id]
+
+    def attach(
+        self, incident: str, stacks: tuple[MergedStack, ...], unseen: tuple[tuple[int, str], ...]
+    ) -> Incident | None:
+        """Add stacks that came after the opening."""
+        known = self._all.get(incident)
+        if known is None or (known.stacks, known.unseen) == (stacks, unseen):
+            return None
+        self._all[incident] = replace(known, stacks=stacks, unseen=unseen)
+        return self._all[incident]
+
+    def miss(self, key: JobKey, shown: frozenset[str], unheard: frozenset[int], now: float) -> tuple[Incident, ...]:
+        """Count a snapshot that does not show incidents. Returns those that are resolved by it.
+
+        Ranks of which there is no news are not well: what concerns them is not resolved.
+        """
+        resolved = []
+        for incident in self.open_of(key):
+            if incident.id in shown or incident.ranks & unheard:
+                continue
+            missed = replace(incident, misses=incident.misses + 1)
+            if missed.misses >= _MISSES_MAX:
+                missed = replace(missed, state=IncidentState.RESOLVED, closed_at=now)
+                resolved.append(missed)
+            self._put(missed)
+        return tuple(resolved)
+
+    def close(self, key: JobKey, state: IncidentState, now: float) -> tuple[Incident, ...]:
+        """Close all open incidents of an attempt: the job went on, or is over."""
+        closed = tuple(replace(i, state=state, closed_at=now) for i in self.open_of(key))
+        for incident in closed:
+            self._put(incident)
+        return closed
+
+    def _put(self, incident: Incident) -> None:
+        self._all[incident.id] = incident
+        closed = [i for i in self._all.values() if not i.open]
+        if len(closed) > settings.CLOSED_KEPT_MAX:
+            del self._all[min(closed, key=lambda i: i.closed_at or 0.0).id]
+
+    def _free_id(self, wanted: str) -> str:
+        """Return the id, with a number if an earlier run under the same name hung in the same place."""
+        taken, number = wanted, 1
+        while taken in self._all:
+            number += 1
+            taken = f"{wanted}-{number}"
+        return taken
+
+    def _open_count(self) -> int:
+        return sum(1 for incident in self._all.values() if incident.open)
+
+
+def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
+    """Whether a verdict's text should replace the one of its incident."""
+    old = incident.verdict
+    if verdict.cause in _ENDINGS and old.cause not in _ENDINGS | {Cause.UNDETERMINED}:
+        return False
+    if _SURE[verdict.certainty] != _SURE[old.certainty]:
+        return _SURE[verdict.certainty] > _SURE[old.certainty]
+    if verdict.cause is not old.cause and Cause.UNDETERMINED in (verdict.cause, old.cause):
+        return old.cause is Cause.UNDETERMINED
+    if verdict.one_of != old.one_of:
+        return old.one_of
+    if verdict.explained[0] != old.explained[0]:
+        return verdict.explained[0] > old.explained[0]
+    # Equally good. The older text stays as long as the judge still says it.
+    return not still_shown and (verdict.cause, verdict.culprits) != (old.cause, old.culprits)

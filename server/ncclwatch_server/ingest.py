@@ -1,0 +1,210 @@
+"""How does the news of one agent come in? The WebSocket, from `Hello` to the broken line.
+
+Whatever an agent sends, only its own connection can suffer from it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from fastapi import WebSocket, WebSocketDisconnect
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_server import VERSION, settings
+from ncclwatch_server.access import shows
+from ncclwatch_server.jobs import Job
+from ncclwatch_server.links import Link
+from ncclwatch_server.watch import Watch
+
+log = logging.getLogger("ncclwatch.server")
+
+_POLICY_VIOLATION = 1008  # RFC 6455: what was received breaks a rule
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """One agent's connection and the jobs it has announced."""
+
+    link: Link
+    watch: Watch
+    clock: Callable[[], float] = time.monotonic
+    jobs: dict[int, Job] = field(default_factory=dict)
+
+    def take_digest(self, data: bytes) -> None:
+        index, ranks, groups = wire.split_digest(data)
+        job = self.jobs.get(index)
+        if job is None:
+            raise WireError(f"a digest of job number {index}, which was not announced")
+        job.state.take(self.link.number, ranks, groups, self.clock())
+        self.watch.counters.digests += 1
+        self.watch.look_within(settings.DIGEST_LOOK_S)
+
+    def take_message(self, text: str) -> None:
+        message = wire.decode_from_agent(text)
+        self.watch.counters.messages += 1
+        if isinstance(message, wire.Hello):
+            raise WireError("a second hello on one connection")
+        if isinstance(message, wire.Announce):
+            self._announce(message)
+            return
+        job = self.jobs.get(message.index)
+        if job is None:
+            raise WireError(f"news of job number {message.index}, which was not announced")
+        if isinstance(message, wire.Views):
+            self._views(job, message)
+        elif isinstance(message, wire.Stacks):
+            _check_ranks(job, (dump.rank for dump in message.dumps))
+            if job.gathering is not None:
+                job.gathering.take(message.dumps, (self.link.number, message.reply_to))
+            self.watch.look_within(settings.SOON_S)
+        else:
+            job.state.gone(self.link.number)
+            self.watch.look_within(settings.SOON_S)
+
+    def _announce(self, message: wire.Announce) -> None:
+        if message.index not in self.jobs and len(self.jobs) >= settings.JOBS_PER_AGENT_MAX:
+            raise WireError(f"more than {settings.JOBS_PER_AGENT_MAX} jobs on one node")
+        self.jobs[message.index] = self.watch.jobs.announce(self.link, message, self.clock())
+
+    def _views(self, job: Job, message: wire.Views) -> None:
+        _check_ranks(job, (view.rank for view in message.ranks))
+        now = self.clock()
+        job.inspection.take(message.ranks, (self.link.number, message.reply_to), now)
+        for view in message.ranks:
+            if view.ending is not None:
+                job.state.note_ended(view.rank)
+        if not message.reply_to:
+            job.inspection.hurry(now)
+        self.watch.look_within(settings.SOON_S)
+
+
+def _check_ranks(job: Job, ranks: Iterable[int]) -> None:
+    if any(not 0 <= rank < job.world_size for rank in ranks):
+        raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
+
+
+class Door:
+    """Lets agents in, and hands their news to the watch."""
+
+    def __init__(self, watch: Watch, token: str) -> None:
+        self._watch = watch
+        self._token = token
+        self._numbers = 0
+        self._links: dict[int, Link] = {}
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Talk with one agent until the line breaks."""
+        await socket.accept()
+        try:
+            link = await self._welcome(socket)
+        except WireError as error:
+            await self._refuse(socket, str(error))
+            return
+        except (WebSocketDisconnect, RuntimeError):
+            return  # it hung up before it said who it is
+        self._links[link.number] = link
+        self._watch.agents = len(self._links)
+        sender = asyncio.create_task(_send(socket, link))
+        try:
+            await self._listen(socket, link)
+        finally:
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sender
+            del self._links[link.number]
+            self._watch.agents = len(self._links)
+            self._watch.lost(link)
+
+    async def _welcome(self, socket: WebSocket) -> Link:
+        """Hear the hello and answer it. Raises `WireError` if this is no agent of ours."""
+        if not shows(socket.headers.get("authorization", ""), self._token):
+            raise WireError(
+                f"this server wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} on the nodes"
+            )
+        if len(self._links) >= settings.AGENTS_MAX:
+            raise WireError(f"this server already hears {len(self._links)} agents; start another one")
+        try:
+            data = await asyncio.wait_for(_receive(socket), settings.HELLO_S)
+        except asyncio.TimeoutError:
+            raise WireError(f"no hello within {settings.HELLO_S:.0f} s") from None
+        if data is None:
+            raise WebSocketDisconnect
+        hello = wire.decode_from_agent(data)
+        if not isinstance(hello, wire.Hello):
+            raise WireError("the first message of an agent must be its hello")
+        if hello.protocol != config.PROTOCOL:
+            raise WireError(
+                f"the agent on {hello.host} speaks protocol {hello.protocol}, this server {config.PROTOCOL}; "
+                "install the same version of ncclwatch on the nodes and on the server"
+            )
+        self._numbers += 1
+        link = Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version)
+        link.send(wire.Welcome(server="ncclwatch", version=VERSION))
+        return link
+
+    async def _listen(self, socket: WebSocket, link: Link) -> None:
+        session = _Session(link=link, watch=self._watch)
+        closing = asyncio.create_task(link.closing.wait())
+        listening = asyncio.create_task(_take_all(socket, session))
+        try:
+            await asyncio.wait({closing, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if listening.done():
+                listening.result()
+        except WireError as error:
+            await self._refuse(socket, f"agent on {link.host}: {error}")
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the line broke; RuntimeError is starlette's word for sending into it
+        finally:
+            for task in (closing, listening):
+                task.cancel()
+            await asyncio.gather(closing, listening, return_exceptions=True)
+            if link.closing.is_set():
+                await self._let_go(socket, link)
+
+    async def _let_go(self, socket: WebSocket, link: Link) -> None:
+        """Close a connection that the server itself wants to end, with its last words."""
+        await self._refuse(socket, link.refusal or f"the agent on {link.host} does not read")
+
+    async def _refuse(self, socket: WebSocket, reason: str) -> None:
+        self._watch.counters.refused += 1
+        log.warning("refused an agent: %s", reason)
+        # The line may be broken by now; then there is nobody to tell.
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
+            await asyncio.wait_for(_say_refused(socket, reason), 1.0)
+
+
+async def _say_refused(socket: WebSocket, reason: str) -> None:
+    await socket.send_text(wire.encode(wire.Refused(reason=reason)).decode())
+    await socket.close(_POLICY_VIOLATION)
+
+
+async def _take_all(socket: WebSocket, session: _Session) -> None:
+    while (data := await _receive(socket)) is not None:
+        if isinstance(data, bytes):
+            session.take_digest(data)
+        else:
+            session.take_message(data)
+
+
+async def _receive(socket: WebSocket) -> bytes | str | None:
+    """Return the next message, None when the agent has hung up."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        return None
+    data: bytes | None = message.get("bytes")
+    text: str | None = message.get("text")
+    return data if data is not None else text or ""
+
+
+async def _send(socket: WebSocket, link: Link) -> None:
+    """Send what is in the box, until the connection ends."""
+    try:
+        while True:
+            message = await link.outbox.get()
+            await socket.send_text(wire.encode(message).decode())
+    except (WebSocketDisconnect, RuntimeError):
+        link.closing.set()

@@ -1,0 +1,203 @@
+"""Which jobs does this server know, under which names, and who speaks for their ranks?"""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model import StackDump, Verdict
+from ncclwatch_server import settings
+from ncclwatch_server.confirmation import Confirmation
+from ncclwatch_server.incidents import JobKey
+from ncclwatch_server.inspection import Inspection
+from ncclwatch_server.links import Link
+from ncclwatch_server.stacks import Gathering
+from ncclwatch_server.state import JobState, Suspicion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One connection's part in a job."""
+
+    link: Link
+    index: int  # the job's number on that connection
+    terminal: bool
+    lost: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return not self.lost and not self.link.closing.is_set()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """One attempt of one job, with everything the watch loop needs to know of it."""
+
+    id: str  # the name it is listed under
+    key: JobKey
+    state: JobState
+    known_since: float
+    notices: tuple[str, ...] = ()
+    agents: set[str] = field(default_factory=set)  # every agent that ever announced it
+    served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
+    inspection: Inspection = field(default_factory=Inspection)
+    confirmation: Confirmation = field(default_factory=Confirmation)
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    gathering: Gathering | None = None
+    stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
+    waiting: tuple[Verdict, ...] = ()  # of severity info: shown, never an incident
+    suspicious_at: float = float("-inf")  # when it was so last
+    over_at: float | None = None
+    ended: bool = False  # over, and judged for the last time
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks the job has."""
+        return self.state.world_size
+
+    def living(self) -> tuple[Served, ...]:
+        """Return the connections that can be asked, the one with the lowest rank first."""
+        alive = [served for served in self.served.values() if served.alive]
+        return tuple(sorted(alive, key=lambda s: self.state.ranks_of(s.link.number)[:1] or (self.world_size,)))
+
+    def is_partial(self, now: float) -> bool:
+        """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
+        return not self.state.seen.all() and now - self.known_since < settings.PARTIAL_S
+
+    def deserted(self, now: float) -> bool:
+        """Whether no connection has spoken for it for a long time."""
+        if any(served.alive for served in self.served.values()):
+            return False
+        quiet_s = min((self.state.heard_ago_s(number, now) for number in self.served), default=0.0)
+        return quiet_s > settings.ABANDONED_S
+
+    def release(self) -> None:
+        """Note that it was judged for the last time, and let go what only judging needs."""
+        self.ended = True
+        self.inspection, self.confirmation = Inspection(), Confirmation()
+        self.gathering, self.stacks, self.waiting = None, {}, ()
+        self.suspicion = Suspicion()
+
+
+class Jobs:
+    """The jobs by name, and those of earlier attempts that still get their last judgement."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Job] = {}
+        self.retiring: list[Job] = []
+
+    def get(self, job: str) -> Job | None:
+        """Return a job by the name it is listed under."""
+        return self._by_id.get(job)
+
+    def listed(self) -> tuple[Job, ...]:
+        """Return the jobs, by name."""
+        return tuple(job for _, job in sorted(self._by_id.items()))
+
+    def all(self) -> tuple[Job, ...]:
+        """Return the jobs with the earlier attempts that are not judged to the end yet."""
+        return (*self._by_id.values(), *self.retiring)
+
+    def announce(self, link: Link, said: wire.Announce, now: float) -> Job:
+        """Return the job that an agent speaks of, which may be new. Raises `WireError`."""
+        _check(said)
+        job = self._find(said)
+        if job is not None and said.attempt < job.key.attempt:
+            job = self._earlier(said, now)
+        elif job is None or _replaces(said, link, job):
+            job = self._begin(said, job, now)
+        if said.world_size != job.world_size:
+            raise WireError(
+                f"job {said.job} was announced with {job.world_size} ranks and now with {said.world_size}"
+            )
+        if any(rank >= job.world_size for rank in said.ranks):
+            raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
+        job.agents.add(link.agent)
+        job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
+        job.state.announce(link.number, said.ranks, now)
+        return job
+
+    def lose(self, link: Link, now: float) -> None:
+        """Note that a connection broke."""
+        for job in self.all():
+            served = job.served.get(link.number)
+            if served is None:
+                continue
+            job.served[link.number] = replace(served, lost=True)
+            job.state.lose(link.number, now)
+            job.inspection.lose(link.number)
+            if job.gathering is not None:
+                job.gathering.lose(link.number)
+
+    def prune(self, now: float) -> None:
+        """Forget jobs that ended long ago."""
+        self.retiring = [job for job in self.retiring if not job.ended]
+        for name, job in list(self._by_id.items()):
+            if job.ended and now - (job.over_at or now) > settings.ENDED_KEPT_S:
+                del self._by_id[name]
+
+    def _find(self, said: wire.Announce) -> Job | None:
+        for job in self._by_id.values():
+            if (job.key.name, job.key.instance) == (said.job, said.instance):
+                return job
+        return None
+
+    def _earlier(self, said: wire.Announce, now: float) -> Job:
+        """Return the job of an attempt that is over. Late news of it changes nothing that is listed."""
+        key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
+        for job in self.retiring:
+            if job.key == key:
+                return job
+        return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True)
+
+    def _begin(self, said: wire.Announce, before: Job | None, now: float) -> Job:
+        self._make_room(said)
+        name = said.job
+        notices: tuple[str, ...] = ()
+        holder = self._by_id.get(said.job)
+        if before is not None:
+            name, notices = before.id, before.notices
+            if not before.ended:
+                self.retiring.append(before)
+        elif holder is not None and not holder.ended:
+            name = f"{said.job}~{hashlib.sha256(said.instance.encode()).hexdigest()[:4]}"
+            notices = (f"two jobs report as {said.job!r}; set NCCLWATCH_JOB to tell them apart",)
+            holder.notices = notices
+        job = Job(
+            id=name,
+            key=JobKey(name=said.job, instance=said.instance, attempt=said.attempt),
+            state=JobState(said.world_size),
+            known_since=now,
+            notices=notices,
+        )
+        self._by_id[name] = job
+        return job
+
+    def _make_room(self, said: wire.Announce) -> None:
+        """Drop ended jobs until a new one fits. Raises `WireError` if none can be dropped."""
+        ended = sorted((j for j in self._by_id.values() if j.ended), key=lambda j: j.over_at or 0.0)
+        while len(self._by_id) >= settings.JOBS_MAX or self._ranks() + said.world_size > settings.RANKS_TOTAL_MAX:
+            if not ended:
+                raise WireError(
+                    f"no room for job {said.job} of {said.world_size} ranks: this server watches {len(self._by_id)} "
+                    f"jobs of {self._ranks()} ranks; start another ncclwatch-server for it"
+                )
+            del self._by_id[ended.pop(0).id]
+
+    def _ranks(self) -> int:
+        return sum(job.world_size for job in self.all())
+
+
+def _check(said: wire.Announce) -> None:
+    if not 1 <= said.world_size <= settings.RANKS_MAX:
+        raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {settings.RANKS_MAX} can be watched")
+    if not said.job or len(said.job) > 200 or len(said.instance) > 1000:
+        raise WireError("a job was announced without a name, or with one that is too long")
+    if any(rank < 0 for rank in said.ranks) or said.attempt < 0:
+        raise WireError(f"job {said.job} was announced with a negative rank or attempt")
+
+
+def _replaces(said: wire.Announce, link: Link, job: Job) -> bool:
+    """Whether an announcement of a known launch is about a new attempt or a new run of it."""
+    return said.attempt > job.key.attempt or (job.ended and link.agent not in job.agents)

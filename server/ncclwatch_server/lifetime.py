@@ -1,0 +1,35 @@
+"""How long should this server live? As its parent does, or as long as agents need it."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+FIRST_AGENT_S = 60.0
+LAST_AGENT_S = 10.0
+_LOOK_S = 0.5
+
+
+async def parent_gone(pid: int) -> None:
+    """Return when a process has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def unneeded(agents: Callable[[], int], clock: Callable[[], float]) -> None:
+    """Return when the last agent has been away for a while, or when none ever came."""
+    patience_s = FIRST_AGENT_S
+    last = clock()
+    while clock() - last < patience_s:
+        if agents():
+            last, patience_s = clock(), LAST_AGENT_S
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,41 @@
+"""How does the server speak to one agent without ever waiting for it?"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from ncclwatch.contract import wire
+from ncclwatch_server import settings
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Link:
+    """One connected agent. What is sent waits in a bounded box for the connection's own task."""
+
+    number: int  # rises with every connection
+    agent: str
+    host: str
+    version: str
+    outbox: "asyncio.Queue[wire.ServerMessage]" = field(
+        default_factory=lambda: asyncio.Queue(maxsize=settings.OUTBOX_MAX)
+    )
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: str = ""  # why the server ends this connection
+    _command: int = 0
+
+    def send(self, message: wire.ServerMessage) -> None:
+        """Put a message into the box. An agent that takes none is let go."""
+        if self.outbox.full():
+            self.closing.set()
+            return
+        self.outbox.put_nowait(message)
+
+    def command(self, kind: wire.CommandKind, index: int, ranks: tuple[int, ...] = (), text: str = "") -> int:
+        """Send a command and return its id, which no other command on this connection has."""
+        self._command += 1
+        self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text))
+        return self._command
+
+    def refuse(self, reason: str) -> None:
+        """Tell the agent why its news is not taken, and close."""
+        self.refusal = reason
+        self.closing.set()

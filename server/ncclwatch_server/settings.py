@@ -1,0 +1,109 @@
+"""What is this server told to be, and how much may anyone make it hold?
+
+Limits and rhythms that only the server needs; those of the wire are in `contract.config`.
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import ConfigError
+
+# What agents may make the server hold.
+AGENTS_MAX = 16_384
+JOBS_MAX = 256
+JOBS_PER_AGENT_MAX = 64
+RANKS_MAX = 200_000  # of one job
+RANKS_TOTAL_MAX = 400_000
+GROUPS_PER_RANK_MAX = config.GROUPS_MAX
+GROUP_ROWS_MAX = 4_000_000  # of one job: 160 MB
+VIEWS_MAX = 4096  # full views kept for one job
+OUTBOX_MAX = 64  # messages that wait for one slow agent
+OPEN_PER_JOB_MAX = 32
+OPEN_MAX = 1024
+CLOSED_KEPT_MAX = 1000  # in memory; the store keeps all
+UNSTORED_MAX = 2000  # incidents that wait for a store that fails
+
+# When something is worth a look.
+WAIT_S = 1.0  # a wait that only peers can end, older than this
+STILL_S = 0.5  # and the rank's frontier has not moved for so long
+SILENT_S = 5.0  # an agent that sent nothing for so long
+PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
+
+# Rhythm.
+TICK_S = 1.0
+SOON_S = 0.05
+DIGEST_LOOK_S = 0.2  # news of digests is looked at together, this long after the first
+HELLO_S = 5.0
+ANSWER_S = 1.5  # for answers to INSPECT
+PAUSE_S = 0.6  # from answers to the next INSPECT
+CONFIRM_S = 0.4  # between two snapshots that show the same verdict
+STACKS_FIRST_S = 1.5  # an opening waits so long for stacks
+STACKS_S = 6.0  # stacks that come later than this are not attached
+CALM_S = 3.0  # without anything suspicious: the job makes progress
+FINAL_S = 1.0  # a job that is over waits so long for the last views
+FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
+ABANDONED_S = 120.0  # a job, or a stored open incident, of which no agent speaks
+ENDED_KEPT_S = 3600.0  # ended jobs stay listed
+
+# What is asked for.
+INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
+INSPECT_MAX = 1024
+STACK_RANKS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line decided."""
+
+    store: str = ""  # SQLAlchemy URL; "": incidents are kept in memory
+    token: str = ""  # "": no one has to show one
+
+
+def read_token(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the token that agents and readers must show, "" if none. Raises `ConfigError`."""
+    token = environ.get(config.ENV_TOKEN, "").strip()
+    path = environ.get(config.ENV_TOKEN_FILE, "").strip()
+    if token or not path:
+        return token
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the token in {path} ({error}); correct {config.ENV_TOKEN_FILE} or unset it"
+        ) from error
+    if not token:
+        raise ConfigError(f"{path} is empty; write a token into it or unset {config.ENV_TOKEN_FILE}")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, token: str) -> None:
+    """Refuse an address that others can reach while no token protects it."""
+    if not token and not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached by other machines and no token is set; put one into {config.ENV_TOKEN} "
+            f"or {config.ENV_TOKEN_FILE} (here and on the nodes), or listen on 127.0.0.1"
+        )
+
+
+def store_url(named: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the SQLAlchemy URL of a store given as URL or path; "" stands for the default file."""
+    if "://" in named:
+        return named
+    if named:
+        return f"sqlite:///{Path(named).expanduser().absolute()}"
+    base = environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return f"sqlite:///{Path(base).absolute() / 'ncclwatch' / 'incidents.db'}"

@@ -1,0 +1,95 @@
+"""Which stacks belong to a verdict, and which of them are the same?"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ncclwatch.contract.model import MergedStack, StackDump, StackFrame, Verdict
+from ncclwatch_server import settings
+from ncclwatch_server.inspection import Question
+
+MERGED_MAX = 32
+_NOT_USER = ("/site-packages/", "/dist-packages/", "/lib/python3", "/ncclwatch/", "/torch/")
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathering:
+    """Stacks under way for verdicts that stand."""
+
+    started_at: float
+    verdicts: list[Verdict]
+    judged_at: float  # when the verdicts were said
+    questions: set[Question] = field(default_factory=set)
+    dumps: dict[int, StackDump] = field(default_factory=dict)
+    opened: bool = False  # the verdicts have become incidents
+    fresh: bool = False  # dumps came since the incidents were last updated
+
+    def take(self, dumps: Iterable[StackDump], question: Question) -> None:
+        """Keep the dumps of an answer."""
+        for dump in dumps:
+            if dump.rank in self.dumps or len(self.dumps) < settings.STACK_RANKS_MAX:
+                self.dumps[dump.rank] = dump
+                self.fresh = True
+        self.questions.discard(question)
+
+    def lose(self, link: int) -> None:
+        """Expect no answers of a connection that broke."""
+        self.questions = {question for question in self.questions if question[0] != link}
+
+    def ready(self, now: float) -> bool:
+        """Whether the incidents must not wait any longer."""
+        return not self.questions or now - self.started_at >= settings.STACKS_FIRST_S
+
+    def done(self, now: float) -> bool:
+        """Whether nothing more is expected."""
+        return not self.questions or now - self.started_at >= settings.STACKS_S
+
+
+def ranks_to_dump(verdicts: Iterable[Verdict]) -> tuple[int, ...]:
+    """Return the ranks whose stacks are wanted: culprits first, then victims."""
+    said = tuple(verdicts)
+    culprits = [culprit.rank for verdict in said for culprit in verdict.culprits]
+    victims = [rank for verdict in said for rank in verdict.victims]
+    return tuple(dict.fromkeys(culprits + victims))[: settings.STACK_RANKS_MAX]
+
+
+def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack, ...]:
+    """Return the distinct stacks of the ranks of a verdict, those that tell most first."""
+    culprits = {culprit.rank for culprit in verdict.culprits}
+    wanted = culprits | set(verdict.victims)
+    ranks: dict[tuple[str, tuple[StackFrame, ...]], list[int]] = {}
+    for rank in sorted(wanted & dumps.keys()):
+        for thread, frames in dumps[rank].threads:
+            if frames and not _is_own(thread, frames):
+                ranks.setdefault((thread, frames), []).append(rank)
+    merged = [
+        MergedStack(ranks=tuple(dict.fromkeys(who)), thread=thread, frames=frames)
+        for (thread, frames), who in ranks.items()
+    ]
+    merged.sort(key=lambda s: (_importance(s), not culprits & set(s.ranks), s.ranks))
+    return tuple(merged[:MERGED_MAX])
+
+
+def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
+    """Return for which ranks there is no stack, and why."""
+    return tuple((rank, dump.failure) for rank, dump in sorted(dumps.items()) if dump.failure)
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a frame is in the user's own code rather than in a library."""
+    return not path.startswith("<") and path != "" and not any(part in path for part in _NOT_USER)
+
+
+def _importance(stack: MergedStack) -> int:
+    if stack.thread == "MainThread":
+        return 0
+    if any("/torch/distributed/" in frame.file for frame in stack.frames):
+        return 1  # it issues operations too
+    return 2 if any(is_user_file(frame.file) for frame in stack.frames) else 3
+
+
+def _is_own(thread: str, frames: tuple[StackFrame, ...]) -> bool:
+    """Whether this is ncclwatch's own thread, which says nothing about the job."""
+    if thread.startswith("ncclwatch"):
+        return True
+    outermost = [frame for frame in frames if not frame.file.endswith("threading.py")]
+    return bool(outermost) and thread != "MainThread" and "/ncclwatch/rank/" in outermost[-1].file

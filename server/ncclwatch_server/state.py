@@ -1,0 +1,273 @@
+"""What did the ranks of one job last say of themselves, and is there anything to look at?
+
+Digests are written as they come into one buffer per job, so that a tick reads all ranks in a
+few numpy operations. The layout of that buffer changes only when an agent, a rank or a group
+comes or goes. Time is the server's monotonic clock, passed in.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_server import settings
+
+RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
+GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
+
+Rows = NDArray[np.void]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """What deserves a look. Empty in a healthy job."""
+
+    waiting: tuple[int, ...] = ()  # in a wait that only peers can end, and still
+    ended: tuple[int, ...] = ()  # while others are not
+    silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
+    longest_wait_s: float = 0.0
+    unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting or self.ended or self.silent)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot:
+    """Where the rows of one connection lie, or those that still have to be laid out."""
+
+    heard_at: float
+    rank_at: slice = field(default_factory=lambda: slice(0, 0))
+    group_at: slice = field(default_factory=lambda: slice(0, 0))
+    fresh: tuple[bytes, bytes] | None = None
+    lost_at: float | None = None  # the connection broke
+    gone: bool = False  # all its ranks ended, the agent said so
+
+
+class JobState:
+    """The tables of one attempt of one job."""
+
+    _ranks: Rows
+    _groups: Rows
+    _row_rank: Numbers  # the rank of each row
+    _group_row_rank: Numbers
+    _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
+    _issued: NDArray[np.uint64]  # as of the last fold
+    _enqueued: NDArray[np.uint64]
+    _completed: NDArray[np.uint64]
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.seen = np.zeros(world_size, np.bool_)
+        self.ended = np.zeros(world_size, np.bool_)
+        self._moved_at = np.full(world_size, -np.inf)
+        self._owner = np.full(world_size, -1, np.int64)  # number of the connection that speaks for it
+        self._slots: dict[int, _Slot] = {}
+        self._stale = False
+        self._rank_bytes, self._group_bytes = bytearray(), bytearray()
+        self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
+
+    def announce(self, link: int, ranks: Iterable[int], now: float) -> None:
+        """Note that a connection speaks for these ranks."""
+        numbers = np.fromiter(ranks, np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.world_size):
+            raise WireError(f"an agent announced ranks outside of 0..{self.world_size - 1}")
+        self._slots.setdefault(link, _Slot(heard_at=now)).gone = False
+        self.seen[numbers] = True
+        self._owner[numbers] = link
+        self._stale = True
+
+    def take(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
+        """Keep a digest's rows. They are read at the next `fold`."""
+        slot = self._slots[link]
+        slot.heard_at = now
+        at, group_at = slot.rank_at, slot.group_at
+        if slot.fresh is None and (len(ranks), len(groups)) == (
+            at.stop - at.start,
+            group_at.stop - group_at.start,
+        ):
+            self._rank_bytes[at] = ranks
+            self._group_bytes[group_at] = groups
+        else:
+            slot.fresh = (bytes(ranks), bytes(groups))
+            self._stale = True
+
+    def lose(self, link: int, now: float) -> None:
+        """Note that a connection broke."""
+        if link in self._slots and not self._slots[link].gone:
+            self._slots[link].lost_at = now
+            self._stale = True
+
+    def gone(self, link: int) -> None:
+        """Note that all ranks of a connection have ended and no more is to be expected."""
+        if link in self._slots:
+            self._slots[link].gone = True
+            self.ended[self._owner == link] = True
+            self._stale = True
+
+    def note_ended(self, rank: int) -> None:
+        """Note that a rank has ended, before a digest says so."""
+        self.seen[rank] = True
+        self.ended[rank] = True
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank that was ever seen has ended."""
+        return bool(self.seen.any() and self.ended[self.seen].all())
+
+    @property
+    def steps(self) -> int:
+        """The furthest rank's optimizer steps."""
+        return int(self._ranks["steps"].max(initial=0))
+
+    def owner(self, rank: int) -> int:
+        """Return the number of the connection that speaks for a rank, -1 if none."""
+        return int(self._owner[rank])
+
+    def ranks_of(self, link: int) -> tuple[int, ...]:
+        """Return the ranks a connection speaks for."""
+        return tuple(np.flatnonzero(self._owner == link).tolist())
+
+    def heard_ago_s(self, link: int, now: float) -> float:
+        """Return for how long a connection has been quiet."""
+        slot = self._slots.get(link)
+        return now - slot.heard_at if slot else 0.0
+
+    def fold(self, now: float) -> tuple[int, ...]:
+        """Read what came since the last time. Returns the connections whose rows cannot be."""
+        rejected: tuple[int, ...] = ()
+        if (
+            self._stale
+            or not np.array_equal(self._ranks["rank"], self._row_rank)
+            or not np.array_equal(self._groups["rank"], self._group_row_rank)
+        ):
+            rejected = self._lay_out(now)
+        groups, ranks = self._groups, self._ranks
+        moved = (groups["enqueued"] != self._enqueued) | (groups["completed"] != self._completed)
+        if moved.any():
+            self._moved_at[self._group_row_rank[moved]] = now
+            self._enqueued, self._completed = groups["enqueued"].copy(), groups["completed"].copy()
+        moved = ranks["issued"] != self._issued
+        if moved.any():
+            self._moved_at[self._row_rank[moved]] = now
+            self._issued = ranks["issued"].copy()
+        self.ended[self._row_rank[(ranks["ended"] != 0) & self._reporting]] = True
+        return rejected
+
+    def suspicion(self, now: float) -> Suspicion:
+        """Say what deserves a look, as of the last `fold`."""
+        rows, rank = self._ranks, self._row_rank
+        live = self._reporting & ~self.ended[rank]
+        if (live & (rows["detached"] != 0)).any():
+            return Suspicion()  # a rank took its patches off: what it does now nobody sees
+        age_s = rows["wait_age_s"]
+        waiting = live & (age_s > settings.WAIT_S) & (now - self._moved_at[rank] > settings.STILL_S)
+        silent, unheard = self._silence(now)
+        ended = self.ended & self.seen
+        some_ended = ended.any() and not ended[self.seen].all()
+        return Suspicion(
+            waiting=tuple(rank[waiting].tolist()),
+            ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
+            silent=silent,
+            longest_wait_s=float(age_s[waiting].max(initial=0.0)),
+            unheard=unheard,
+        )
+
+    def notable(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
+        """Return the ranks to inspect in a big job: who does not wait, who is behind, and a sample."""
+        waits = np.zeros(self.world_size, np.bool_)
+        waits[np.fromiter(waiting, np.int64)] = True
+        others = np.flatnonzero(self.seen & ~waits)[: limit // 2]
+        behind = self._behind()[: limit // 4]
+        waiters = np.flatnonzero(waits)
+        sample = waiters[:: max(1, len(waiters) // max(1, limit // 4))]
+        chosen = np.unique(np.concatenate([others, behind, sample[: limit // 4]]))
+        return tuple(chosen.tolist())
+
+    def _behind(self) -> Numbers:
+        """Return the ranks that have enqueued less in some group than another member of it."""
+        if not len(self._groups):
+            return np.zeros(0, np.int64)
+        _, group = np.unique(self._groups["group"], return_inverse=True)
+        newest = np.zeros(int(group.max()) + 1, np.uint64)
+        np.maximum.at(newest, group, self._groups["enqueued"])
+        return np.unique(self._group_row_rank[self._groups["enqueued"] < newest[group]])
+
+    def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
+        silent: dict[int, float] = {}
+        unheard: set[int] = set()
+        for number, slot in self._slots.items():
+            quiet_s = now - slot.heard_at
+            if slot.gone or (slot.lost_at is None and quiet_s < settings.SILENT_S / 2):
+                continue
+            ranks = [rank for rank in self.ranks_of(number) if not self.ended[rank]]
+            unheard.update(ranks)
+            if quiet_s > settings.SILENT_S:
+                silent.update((rank, quiet_s) for rank in ranks)
+        return silent, frozenset(unheard)
+
+    def _lay_out(self, now: float) -> tuple[int, ...]:
+        """Give every connection its place in new buffers, the newest connection last."""
+        rank_bytes, group_bytes, rejected = bytearray(), bytearray(), []
+        row_link: list[Numbers] = []
+        for number, slot in sorted(self._slots.items()):
+            news = slot.fresh or (bytes(self._rank_bytes[slot.rank_at]), bytes(self._group_bytes[slot.group_at]))
+            ranks, groups = _rows(news[0], RANK_DTYPE), _rows(news[1], GROUP_DTYPE)
+            if (
+                not self._plausible(ranks, groups)
+                or len(group_bytes) // GROUP_DTYPE.itemsize > settings.GROUP_ROWS_MAX
+            ):
+                rejected.append(number)
+                news, ranks = (b"", b""), ranks[:0]
+            if slot.fresh:
+                self._moved_at[ranks["rank"]] = now
+            self.seen[ranks["rank"]] = True
+            if slot.lost_at is None:
+                self._owner[ranks["rank"]] = number
+            slot.rank_at = slice(len(rank_bytes), len(rank_bytes) + len(news[0]))
+            slot.group_at = slice(len(group_bytes), len(group_bytes) + len(news[1]))
+            slot.fresh = None
+            rank_bytes += news[0]
+            group_bytes += news[1]
+            row_link.append(np.full(len(ranks), number if slot.lost_at is None else -2, np.int64))
+        self._adopt(rank_bytes, group_bytes, np.concatenate(row_link) if row_link else np.zeros(0, np.int64))
+        self._forget_replaced()
+        return tuple(rejected)
+
+    def _plausible(self, ranks: Rows, groups: Rows) -> bool:
+        known = ranks["rank"]
+        if len(known) == 0:
+            return len(groups) == 0
+        if known.min() < 0 or known.max() >= self.world_size or len(np.unique(known)) != len(known):
+            return False
+        if not np.isin(groups["rank"], known).all():
+            return False
+        return len(groups) == 0 or int(np.unique(groups["rank"], return_counts=True)[1].max()) <= (
+            settings.GROUPS_PER_RANK_MAX
+        )
+
+    def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
+        self._rank_bytes, self._group_bytes = rank_bytes, group_bytes
+        self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
+        self._row_rank = self._ranks["rank"].astype(np.int64)
+        self._group_row_rank = self._groups["rank"].astype(np.int64)
+        self._enqueued, self._completed = self._groups["enqueued"].copy(), self._groups["completed"].copy()
+        self._issued = self._ranks["issued"].copy()
+        self._reporting = self._owner[self._row_rank] == row_link
+        self._stale = False
+
+    def _forget_replaced(self) -> None:
+        """Drop broken connections all of whose ranks another one speaks for by now."""
+        for number, slot in list(self._slots.items()):
+            if slot.lost_at is not None and not (self._owner == number).any():
+                del self._slots[number]
+                self._stale = True
+
+
+def _rows(data: bytes | bytearray, dtype: "np.dtype[np.void]") -> Rows:
+    # numpy refuses to look at an empty buffer.
+    return np.frombuffer(data, dtype) if data else np.zeros(0, dtype)

@@ -1,0 +1,149 @@
+"""What does ncclwatch tell a tired person? One block of plain text about one incident.
+
+It goes to terminals: what ranks sent is stripped of control characters, and everything is ASCII.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack
+from ncclwatch_server.incidents import Incident
+from ncclwatch_server.stacks import is_user_file
+
+WIDTH = 100
+FRAMES_MAX = 12
+STACKS_MAX = 8
+EVIDENCE_MAX = 10
+CULPRITS_MAX = 8
+_INDENT = 12
+
+_PLAIN = str.maketrans(
+    {
+        "\u2013": "-", "\u2014": "-", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"',
+        "\u2026": "...", "\u2192": "->", "\u00d7": "x", "\u2264": "<=", "\u2265": ">=", "\u00a0": " ",
+    }
+)  # fmt: skip
+
+
+def first_line(incident: Incident) -> str:
+    """Return the sentence that says it all."""
+    return plain(f"{incident.verdict.severity.value.upper()} {incident.verdict.summary}")
+
+
+def render(incident: Incident) -> str:
+    """Return the whole block, with a newline at its end."""
+    verdict = incident.verdict
+    lines = textwrap.wrap(
+        f"ncclwatch: {first_line(incident)}", WIDTH, subsequent_indent=" " * _INDENT, break_on_hyphens=False
+    )
+    lines += _field("why", verdict.explanation)
+    lines += _field("do", verdict.advice)
+    for culprit in verdict.culprits[:CULPRITS_MAX]:
+        lines += _field("one of" if verdict.one_of else "culprit", _who(culprit))
+    if len(verdict.culprits) > CULPRITS_MAX:
+        lines += _field("", f"and {len(verdict.culprits) - CULPRITS_MAX} more ranks")
+    if verdict.victims:
+        noun = "rank" if len(verdict.victims) == 1 else "ranks"
+        lines += _field("waiting", f"{noun} {compress(verdict.victims)}")
+    if verdict.first_divergence is not None:
+        lines += _divergence(verdict.first_divergence)
+    lines += _field("certainty", _certainty(incident))
+    facts = [f"rank {e.rank}: {e.fact} ({e.source})" for e in verdict.evidence]
+    facts += [f"rank {rank}: no stack: {failure}" for rank, failure in incident.unseen]
+    for number, fact in enumerate(facts[:EVIDENCE_MAX]):
+        lines += _field("" if number else "evidence", fact)
+    for stack in incident.stacks[:STACKS_MAX]:
+        lines += _stack(stack)
+    if len(incident.stacks) > STACKS_MAX:
+        lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
+    lines += _field("incident", f"{incident.id} of job {incident.job}")
+    return "\n".join(lines) + "\n"
+
+
+def compress(ranks: Iterable[int]) -> str:
+    """Return ranks as ranges: 0-2,5."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def plain(text: str) -> str:
+    """Return printable ASCII: what ranks send may hold terminal escapes, or worse."""
+    spaced = re.sub(r"\s+", " ", text.translate(_PLAIN))
+    printable = "".join(c for c in spaced if c.isprintable())
+    return printable.encode("ascii", "backslashreplace").decode()
+
+
+def _field(name: str, text: str) -> list[str]:
+    """Return a labelled paragraph, nothing if there is nothing to say."""
+    said = plain(text).strip()
+    if not said:
+        return []
+    return textwrap.wrap(
+        said,
+        WIDTH,
+        initial_indent=f"  {name}".ljust(_INDENT),
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+    )
+
+
+def _who(culprit: Culprit) -> str:
+    where = [f"rank {culprit.rank}"]
+    if culprit.host:
+        where.append(f"host {culprit.host}")
+    if culprit.pid:
+        where.append(f"pid {culprit.pid}")
+    if culprit.device:
+        where.append(culprit.device)
+    said = ", ".join(where)
+    if culprit.call_site is not None:
+        said += f", at {_place(culprit.call_site)}"
+    return f"{said}: {culprit.doing}" if culprit.doing else said
+
+
+def _place(site: CallSite | None) -> str:
+    return f"{site.file}:{site.line} in {site.function}()" if site is not None else "an unknown line"
+
+
+def _divergence(divergence: Divergence) -> Iterator[str]:
+    yield from _field("diverged", f"number {divergence.seq} of group {divergence.group}: {divergence.fact}")
+    for side, op, site in (
+        ("culprit", divergence.culprit_op, divergence.culprit_site),
+        ("others", divergence.victim_op, divergence.victim_site),
+    ):
+        if op or site is not None:
+            yield from _field("", f"{side}: {op or 'nothing'} at {_place(site)}")
+
+
+def _certainty(incident: Incident) -> str:
+    verdict = incident.verdict
+    explained, blocked = verdict.explained
+    said = verdict.certainty.value
+    if blocked:
+        said += f", explains {explained} of {blocked} blocked ranks"
+    return f"{said}; told {incident.onset_to_open_s:.1f} s after the wait began"
+
+
+def _stack(stack: MergedStack) -> Iterator[str]:
+    noun = "rank" if len(stack.ranks) == 1 else "ranks"
+    yield from _field("stack", f"{noun} {compress(stack.ranks)}, thread {stack.thread}, innermost first:")
+    frames = stack.frames[:FRAMES_MAX]
+    # The user's own lines are what the reader looks for: the deepest one is shown at any depth.
+    deeper = [f for f in stack.frames[FRAMES_MAX:] if is_user_file(f.file)]
+    if deeper and not any(is_user_file(frame.file) for frame in frames):
+        frames = (*frames, deeper[0])
+    for frame in frames:
+        mark = ">" if is_user_file(frame.file) else " "
+        text = plain(f"{frame.function} ({frame.file}:{frame.line})")
+        room = WIDTH - _INDENT - 2
+        if len(text) > room:
+            text = "..." + text[3 - room :]
+        yield f"{' ' * _INDENT}{mark} {text}"
+    if len(stack.frames) > len(frames):
+        yield f"{' ' * _INDENT}  ... {len(stack.frames) - len(frames)} more"

@@ -1,0 +1,154 @@
+"""When is which job looked at? The one place where time passes: a tick every second, sooner on news."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from ncclwatch_server import settings
+from ncclwatch_server.counters import Counters
+from ncclwatch_server.examiner import Clock, Examiner, Judge
+from ncclwatch_server.incidents import IncidentBook, IncidentState
+from ncclwatch_server.jobs import Job, Jobs
+from ncclwatch_server.links import Link
+from ncclwatch_server.publisher import Keeper, Publisher
+
+log = logging.getLogger("ncclwatch.server")
+
+
+class Watch:
+    """Looks at all jobs, again and again. Everything but the judge runs in the event loop."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        book: IncidentBook,
+        keeper: Keeper,
+        clock: Clock = time.monotonic,
+        wall: Clock = time.time,
+    ) -> None:
+        self.jobs = Jobs()
+        self.book = book
+        self.counters = Counters()
+        self.agents = 0  # connected now
+        self.ready = False  # the first tick is over
+        self.on_tick: Callable[[], None] | None = None
+        self._clock = clock
+        self._wall = wall
+        self._started_at = clock()
+        self._publisher = Publisher(keeper, self.counters)
+        self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look_within(self, delay_s: float) -> None:
+        """Make sure that the jobs are looked at before this time is over."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._wake)
+
+    def lost(self, link: Link) -> None:
+        """Note that a connection broke."""
+        self.jobs.lose(link, self._clock())
+        self.look_within(settings.SOON_S)
+
+    async def run(self) -> None:
+        """Look at all jobs until cancelled."""
+        next_tick = self._clock()
+        while True:
+            now = self._clock()
+            if now >= next_tick:
+                self._tick(now)
+                # A tick that was missed is not made up for.
+                next_tick = max(next_tick + settings.TICK_S, now)
+            for job in self.jobs.all():
+                if not job.ended:
+                    await self._look_at(job)
+            self.counters.tick_s += self._clock() - now
+            self.ready = True
+            await self._sleep(next_tick)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._news.set()
+
+    async def _sleep(self, until: float) -> None:
+        for job in self.jobs.all():
+            until = min(until, _wake_at(job, self._clock()))
+        # Never spin: whatever wants attention can wait for a hundredth of a second.
+        delay_s = max(0.01, until - self._clock())
+        try:
+            await asyncio.wait_for(self._news.wait(), delay_s)
+        except asyncio.TimeoutError:
+            return
+        self._news.clear()
+
+    async def _look_at(self, job: Job) -> None:
+        now = self._clock()
+        for number in job.state.fold(now):
+            served = job.served.get(number)
+            if served is not None:
+                served.link.refuse(f"impossible ranks or too many groups in a digest of job {job.id}")
+        job.suspicion = job.state.suspicion(now)
+        if self._is_over(job, now):
+            if job.over_at is not None and self._has_last_words(job, now):
+                await self._examiner.finish(job)
+            return
+        job.over_at = None
+        if job.suspicion:
+            job.suspicious_at = now
+            await self._examiner.examine(job)
+        else:
+            self._examiner.rest(job, now)
+        self._examiner.gather(job, self._clock())
+
+    def _is_over(self, job: Job, now: float) -> bool:
+        """Whether nothing more will happen in a job; notes since when."""
+        if not (job.state.over or job in self.jobs.retiring or job.deserted(now)):
+            return False
+        if job.over_at is None:
+            job.over_at = now
+        return True
+
+    def _has_last_words(self, job: Job, now: float) -> bool:
+        """Whether it is known how all ranks ended, or no more is to be expected."""
+        waited_s = now - (job.over_at if job.over_at is not None else now)
+        if not job.state.seen.all():
+            return waited_s >= settings.FINAL_PARTIAL_S
+        complete = all(job.inspection.has_ending(rank) for rank in range(job.world_size))
+        return complete or waited_s >= settings.FINAL_S
+
+    def _tick(self, now: float) -> None:
+        """Do what needs doing once a second."""
+        self.counters.ticks += 1
+        self.jobs.prune(now)
+        if now - self._started_at > settings.ABANDONED_S:
+            self._close_orphans()
+        if self.on_tick is not None:
+            self.on_tick()
+
+    def _close_orphans(self) -> None:
+        """Close stored incidents of jobs that ended while no server ran."""
+        living = {job.key for job in self.jobs.all()}
+        for incident in self.book.all():
+            if incident.open and incident.key not in living:
+                for closed in self.book.close(incident.key, IncidentState.ENDED, self._wall()):
+                    self._publisher.closed(closed)
+
+
+def _wake_at(job: Job, now: float) -> float:
+    """Return when a job wants to be looked at, the next tick apart."""
+    if job.ended:
+        return float("inf")
+    if job.over_at is not None:
+        patience_s = settings.FINAL_S if job.state.seen.all() else settings.FINAL_PARTIAL_S
+        return job.over_at + patience_s
+    at = float("inf")
+    if job.suspicion:
+        at = job.known_since + settings.PARTIAL_S if job.is_partial(now) else job.inspection.wake_at()
+    if job.gathering is not None and not job.gathering.opened:
+        at = min(at, job.gathering.started_at + settings.STACKS_FIRST_S)
+    return at

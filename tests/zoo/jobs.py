@@ -1,0 +1,177 @@
+"""How does a program of the zoo run, and what does it leave behind?
+
+A job runs in a session of its own. Everything it starts inherits the name of its onset file in
+ZOO_ONSET; by that its processes are found again, also those that left the session.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+VERDICT = b"ncclwatch: CRITICAL"
+LEFTOVER_WAIT_S = 10.0
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a job ended, and when what was seen (``time.time()`` of this machine)."""
+
+    exit_code: int | None  # None: it had to be killed at its time limit
+    wall_s: float
+    onset_at: float | None
+    verdict_at: float | None
+    leftovers: tuple[str, ...]  # command lines of processes that outlived it
+
+    @property
+    def onset_to_verdict_s(self) -> float | None:
+        if self.onset_at is None or self.verdict_at is None:
+            return None
+        return self.verdict_at - self.onset_at
+
+
+class Job:
+    """One running job. Leaving the context ends everything that it started."""
+
+    def __init__(self, argv: tuple[str, ...], directory: Path, extra: Mapping[str, str]) -> None:
+        self.onset_file = directory / "onset"
+        self.verdict_at: float | None = None
+        self._started_at = time.time()
+        (directory / "tmp").mkdir(parents=True)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment(directory, extra),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._readers = (
+            self._copy(self._process.stdout, directory / "stdout"),
+            self._copy(self._process.stderr, directory / "stderr"),
+        )
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def onset_at(self) -> float | None:
+        try:
+            return float(self.onset_file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def processes(self) -> tuple[int, ...]:
+        """Return the pids of all that this job started and that still lives."""
+        return processes_with(f"ZOO_ONSET={self.onset_file}")
+
+    def wait(self, timeout_s: float) -> Ended:
+        """Wait for the end of the job and of all that it started."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        exit_code = self._process.poll()
+        wall_s = time.time() - self._started_at
+        if exit_code is None:
+            self.kill()
+        leftovers = self._leftovers()
+        self.kill()
+        for reader in self._readers:
+            reader.join(timeout=5.0)
+        return Ended(
+            exit_code=exit_code,
+            wall_s=wall_s,
+            onset_at=self.onset_at(),
+            verdict_at=self.verdict_at,
+            leftovers=leftovers,
+        )
+
+    def kill(self) -> None:
+        """Kill what this job started, and nothing else."""
+        deadline = time.monotonic() + 5.0
+        while (pids := self.processes()) and time.monotonic() < deadline:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_TICK_S)
+        self._process.wait()
+
+    def _leftovers(self) -> tuple[str, ...]:
+        deadline = time.monotonic() + LEFTOVER_WAIT_S
+        while (pids := self.processes()) and time.monotonic() < deadline:
+            time.sleep(_TICK_S)
+        return tuple(f"{pid} {_command_line(pid)}" for pid in pids)
+
+    def _copy(self, pipe: IO[bytes], target: Path) -> threading.Thread:
+        thread = threading.Thread(target=self._copy_lines, args=(pipe, target), daemon=True)
+        thread.start()
+        return thread
+
+    def _copy_lines(self, pipe: IO[bytes], target: Path) -> None:
+        with target.open("wb", buffering=0) as file:
+            for line in pipe:
+                if VERDICT in line and self.verdict_at is None:
+                    self.verdict_at = time.time()
+                file.write(line)
+
+    def _environment(self, directory: Path, extra: Mapping[str, str]) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        own = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(directory / "tmp"),
+            "ZOO_ONSET": str(self.onset_file),
+        }
+        return {**inherited, **own, **extra}
+
+
+def torchrun(program: Path, nproc: int) -> tuple[str, ...]:
+    """Return the command that starts a program the way its user would."""
+    return (_script("torchrun"), "--standalone", f"--nproc-per-node={nproc}", str(program))
+
+
+def watched(report: Path, on_hang: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that runs another one under ncclwatch."""
+    return (_script("ncclwatch"), "run", "--on-hang", on_hang, "--report", str(report), "--", *command)
+
+
+def processes_with(setting: str) -> tuple[int, ...]:
+    """Return the living processes in whose environment a setting stands."""
+    wanted = setting.encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        # A zombie has an empty environment; a process of another user cannot be one of ours.
+        with suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return tuple(sorted(found))
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "(gone)"
+
+
+def _script(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    if not beside.exists():
+        raise SystemExit(f"{beside} does not exist: install it for this interpreter ({sys.executable})")
+    return str(beside)

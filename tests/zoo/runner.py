@@ -1,0 +1,132 @@
+"""Run the zoo and print how many verdicts are right.
+
+python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--json FILE] [--keep DIR] [--plain]
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from . import plain, report
+from .jobs import Job, torchrun, watched
+from .scoring import CHECKS, Score, score
+from .truth import Expect, Truth, TruthError, load_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for on the command line."""
+
+    only: tuple[str, ...]
+    repeat: int
+    json: Path | None
+    keep: Path | None
+    plain: bool
+
+
+def run(truth: Truth, directory: Path) -> Score:
+    """Run one program under ncclwatch, once, and score the verdict."""
+    on_hang = "report" if truth.expect is Expect.HEALTHY else "abort"
+    path = directory / "report.json"
+    command = watched(path, on_hang, torchrun(truth.program, truth.nproc))
+    with Job(command, directory, {}) as job:
+        ended = job.wait(truth.timeout_s)
+    return score(truth, ended, report.read(path))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; 1 means that something is wrong."""
+    options = _parse(arguments)
+    try:
+        truths = load_all(options.only)
+    except TruthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return _confirm_all(truths, options) if options.plain else _score_all(truths, options)
+
+
+def _score_all(truths: Sequence[Truth], options: Options) -> int:
+    scores: list[Score] = []
+    with _workspace(options.keep) as workspace:
+        print(_row("program", [*CHECKS, "verdict after", "run"]))
+        for number in range(options.repeat):
+            for truth in truths:
+                scores.append(run(truth, workspace / f"{truth.id}-{number}"))
+                print(_score_row(scores[-1]), flush=True)
+                for fault in scores[-1].faults:
+                    print(f"    {fault}", flush=True)
+    print(summary(scores))
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(scores)))
+    return 0 if all(score.right for score in scores) else 1
+
+
+def _confirm_all(truths: Sequence[Truth], options: Options) -> int:
+    confirmations: list[plain.Confirmation] = []
+    with _workspace(options.keep) as workspace:
+        for number in range(options.repeat):
+            for truth in truths:
+                seen = plain.confirm(truth, workspace / f"{truth.id}-{number}")
+                confirmations.append(seen)
+                state = f"WRONG ({seen.wrong})" if seen.wrong else truth.expect.value
+                print(f"{seen.program:<28}{state}: {seen.seen}", flush=True)
+    wrong = sum(1 for seen in confirmations if seen.wrong)
+    print(f"{len(confirmations) - wrong} of {len(confirmations)} as their truth says")
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(confirmations)))
+    return 1 if wrong else 0
+
+
+def summary(scores: Sequence[Score]) -> str:
+    """Say in a few lines how good the verdicts were."""
+    lines = [f"{sum(score.right for score in scores)} right of {len(scores)}"]
+    times = [s.onset_to_verdict_s for s in scores if s.onset_to_verdict_s is not None]
+    if times:
+        lines.append(
+            f"onset to verdict: median {statistics.median(times):.1f} s, max {max(times):.1f} s ({len(times)} runs)"
+        )
+    return "\n".join(lines)
+
+
+def _score_row(score: Score) -> str:
+    asked = {check.name: check for check in score.checks}
+    marks = ["-" if name not in asked else "WRONG" if asked[name].wrong else "ok" for name in CHECKS]
+    after = f"{score.onset_to_verdict_s:.1f} s" if score.onset_to_verdict_s is not None else "-"
+    return _row(score.program, [*marks, after, f"{score.wall_s:.0f} s"])
+
+
+def _row(first: str, cells: Sequence[str]) -> str:
+    return f"{first:<28}" + "".join(f"{cell:<{max(10, len(cell) + 2)}}" for cell in cells).rstrip()
+
+
+@contextlib.contextmanager
+def _workspace(keep: Path | None) -> Iterator[Path]:
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix="run-", dir=keep)).resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True) as name:
+        yield Path(name).resolve()
+
+
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo.runner", description=__doc__)
+    parser.add_argument("--only", default="", help="ids or names of programs, with commas")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each program runs")
+    parser.add_argument("--json", type=Path, help="write all scores to this file")
+    parser.add_argument("--keep", type=Path, help="keep output and reports in this directory")
+    parser.add_argument("--plain", action="store_true", help="run without ncclwatch; check the programs")
+    given = parser.parse_args(arguments)
+    only = tuple(name.strip() for name in given.only.split(",") if name.strip())
+    return Options(only=only, repeat=given.repeat, json=given.json, keep=given.keep, plain=given.plain)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Is the verdict right? Compares what ncclwatch said and did with the truth about a program."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .jobs import Ended
+from .report import CallSite, Incident, Report, Unreadable
+from .truth import Expect, Line, Truth
+
+EXIT_ABORTED = 70  # what `ncclwatch run --on-hang abort` exits with
+CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "victims", "told", "clean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question about a verdict; ``wrong`` says what is not as it should be."""
+
+    name: str
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """All that was asked about one run of one program."""
+
+    program: str
+    checks: tuple[Check, ...]
+    onset_to_verdict_s: float | None
+    wall_s: float
+
+    @property
+    def right(self) -> bool:
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return tuple(f"{check.name}: {check.wrong}" for check in self.checks if check.wrong)
+
+
+def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
+    """Judge one run under ncclwatch."""
+    return Score(
+        program=truth.program.stem,
+        checks=(*_checks(truth, ended, report), _clean(ended)),
+        onset_to_verdict_s=ended.onset_to_verdict_s,
+        wall_s=ended.wall_s,
+    )
+
+
+def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator[Check]:
+    if isinstance(report, Unreadable):
+        yield Check(name="outcome", wrong=report.reason)
+        return
+    yield Check(name="outcome", wrong=_outcome(truth, ended, report))
+    if truth.expect is Expect.HEALTHY:
+        yield Check(name="told", wrong="a critical verdict was printed" if ended.verdict_at else "")
+        return
+    yield Check(name="told", wrong="" if ended.verdict_at else "no critical verdict on standard error")
+    if not report.critical:
+        return
+    # The first critical incident is the one that the user reads.
+    incident = report.critical[0]
+    yield Check(name="culprit", wrong=_culprit(truth, incident))
+    yield Check(name="cause", wrong=_cause(truth, incident))
+    yield Check(name="call site", wrong="; ".join(_call_sites(truth, incident)))
+    yield Check(name="fix", wrong=_fix(truth, incident))
+    yield Check(name="victims", wrong=_victims(truth, report))
+
+
+def _outcome(truth: Truth, ended: Ended, report: Report) -> str:
+    if ended.exit_code is None:
+        return f"still running after {ended.wall_s:.0f} s, killed"
+    if truth.expect is Expect.HEALTHY:
+        alarms = "; ".join(f"{i.cause}: {i.summary}" for i in report.critical)
+        if alarms:
+            return f"false alarm: {alarms}"
+        return f"exit code {ended.exit_code} of a healthy job" if ended.exit_code else ""
+    if not report.critical:
+        return f"no critical incident (exit code {ended.exit_code})"
+    if truth.expect is Expect.HANG and ended.exit_code != EXIT_ABORTED:
+        return f"exit code {ended.exit_code}, not {EXIT_ABORTED}"
+    return "" if ended.exit_code else "exit code 0 of a crashed job"
+
+
+def _culprit(truth: Truth, incident: Incident) -> str:
+    said = {culprit.rank for culprit in incident.culprits}
+    wanted = set(truth.culprits)
+    right = bool(said) and said <= wanted if truth.culprits_any else said == wanted
+    either = "one of " if truth.culprits_any else ""
+    return "" if right else f"{sorted(said)}, not {either}{sorted(wanted)}"
+
+
+def _cause(truth: Truth, incident: Incident) -> str:
+    return "" if incident.cause in truth.cause else f"{incident.cause}, not {' or '.join(truth.cause)}"
+
+
+def _call_sites(truth: Truth, incident: Incident) -> Iterator[str]:
+    for culprit in incident.culprits:
+        lines = truth.lines_of(culprit.rank) if culprit.rank in truth.culprits else ()
+        if lines and not any(_same(culprit.call_site, line) for line in lines):
+            said = culprit.call_site
+            where = f"{Path(said.file).name}:{said.line}" if said else "none"
+            yield f"rank {culprit.rank} at {where}, not {' or '.join(map(str, lines))}"
+
+
+def _same(said: CallSite | None, line: Line) -> bool:
+    # A report may show a path relative to the user's directory.
+    return said is not None and said.line == line.number and Path(said.file).name == line.file.name
+
+
+def _fix(truth: Truth, incident: Incident) -> str:
+    advice = incident.advice.lower()
+    if any(words in advice for words in truth.advice_any):
+        return ""
+    return f"none of {', '.join(map(repr, truth.advice_any))} in the advice {incident.advice!r}"
+
+
+def _victims(truth: Truth, report: Report) -> str:
+    accused = {culprit.rank for incident in report.critical for culprit in incident.culprits}
+    blamed = sorted(accused - set(truth.culprits))
+    return f"victims blamed: {blamed}" if blamed else ""
+
+
+def _clean(ended: Ended) -> Check:
+    return Check(name="clean", wrong=f"left behind: {'; '.join(ended.leftovers)}" if ended.leftovers else "")

@@ -1,0 +1,37 @@
+"""Does ncclwatch say the truth about real programs? Each program of the zoo runs once.
+
+The programs take minutes: ``pytest -m zoo``. To look at one, use ``python -m tests.zoo.runner``.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from . import plain
+from .runner import run
+from .truth import Truth, load_all
+
+TRUTHS = load_all()
+LIMIT_S = 60 + max(truth.timeout_s for truth in TRUTHS)
+
+each_program = pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.program.stem)
+
+
+@each_program
+def test_every_truth_was_confirmed_without_ncclwatch(truth: Truth) -> None:
+    assert truth.confirmed.endswith(".")
+
+
+@pytest.mark.zoo
+@pytest.mark.timeout(LIMIT_S)
+@each_program
+def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path) -> None:
+    score = run(truth, tmp_path / "job")
+    assert score.faults == ()
+
+
+@pytest.mark.zoo
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("truth", load_all(("z01", "f04")), ids=lambda truth: truth.program.stem)
+def test_the_fault_is_in_the_program_and_not_in_ncclwatch(truth: Truth, tmp_path: Path) -> None:
+    assert plain.confirm(truth, tmp_path / "job").wrong == ""
