@@ -18,7 +18,7 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
-from ncclwatch_agent.endings import is_abnormal
+from ncclwatch_agent.endings import describe, is_abnormal
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.log import log
@@ -185,7 +185,9 @@ class Agent:
             return
         for rank in ended:
             rank.reported = rank.ending
-            log.info("job %s: rank %d (pid %d) ended: %s", job.key.job, rank.rank, rank.header.pid, rank.ending)
+            if rank.ending is not None:
+                how = describe(rank.ending)
+                log.info("job %s: rank %d (pid %d) %s", job.key.job, rank.rank, rank.header.pid, how)
         task = asyncio.create_task(self._report(job, ended))
         pending = self._reports.setdefault(job.index, set())
         pending.add(task)

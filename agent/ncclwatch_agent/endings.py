@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
@@ -58,6 +59,21 @@ def merge(note: Ending | None, death: Death) -> Ending | None:
     if code < 0:
         return replace(said, kind="signalled", signal=-code, exit_code=None)
     return replace(said, kind="crashed" if code else "exited", exit_code=code, signal=None)
+
+
+def describe(ending: Ending) -> str:
+    """Return an ending as people say it: "killed by SIGKILL", "crashed with exit code 1: ValueError: ..."."""
+    if ending.kind == "signalled":
+        try:
+            said = f"killed by {signal.Signals(ending.signal or 0).name}"
+        except ValueError:
+            said = f"killed by signal {ending.signal}"
+    elif ending.kind == "vanished":
+        said = "vanished; nobody saw how"
+    else:
+        code = "" if ending.exit_code is None else f" with exit code {ending.exit_code}"
+        said = ending.kind + code
+    return f"{said}: {ending.exception}" if ending.exception else said
 
 
 def is_abnormal(ending: Ending) -> bool:

@@ -87,10 +87,12 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX])
     condition = loop = None
     handler = ""
+    early_exits: tuple[str, ...] = ()
     with contextlib.suppress(RecursionError):  # of an expression nested hundreds deep: a note without surroundings
         condition = file.around.condition(site.line)
         loop = file.around.loop(site.line)
         handler = file.around.handler(site.line)
+        early_exits = file.around.early_exits(site.line)
     return SourceNote(
         site=site,
         text=text[: config.TEXT_CHARS_MAX],
@@ -100,6 +102,7 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         loop=loop.head if loop else "",
         loop_lines=loop.lines if loop else (0, 0),
         loop_escapes=loop.escapes if loop else (),
+        early_exits=early_exits,
         handler=handler,
     )
 

@@ -11,6 +11,8 @@ CALLERS_DEPTH_MAX = 3  # calls followed outwards when the function itself has no
 ESCAPES_MAX = 8
 TEXT_MAX = 200
 
+_SAME_ON_ALL_RANKS = ("world_size", "is_initialized", "is_available", "WORLD_SIZE", "num_processes")
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -127,6 +129,20 @@ class Surroundings:
             return None
         calls = self._calls.get(function.name, [])
         return self.loop(calls[0].lineno, depth + 1) if len(calls) == 1 else None
+
+    def early_exits(self, line: int) -> tuple[str, ...]:
+        """Return the conditional returns above this line in its own function: by them a rank may never come here.
+
+        Tests of whether there is anything distributed at all have the same answer on all ranks, and are left out.
+        """
+        found = [
+            exit
+            for step in _within_function(path_to(self._tree, line))
+            for statement in step.block[: step.place]
+            for exit in _escapes(statement, "", in_loop=False)
+            if not any(word in exit for word in _SAME_ON_ALL_RANKS)
+        ]
+        return tuple(found[:ESCAPES_MAX])
 
     def handler(self, line: int) -> str:
         """Return the nearest `except` clause round this line, "" if there is none."""

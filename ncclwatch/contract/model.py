@@ -247,6 +247,7 @@ class SourceNote:
     loop: str = ""  # head of the nearest enclosing loop
     loop_lines: tuple[int, int] = (0, 0)
     loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
+    early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
     handler: str = ""  # nearest enclosing `except` clause
 
 

@@ -93,6 +93,20 @@ ADVICE: dict[Cause, str] = {
     ),
 }
 
+# Advice for what is known more closely than its cause.
+ADVICE_GIL = (
+    "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
+    "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."
+)
+ADVICE_EXCEPTION = (
+    "Fix the exception of this rank: its traceback is in this rank's own output. The errors of the other ranks are "
+    "only its echo."
+)
+ADVICE_KILLED = (
+    "Find out who sent the signal: after SIGKILL look in the kernel log for the OOM killer (dmesg) and in the "
+    "scheduler's log for a memory limit; after SIGSEGV or SIGABRT at this rank's last output and its core dump."
+)
+
 WAIT_WORDS: dict[WaitKind, str] = {
     WaitKind.STORE: "a wait on the rendezvous store",
     WaitKind.INIT: "init_process_group",

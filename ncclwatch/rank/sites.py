@@ -6,76 +6,13 @@ known framework, nor to the standard library, nor to ncclwatch.
 
 import os
 import sys
-import sysconfig
 from types import CodeType, FrameType
 
+from ncclwatch.contract.ownership import is_users
 from ncclwatch.rank.ringfile import RingFile
 
 SEPARATOR = "\x1f"  # between file, line and function in the ring's string table
 DEPTH_MAX = 80
-
-# Packages whose frames stand between the user and torch. A package that is not named here and
-# lies in site-packages counts as the user's own: companies install their trainers.
-FRAMEWORKS = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "torchdata",
-        "torchmetrics",
-        "torchft",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "accelerate",
-        "transformers",
-        "trl",
-        "peft",
-        "datasets",
-        "deepspeed",
-        "fairscale",
-        "colossalai",
-        "composer",
-        "streaming",
-        "megatron",
-        "transformer_engine",
-        "apex",
-        "ray",
-        "horovod",
-        "ignite",
-        "catalyst",
-        "fastai",
-        "mmengine",
-        "timm",
-        "einops",
-        "numpy",
-        "safetensors",
-        "pytest",
-        "_pytest",
-        "pluggy",
-        "ncclwatch",
-    ]
-)
-
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STDLIB = tuple(
-    {
-        os.path.realpath(path) + os.sep
-        for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-        if path
-    }
-)
-
-
-def is_users(filename: str) -> bool:
-    """Say whether code of this file is the user's own."""
-    if filename.startswith(("<frozen", _OWN)):
-        return False
-    for marker in ("/site-packages/", "/dist-packages/"):
-        at = filename.rfind(marker)
-        if at >= 0:
-            return filename[at + len(marker) :].split("/", 1)[0].removesuffix(".py") not in FRAMEWORKS
-    return not os.path.realpath(filename).startswith(_STDLIB)
 
 
 class Sites:

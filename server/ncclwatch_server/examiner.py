@@ -126,8 +126,11 @@ class Examiner:
         except Exception:
             # One job that the judge cannot digest must not leave all others unwatched.
             self._counters.judge_failures += 1
-            log.exception("the judge failed on job %s; it is judged again with the next news", job.id)
+            if not job.judge_failing:  # told once, not every second of a long hang
+                log.exception("the judge failed on job %s; it is judged again with the next news", job.id)
+            job.judge_failing = True
             return None
+        job.judge_failing = False
         self._counters.judgements += 1
         self._counters.judge_s += time.perf_counter() - began
         return verdicts

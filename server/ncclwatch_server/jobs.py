@@ -48,6 +48,7 @@ class Job:
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     waiting: tuple[Verdict, ...] = ()  # of severity info: shown, never an incident
     suspicious_at: float = float("-inf")  # when it was so last
+    judge_failing: bool = False
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
 
@@ -108,9 +109,7 @@ class Jobs:
         elif job is None or _replaces(said, link, job):
             job = self._begin(said, job, now)
         if said.world_size != job.world_size:
-            raise WireError(
-                f"job {said.job} was announced with {job.world_size} ranks and now with {said.world_size}"
-            )
+            raise WireError(f"job {said.job} was announced with {job.world_size} ranks and now with {said.world_size}")
         if any(rank >= job.world_size for rank in said.ranks):
             raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
         job.agents.add(link.agent)
@@ -192,10 +191,10 @@ class Jobs:
 def _check(said: wire.Announce) -> None:
     if not 1 <= said.world_size <= settings.RANKS_MAX:
         raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {settings.RANKS_MAX} can be watched")
-    if not said.job or len(said.job) > 200 or len(said.instance) > 1000:
-        raise WireError("a job was announced without a name, or with one that is too long")
-    if any(rank < 0 for rank in said.ranks) or said.attempt < 0:
-        raise WireError(f"job {said.job} was announced with a negative rank or attempt")
+    if not said.job.isprintable() or not 1 <= len(said.job) <= 200 or len(said.instance) > 1000:
+        raise WireError("a job was announced without a name, or with one that is too long or not printable")
+    if any(rank < 0 for rank in said.ranks) or not 0 <= said.attempt < 2**31:
+        raise WireError(f"job {said.job} was announced with an impossible rank or attempt")
 
 
 def _replaces(said: wire.Announce, link: Link, job: Job) -> bool:

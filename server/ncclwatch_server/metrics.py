@@ -89,9 +89,7 @@ class _Snapshot(Collector):
         for state, count in self._figures.jobs:
             jobs.add_metric([state], count)
         yield jobs
-        standing = GaugeMetricFamily(
-            "ncclwatch_open_incidents", "Open incidents", labels=["job", "severity", "cause"]
-        )
+        standing = GaugeMetricFamily("ncclwatch_open_incidents", "Open incidents", labels=["job", "severity", "cause"])
         for job, severity, cause, count in self._figures.open_incidents:
             standing.add_metric([job, severity, cause], count)
         yield standing

@@ -39,9 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host} ({error}); name an address of this machine with --host"
-        ) from error
+        raise ConfigError(f"cannot listen on {host} ({error}); name an address of this machine with --host") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)

@@ -217,10 +217,7 @@ class JobState:
         for number, slot in sorted(self._slots.items()):
             news = slot.fresh or (bytes(self._rank_bytes[slot.rank_at]), bytes(self._group_bytes[slot.group_at]))
             ranks, groups = _rows(news[0], RANK_DTYPE), _rows(news[1], GROUP_DTYPE)
-            if (
-                not self._plausible(ranks, groups)
-                or len(group_bytes) // GROUP_DTYPE.itemsize > settings.GROUP_ROWS_MAX
-            ):
+            if not self._plausible(ranks, groups) or len(group_bytes) // GROUP_DTYPE.itemsize > settings.GROUP_ROWS_MAX:
                 rejected.append(number)
                 news, ranks = (b"", b""), ranks[:0]
             if slot.fresh:

@@ -30,6 +30,7 @@ class Ended:
     onset_at: float | None
     verdict_at: float | None
     leftovers: tuple[str, ...]  # command lines of processes that outlived it
+    last_words: str  # the last line on standard error
 
     @property
     def onset_to_verdict_s(self) -> float | None:
@@ -42,6 +43,7 @@ class Job:
     """One running job. Leaving the context ends everything that it started."""
 
     def __init__(self, argv: tuple[str, ...], directory: Path, extra: Mapping[str, str]) -> None:
+        self._directory = directory
         self.onset_file = directory / "onset"
         self.verdict_at: float | None = None
         self._started_at = time.time()
@@ -98,6 +100,7 @@ class Job:
             onset_at=self.onset_at(),
             verdict_at=self.verdict_at,
             leftovers=leftovers,
+            last_words=self._last_words(),
         )
 
     def kill(self) -> None:
@@ -109,6 +112,10 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_TICK_S)
         self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = (self._directory / "stderr").read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def _leftovers(self) -> tuple[str, ...]:
         deadline = time.monotonic() + LEFTOVER_WAIT_S

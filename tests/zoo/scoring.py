@@ -50,7 +50,7 @@ def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
 
 def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator[Check]:
     if isinstance(report, Unreadable):
-        yield Check(name="outcome", wrong=report.reason)
+        yield Check(name="outcome", wrong=f"{report.reason} (it ended with {ended.last_words!r})")
         return
     yield Check(name="outcome", wrong=_outcome(truth, ended, report))
     if truth.expect is Expect.HEALTHY:
@@ -97,6 +97,8 @@ def _cause(truth: Truth, incident: Incident) -> str:
 
 def _call_sites(truth: Truth, incident: Incident) -> Iterator[str]:
     for culprit in incident.culprits:
+        if culprit.rank not in truth.culprits:
+            yield f"rank {culprit.rank} is no culprit"
         lines = truth.lines_of(culprit.rank) if culprit.rank in truth.culprits else ()
         if lines and not any(_same(culprit.call_site, line) for line in lines):
             said = culprit.call_site

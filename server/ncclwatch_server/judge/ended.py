@@ -17,7 +17,7 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
+from ncclwatch.contract.text import ADVICE, ADVICE_EXCEPTION, ADVICE_KILLED, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -47,6 +47,7 @@ _LOST_PEER = (
     "failed to recv, got 0 bytes",
     "application timeout caused pair closure",
 )
+KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -62,23 +63,29 @@ def endings(case: Case) -> tuple[Verdict, ...]:
         if mismatch is not None:
             return (judge_mismatch(case, mismatch),)
         return (_crash(case, _first(case, abnormal)),)
-    waited_for = [rank for rank in suspects if _is_waited_for(case, rank)]
+    # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
+    lost = any(_lost_peer(ending) for ending in gone.values())
+    waited_for = [rank for rank in suspects if lost or _is_waited_for(case, rank)]
     return (_exit(case, tuple(waited_for)),) if waited_for else ()
 
 
 def _own_endings(gone: dict[int, Ending]) -> list[int]:
     """Return the ranks that did not end because of another one."""
     own = [rank for rank, ending in gone.items() if not is_victim(ending)]
-    stopped_s = max((e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP), default=-1.0)
-    # SIGKILL after somebody was told to stop is the launcher's second word, not a failure.
-    return [rank for rank in own if not (gone[rank].signal == signal.SIGKILL and 0 <= gone[rank].age_s <= stopped_s)]
+    told = [e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP and not e.exception]
+    killed_before_s = max(told, default=0.0) - KILL_AFTER_S
+    # SIGKILL long after somebody was told to stop is the launcher's second word, not a failure.
+    return [rank for rank in own if not (gone[rank].signal == signal.SIGKILL and gone[rank].age_s <= killed_before_s)]
 
 
 def is_victim(ending: Ending) -> bool:
     """Say whether a rank ended because a peer was lost or it was told to stop."""
     told = ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
-    lost = any(words in ending.exception.lower() for words in _LOST_PEER)
-    return told or lost
+    return told or _lost_peer(ending)
+
+
+def _lost_peer(ending: Ending) -> bool:
+    return any(words in ending.exception.lower() for words in _LOST_PEER)
 
 
 def _is_clean(ending: Ending) -> bool:
@@ -132,7 +139,7 @@ def _crash(case: Case, rank: int) -> Verdict:
         severity=Severity.CRITICAL,
         summary=f"rank {rank} on {view.host} {ending_words(ending)}{where}.",
         explanation=_crash_explanation(case, rank, victims),
-        advice=ADVICE[Cause.RANK_CRASHED],
+        advice=_crash_advice(ending),
         culprits=(culprit(view, site, ending_words(ending)),),
         victims=victims,
         group="",
@@ -142,6 +149,12 @@ def _crash(case: Case, rank: int) -> Verdict:
     )
 
 
+def _crash_advice(ending: Ending) -> str:
+    if ending.exception:
+        return ADVICE_EXCEPTION
+    return ADVICE_KILLED if ending.signal is not None else ADVICE[Cause.RANK_CRASHED]
+
+
 def _crash_explanation(case: Case, rank: int, victims: tuple[int, ...]) -> str:
     errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
     after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
@@ -149,7 +162,7 @@ def _crash_explanation(case: Case, rank: int, victims: tuple[int, ...]) -> str:
 
 
 def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
-    victims = tuple(r for r in victims_of(case.graph, ranks) if r not in ranks)
+    victims = _others(case, ranks)
     blocks = [block for rank in victims for block in case.found[rank].blocks]
     view = case.views[ranks[0]]
     site = (view.ending.site if view.ending else None) or _last_site(view)
@@ -160,7 +173,7 @@ def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
         severity=Severity.CRITICAL,
         summary=(
             f"{ranks_words(ranks)} {verb} left training with exit code 0 (last operation{at(site)}), while "
-            f"{waiting_words(case.views, blocks)}."
+            f"{waiting_words(case.views, blocks) or f'{ranks_words(victims)} still trained'}."
         ),
         explanation=(
             f"A collective completes only when all members make the call; {ranks_words(ranks)} "
@@ -172,7 +185,7 @@ def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
         group=blocks[0].operation.group if blocks else "",
         seq=blocks[0].operation.seq if blocks else 0,
         op=blocks[0].wait.op.value if blocks else "",
-        onset_s=onset_s(blocks),
+        onset_s=onset_s(blocks) or max(_ending_age_s(case.views[rank]) for rank in ranks),
         explained=explained(case, victims),
         evidence=_evidence(case, ranks),
     )

@@ -19,7 +19,8 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitKind,
 )
-from ncclwatch.contract.text import ADVICE, WAIT_WORDS, ranks_words, seconds_words
+from ncclwatch.contract.ownership import is_users
+from ncclwatch.contract.text import ADVICE, ADVICE_GIL, WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -56,6 +57,7 @@ class Stillness:
     what: str
     patience_s: float
     still_s: float
+    advice: str = ""  # where more is known than the cause
 
 
 def outsiders(case: Case) -> tuple[Verdict, ...]:
@@ -99,7 +101,11 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
         busy = process.cpu_still_s == 0
         patience = GIL_BUSY_S if busy else GIL_STILL_S
         return Stillness(
-            cause=_cause_by_place(kind), what=_pulse_words(view, kind), patience_s=patience, still_s=view.pulse_age_s
+            cause=_cause_by_place(kind),
+            what=_pulse_words(view, kind),
+            patience_s=patience,
+            still_s=view.pulse_age_s,
+            advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
         )
     still_s = min(process.cpu_still_s, process.cpu_still_s if process.io_unknown else process.io_still_s)
     if thread is not None and thread.same_s > 0:
@@ -175,14 +181,23 @@ def _still_words(view: RankView, thread: ThreadView, kind: WaitKind | None) -> s
     return "it is outside every collective and shows no sign of work"
 
 
-def _place(view: RankView) -> CallSite | None:
-    """Return the user's line a rank stands at."""
+def _place(case: Case, view: RankView) -> CallSite | None:
+    """Return the user's line a rank stands at, by who saw it last: py-spy, the pulse, the wait, the last operation."""
     thread = main_thread(view)
-    if thread is None:
-        return None
-    if view.pulse_age_s >= PULSE_LOST_S:  # the pulse cannot look; the wait and py-spy can
-        return (thread.wait.site if thread.wait else None) or thread.doing or _last_site(view)
-    return thread.doing or (thread.wait.site if thread.wait else None) or _last_site(view)
+    waits_at = thread.wait.site if thread is not None and thread.wait is not None else None
+    if view.pulse_age_s >= PULSE_LOST_S:  # the pulse cannot look; only py-spy can
+        return _place_in_stacks(case, view) or waits_at or _last_site(view)
+    return (thread.doing if thread is not None else None) or waits_at or _last_site(view)
+
+
+def _place_in_stacks(case: Case, view: RankView) -> CallSite | None:
+    dump = case.snapshot.stacks.get(view.rank)
+    for name, frames in dump.threads if dump is not None else ():
+        if name == "MainThread":
+            for frame in frames:
+                if is_users(frame.file):
+                    return CallSite(file=frame.file, line=frame.line, function=frame.function)
+    return None
 
 
 def _last_site(view: RankView) -> CallSite | None:
@@ -193,7 +208,7 @@ def _stalled(case: Case, ranks: list[int], why: Stillness) -> Verdict:
     victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
     blocks = [block for rank in victims for block in case.found[rank].blocks]
     view = case.views[ranks[0]]
-    site = _place(view)
+    site = _place(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
     return Verdict(
         cause=why.cause,
@@ -203,9 +218,10 @@ def _stalled(case: Case, ranks: list[int], why: Stillness) -> Verdict:
             f"{ranks_words(ranks)}{hosts} {_stalled_words(why, site, len(ranks))}; {waiting_words(case.views, blocks)}."
         ),
         explanation=_stalled_explanation(case, view, why, victims),
-        advice=ADVICE[why.cause].replace("<pid>", str(view.pid)),
+        advice=(why.advice or ADVICE[why.cause]).replace("<pid>", str(view.pid)),
         culprits=tuple(
-            culprit(case.views[rank], _place(case.views[rank]), _words_of(case, case.views[rank])) for rank in ranks
+            culprit(case.views[rank], _place(case, case.views[rank]), _words_of(case, case.views[rank]))
+            for rank in ranks
         ),
         victims=victims,
         group=blocks[0].operation.group if blocks else "",
@@ -253,7 +269,7 @@ def _late(case: Case, ranks: list[int]) -> Verdict:
     view = case.views[ranks[0]]
     limit = view.timeout_s * LATE_OF_TIMEOUT
     overdue = waited_s > max(LATE_WARNING_S_MIN, 3 * case.snapshot.longest_wait_s) or 0 < limit < waited_s
-    site = _place(view)
+    site = _place(case, view)
     phase = f" in phase {view.phase}" if view.phase else ""
     return Verdict(
         cause=Cause.STRAGGLER,
@@ -270,7 +286,7 @@ def _late(case: Case, ranks: list[int]) -> Verdict:
         ),
         advice=ADVICE[Cause.STRAGGLER],
         culprits=tuple(
-            culprit(case.views[rank], _place(case.views[rank]), _late_words(case, [rank])) for rank in ranks
+            culprit(case.views[rank], _place(case, case.views[rank]), _late_words(case, [rank])) for rank in ranks
         ),
         victims=victims,
         group=blocks[0].operation.group if blocks else "",
@@ -311,5 +327,5 @@ def _evidence(case: Case, ranks: Iterable[int], blocks: list[Block]) -> tuple[Ev
                     fact=f"innermost frame {thread.leaf}, the same for {seconds_words(thread.same_s)}",
                 )
             )
-        facts += source_evidence(view, _place(view))
+        facts += source_evidence(view, _place(case, view))
     return tuple(facts + [block_evidence(block) for block in blocks[:16]])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
 from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
-from ncclwatch_server.judge.source import ends_by_itself, loop_left, rank_condition
+from ncclwatch_server.judge.source import loop_left, rank_condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +137,8 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
         return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition, condition_on_others=True)
     left = loop_left(theirs, other.site, mine, culprit.site) or loop_left(mine, culprit.site, theirs, other.site)
     if left is not None:
-        cause = Cause.UNEVEN_BATCHES if ends_by_itself(left) else Cause.DIVERGENT_CONTROL_FLOW
-        return _Why(cause=cause, loop=left.loop, escapes=left.loop_escapes)
+        cause = Cause.UNEVEN_BATCHES if left.ends_by_itself else Cause.DIVERGENT_CONTROL_FLOW
+        return _Why(cause=cause, loop=left.head, escapes=left.ways_out)
     return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
 
 

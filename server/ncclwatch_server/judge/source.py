@@ -4,6 +4,8 @@ The agent reads the source on the node that has it; here its notes are compared.
 not proof: it chooses the name of the cause, never whether there is a hang.
 """
 
+from dataclasses import dataclass
+
 from ncclwatch.contract.model import CallSite, RankView, SourceNote
 
 FRAMES_MAX = 8
@@ -40,20 +42,34 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
     return any(stem in call.replace("_", "").lower() for call in note.other_branch_ops)
 
 
-def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> SourceNote | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftLoop:
+    """A loop that one side has left. `ways_out` are tests by which a rank leaves it, or skips work in it, on its own."""
+
+    head: str
+    ways_out: tuple[str, ...]
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it runs through a sequence to its end, and every iteration does the same."""
+        return self.head.startswith(("for ", "async for ")) and not self.ways_out
+
+
+def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> LeftLoop | None:
     """Return the outermost loop that holds `site` on `view` and that the other rank is not in any more."""
     others = frames_of(other, other_site)
     found = None
+    inner: list[str] = []  # conditional returns of the functions between the loop and the site
     for frame in frames_of(view, site):
         note = note_at(view, frame)
-        if note is None or not note.loop:
+        if note is None:
             continue
         first, last = note.loop_lines
-        if not any(each.file == frame.file and first <= each.line <= last for each in others):
-            found = note
+        in_its_own_function = first <= frame.line <= last
+        if not in_its_own_function:
+            inner += note.early_exits
+        if note.loop and not any(each.file == frame.file and first <= each.line <= last for each in others):
+            found = LeftLoop(head=note.loop, ways_out=(*note.loop_escapes, *inner))
+        if in_its_own_function:
+            inner += note.early_exits
     return found
-
-
-def ends_by_itself(note: SourceNote) -> bool:
-    """Say whether a loop runs through a sequence to its end, with no conditional way out of it or past its body."""
-    return note.loop.startswith(("for ", "async for ")) and not note.loop_escapes

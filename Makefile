@@ -1,0 +1,54 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both make their own virtual environment.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SHELL  := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+.PHONY: help demo lint types imports unit integration zoo wheel test bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	# This exact torch: a bare "torch" brings gigabytes of CUDA libraries that the tests do not need.
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[server,test,lint]'
+	touch $@
+
+demo: $(BIN)/.installed ## hang a real 4-rank job and read the verdict
+	@$(BIN)/python -m tests.zoo.demo
+
+lint: $(BIN)/.installed ## formatter and linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(BIN)/.installed ## mypy --strict
+	$(BIN)/mypy
+
+imports: $(BIN)/.installed ## import contracts: rank, agent and server never import each other
+	$(BIN)/lint-imports
+
+unit: $(BIN)/.installed ## unit, property and scenario tests
+	$(BIN)/pytest tests/unit tests/properties tests/scenarios
+
+integration: $(BIN)/.installed ## tests on real processes
+	$(BIN)/pytest tests/integration
+
+zoo: $(BIN)/.installed ## each program of the zoo once: real hangs, scored
+	$(BIN)/pytest tests/zoo
+
+wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
+	$(BIN)/python -m tests.wheel.check
+
+test: lint types imports unit integration zoo wheel ## everything, cheapest first
+	@echo "all green"
+
+bench: $(BIN)/.installed ## onset-to-verdict times of the zoo, as in the README
+	$(BIN)/python -m tests.bench.onset
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

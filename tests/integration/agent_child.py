@@ -1,0 +1,56 @@
+"""A process that writes a ring like a rank, without torch, and does what it is told on its standard input.
+
+python -m tests.integration.agent_child RUNTIME_DIR RANK WORLD_SIZE IDENTITY_JSON
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+from ncclwatch.contract.model import Op, WaitKind
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ringfile import RingFile
+
+
+def main() -> None:
+    """Write a ring, say "ready", obey."""
+    directory, rank, world_size, identity = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+    ring = RingFile(
+        f"{directory}/{identity['job']}/{rank}-{os.getpid()}.ring",
+        rank=rank, local_rank=rank, world=(world_size, int(identity.pop("local_world", world_size))), attempt=0,
+    )  # fmt: skip
+    ring.set_word(Word.IDENTITY, ring.string(json.dumps(identity)))
+    recorder = Recorder(ring)
+    group = recorder.add_group("0", "default_pg", list(range(world_size)), 0)
+    site = ring.string(f"{__file__}\x1f{main.__code__.co_firstlineno}\x1fmain")
+    issued = recorder.issue(group, tuple(Op).index(Op.ALL_REDUCE), 4, (-1, 1, 1), site)
+    recorder.track(issued, None)
+    recorder.enter(WaitKind.STORE, site)
+    threading.Thread(target=_pulse, args=(ring,), daemon=True).start()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        command, _, argument = line.strip().partition(" ")
+        if command == "exit":
+            sys.stdout.flush()
+            os._exit(int(argument))
+        elif command == "note":
+            ring.set_word(Word.ENDED, ring.string(argument))
+        elif command == "truncate":
+            os.truncate(ring.path, 100)
+            os._exit(0)
+        elif command == "detach":
+            ring.set_word(Word.DETACHED, 1)
+        print("done", flush=True)
+
+
+def _pulse(ring: RingFile) -> None:
+    while True:
+        ring.set_word(Word.PULSE_NS, time.monotonic_ns())
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

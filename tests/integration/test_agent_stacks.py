@@ -1,0 +1,109 @@
+"""Stacks of real processes through py-spy, and every way in which there are none."""
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclwatch_agent.stacks import DUMP_BYTES_MAX, StackDesk
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = """
+import sys
+def inner():
+    print('ready', flush=True)
+    sys.stdin.readline()
+def outer():
+    inner()
+outer()
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program that sits in inner(), called by outer()."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def fake(tmp_path: Path, body: str) -> str:
+    """Return the path of a program that stands in for py-spy."""
+    path = tmp_path / "py-spy"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_stack_of_a_process_is_read_also_while_it_is_stopped(
+    target: "subprocess.Popen[str]", stopped: bool
+) -> None:
+    if stopped:
+        os.kill(target.pid, signal.SIGSTOP)
+        os.waitpid(target.pid, os.WUNTRACED)
+    found = asyncio.run(StackDesk().dump(3, target.pid))
+    assert found.failure == ""
+    ((name, frames),) = found.threads
+    assert (found.rank, name) == (3, "MainThread")
+    assert [frame.function for frame in frames] == ["inner", "outer", "<module>"]
+    assert frames[0].file.endswith("program.py") and frames[0].line == 5
+
+
+def test_without_py_spy_it_says_how_to_get_it() -> None:
+    assert "-m pip install py-spy" in asyncio.run(StackDesk(py_spy="").dump(0, 1)).failure
+
+
+def test_a_refusal_says_what_would_allow_it(tmp_path: Path) -> None:
+    program = fake(tmp_path, "sys.exit('Error: Permission Denied: Try running again with elevated permissions')")
+    failure = asyncio.run(StackDesk(program).dump(0, 4711)).failure
+    assert "refused to let py-spy read pid 4711" in failure
+    assert "to allow it, " in failure
+
+
+def test_a_process_that_is_gone_is_a_failure_and_no_crash() -> None:
+    failure = asyncio.run(StackDesk().dump(0, 2**22 - 1)).failure
+    assert "py-spy could not read pid 4194303" in failure
+
+
+def test_a_py_spy_that_hangs_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    program = fake(tmp_path, f"open({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    began = time.monotonic()
+    failure = asyncio.run(StackDesk(program, deadline_s=1.0).dump(0, 1)).failure
+    assert "did not answer" in failure
+    assert time.monotonic() - began < 10
+    assert not Path(f"/proc/{mark.read_text()}").exists()
+
+
+def test_more_stacks_than_a_message_can_hold_are_refused(tmp_path: Path) -> None:
+    program = fake(tmp_path, f"sys.stdout.write('x' * {DUMP_BYTES_MAX * 2})\ntime.sleep(600)")
+    assert "larger than" in asyncio.run(StackDesk(program).dump(0, 1)).failure
+
+
+def test_one_process_is_looked_at_at_a_time(tmp_path: Path) -> None:
+    body = """
+mark = os.path.dirname(sys.argv[0]) + '/running'
+os.mkdir(mark)  # fails if another one runs
+print('[]')
+os.rmdir(mark)
+"""
+    desk = StackDesk(fake(tmp_path, body))
+
+    async def dump_three() -> list[str]:
+        return [dump.failure for dump in await asyncio.gather(*(desk.dump(rank, 1) for rank in range(3)))]
+
+    assert asyncio.run(dump_three()) == ["", "", ""]

@@ -1,0 +1,232 @@
+"""Real jobs that hang, watched by the real agent and the real server, in the ways a user meets them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.launch import PROGRAMS, environment, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+DEADLINE_S = 60.0
+
+
+def until(found: Callable[[], object]) -> object:
+    """Poll until something true comes back, and return it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"not within {DEADLINE_S} s: {found}")
+
+
+def incidents(url: str) -> list[dict]:
+    """Return a server's incidents; none while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/incidents", timeout=2) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, OSError):
+        return []
+
+
+def mine(runtime: Path) -> list[psutil.Process]:
+    """Return the processes that carry this test's runtime directory in their environment or arguments."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            marks = [*process.environ().values(), *process.cmdline()]
+            if any(str(runtime) in mark for mark in marks) and process.pid != os.getpid():
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Path]:
+    """Give a runtime directory, and kill whatever still carries it afterwards."""
+    place = tmp_path / "runtime"
+    yield place
+    for process in mine(place):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def agent_environment(runtime: Path, **more: str) -> dict[str, str]:
+    environ = environment(runtime, **more)
+    del environ["NCCLWATCH_AGENT"]
+    return environ
+
+
+def torchrun(runtime: Path, program: str, count: int, **more: str) -> subprocess.Popen[str]:
+    """Start a real torchrun job with an agent; its output comes through pipes."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return subprocess.Popen(
+        [sys.executable, *command, str(PROGRAMS / program)],
+        env=agent_environment(runtime, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def server(port: int, store: Path) -> subprocess.Popen[str]:
+    """Start a real server and wait until it listens."""
+    read, write = os.pipe()
+    command = ["--port", str(port), "--store", str(store), "--ready-fd", str(write)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ncclwatch_server", *command],
+        pass_fds=(write,),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    os.close(write)
+    with os.fdopen(read) as ready:
+        assert ready.readline().strip() == str(port)
+    return process
+
+
+def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runtime: Path):
+    job = torchrun(runtime, "hang.py", 2)
+    assert job.stderr is not None and job.stdout is not None
+    try:
+        lines: list[str] = []
+        while not any(line.startswith("  incident") for line in lines):
+            line = job.stderr.readline()
+            assert line, "the job ended without a verdict"
+            lines.append(line)
+        until(lambda: [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())])
+        job.send_signal(signal.SIGKILL)
+        for rank in [p for p in mine(runtime) if "hang.py" in " ".join(p.cmdline())]:
+            rank.kill()
+        rest = job.communicate(timeout=DEADLINE_S)[1]
+    finally:
+        job.kill()
+    text = "".join(lines)
+    assert text.count("ncclwatch: CRITICAL") == 1
+    assert "rank 1 is in barrier at hang.py:17" in " ".join(text.split())
+    assert "ncclwatch: CRITICAL" not in rest, "told twice"
+    until(lambda: not mine(runtime))
+    left = [path for path in runtime.rglob("*") if path.suffix == ".ring"]
+    assert left == []
+
+
+def test_a_server_restarted_in_mid_hang_knows_the_same_incident(runtime: Path, tmp_path: Path):
+    port = free_port()
+    url, store = f"http://127.0.0.1:{port}", tmp_path / "incidents.db"
+    first = server(port, store)
+    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=url)
+    try:
+        (before,) = until(lambda: incidents(url))
+        first.kill()
+        first.wait()
+        second = server(port, store)
+        try:
+            until(lambda: _agents(url) == 1)
+            (after,) = until(lambda: [i for i in incidents(url) if i["state"] == "open"])
+            # One more round of judging: a second incident would be here by then.
+            ticks = _judgements(url)
+            until(lambda: _judgements(url) >= ticks + 5)
+            assert [incident["id"] for incident in incidents(url)] == [before["id"]]
+            assert after["id"] == before["id"]
+        finally:
+            second.terminate()
+            second.wait()
+    finally:
+        first.kill()
+        _end(job, runtime)
+
+
+def _metric(url: str, name: str) -> float:
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:
+            lines = answer.read().decode().splitlines()
+    except (urllib.error.URLError, OSError):
+        return 0.0
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def _agents(url: str) -> float:
+    return _metric(url, "ncclwatch_agents_connected")
+
+
+def _judgements(url: str) -> float:
+    return _metric(url, "ncclwatch_judgements_total")
+
+
+def _end(job: subprocess.Popen[str], runtime: Path) -> None:
+    job.kill()
+    for process in mine(runtime):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    job.communicate(timeout=DEADLINE_S)
+
+
+def test_an_agent_that_was_killed_is_started_again_by_the_ranks(runtime: Path, tmp_path: Path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    head = server(port, tmp_path / "incidents.db")
+    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=url)
+    try:
+        (before,) = until(lambda: incidents(url))
+        (agent,) = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
+        agent.kill()
+        until(lambda: _agents(url) == 0)
+        until(lambda: _agents(url) == 1)
+        ticks = _judgements(url)
+        until(lambda: _judgements(url) >= ticks + 3)
+        (after,) = incidents(url)
+        assert (after["id"], after["state"]) == (before["id"], "open")
+        agents = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
+        assert len(agents) == 1
+    finally:
+        head.terminate()
+        head.wait()
+        _end(job, runtime)
+
+
+def test_without_any_server_training_is_not_disturbed(runtime: Path):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    job = torchrun(runtime, "plain.py", 2, NCCLWATCH_SERVER=nobody)
+    out, err = job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == 0, err
+    assert len(set(out.splitlines())) == 1
+    assert out.startswith("done ")
+    until(lambda: not mine(runtime))
+
+
+def test_the_terminal_is_told_where_a_verdict_would_have_to_come_from(runtime: Path):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=nobody)
+    assert job.stderr is not None
+    try:
+        line = job.stderr.readline()
+        while "ncclwatch" not in line:
+            assert line, "the job ended and nobody told that it was not watched"
+            line = job.stderr.readline()
+        assert nobody in line
+        assert "NCCLWATCH_SERVER" in line
+    finally:
+        _end(job, runtime)
+
+
+def test_many_ranks_that_start_at_once_start_one_agent(runtime: Path):
+    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=f"http://127.0.0.1:{free_port()}")
+    try:
+        until(lambda: len(list(runtime.rglob("*.ring"))) == 2)
+        until(lambda: list(runtime.rglob("agent.json")))
+        agents = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
+        assert len(agents) == 1
+    finally:
+        _end(job, runtime)

@@ -1,0 +1,122 @@
+"""What the server answers over HTTP, and that OpenAPI says the same."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ncclwatch.contract.model import Ending
+from tests.integration.fake_agent import FakeAgent, until
+from tests.integration.server_process import ServerProcess
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that watches a hung job, a healthy one and one that has ended."""
+    directory = tmp_path_factory.mktemp("api")
+    with (
+        ServerProcess(directory) as process,
+        FakeAgent(process.url, job="hung") as hung,
+        FakeAgent(process.url, job="healthy", ranks=(0,), world_size=1),
+        FakeAgent(process.url, job="over", ranks=(0,), world_size=1) as over,
+    ):
+        hung.hang(1)
+        over.end(0, Ending(kind="exited", exit_code=0))
+        over.gone()
+        until(lambda: process.incidents() and process.job("over").get("state") == "ended")
+        yield process
+
+
+def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
+    document = server.get("/openapi.json").json()
+    incident = server.incidents()[0]["id"]
+    checked = 0
+    for template in document["paths"]:
+        path = template.replace("{job}", "hung").replace("{incident}", incident)
+        answer = server.get(path)
+        (content,) = document["paths"][template]["get"]["responses"]["200"]["content"].items()
+        assert answer.status_code == 200, template
+        assert answer.headers["content-type"].split(";")[0] == content[0], template
+        if content[0] == "application/json":
+            assert_fits(answer.json(), content[1]["schema"], document)
+            checked += 1
+    assert checked == 7
+
+
+def assert_fits(value: object, schema: dict, document: dict) -> None:
+    """Check a value against a schema: all properties that are promised, and no others."""
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if option != {"type": "null"}]
+        if value is not None:
+            assert_fits(value, options[0], document)
+        return
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    assert isinstance(value, kinds[schema["type"]]), (value, schema)
+    if isinstance(value, dict):
+        assert set(value) == set(schema["properties"])
+        for name, part in value.items():
+            assert_fits(part, schema["properties"][name], document)
+    if isinstance(value, list):
+        parts = schema.get("prefixItems") or [schema["items"]] * len(value)
+        assert len(parts) == len(value)
+        for part, wanted in zip(value, parts, strict=True):
+            assert_fits(part, wanted, document)
+    if "enum" in schema:
+        assert value in schema["enum"]
+
+
+def test_jobs_are_listed_with_their_states(server: ServerProcess) -> None:
+    states = {job["id"]: job["state"] for job in server.get("/api/v1/jobs").json()}
+    assert states == {"hung": "hung", "healthy": "running", "over": "ended"}
+
+
+def test_incidents_can_be_filtered(server: ServerProcess) -> None:
+    for query, count in (
+        ("", 1), ("?job=hung", 1), ("?job=healthy", 0), ("?state=open", 1), ("?state=resolved", 0),
+        ("?severity=critical&state=open&job=hung", 1), ("?severity=warning", 0),
+    ):  # fmt: skip
+        assert len(server.get(f"/api/v1/incidents{query}").json()) == count, query
+    assert server.get("/api/v1/incidents?state=nonsense").status_code == 422
+
+
+def test_the_report_of_a_job_has_the_schema_of_the_design(server: ServerProcess) -> None:
+    report = server.get("/api/v1/jobs/hung/report").json()
+    assert (report["schema"], report["job"], report["world_size"]) == (1, "hung", 2)
+    (incident,) = report["incidents"]
+    assert incident == server.get(f"/api/v1/incidents/{incident['id']}").json()
+    assert set(incident) >= {
+        "id", "state", "cause", "certainty", "severity", "summary", "explanation", "advice", "culprits", "victims",
+        "group", "seq", "op", "first_divergence", "onset_to_open_s", "evidence", "stacks", "one_of", "explains",
+        "opened_at",
+    }  # fmt: skip
+    assert set(incident["culprits"][0]) == {"rank", "host", "pid", "device", "call_site", "doing"}
+
+
+def test_what_is_unknown_is_answered_with_a_sentence(server: ServerProcess) -> None:
+    for path, what in (
+        ("/api/v1/jobs/nope", "no job 'nope'"),
+        ("/api/v1/jobs/nope/report", "no job 'nope'"),
+        ("/api/v1/incidents/nope", "no incident 'nope'"),
+        ("/api/v1/incidents/nope/text", "no incident 'nope'"),
+    ):
+        answer = server.get(path)
+        assert answer.status_code == 404
+        assert what in answer.json()["detail"]
+
+
+def test_metrics_count_jobs_and_incidents_without_a_series_per_rank(server: ServerProcess) -> None:
+    def wanted() -> bool:
+        lines = server.get("/metrics").text.splitlines()
+        return {
+            'ncclwatch_jobs{state="hung"} 1.0',
+            'ncclwatch_jobs{state="running"} 1.0',
+            'ncclwatch_jobs{state="ended"} 1.0',
+            'ncclwatch_open_incidents{cause="rank_conditional_collective",job="hung",severity="critical"} 1.0',
+            "ncclwatch_agents 3.0",
+        } <= set(lines)
+
+    until(wanted)
+    assert "rank=" not in server.get("/metrics").text

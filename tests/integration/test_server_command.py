@@ -1,0 +1,139 @@
+"""The command `ncclwatch-server`: how it starts, what it refuses, when it ends."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ncclwatch_server import lifetime
+from tests.integration.fake_agent import FakeAgent, until
+
+pytestmark = pytest.mark.integration
+
+
+def start(*arguments: str, **environ: str) -> subprocess.Popen[str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ncclwatch_server", *arguments],
+        env={**inherited, **environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def refused(*arguments: str, **environ: str) -> str:
+    """Return the sentence with which a server that cannot start ends."""
+    with start(*arguments, **environ) as process:
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert output == ""
+    assert len(errors.splitlines()) == 1
+    return errors
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def test_it_says_where_it_listens_and_ends_cleanly_and_soon_with_agents_connected(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with start("--port", "0", "--store", str(tmp_path / "i.db")) as process:
+            line = first_line(process)
+            url = line.split()[-1]
+            assert line.startswith("ncclwatch-server listens on http://127.0.0.1:")
+            with FakeAgent(url) as agent:
+                until(lambda agent=agent: agent.progress > 1)
+                began = time.monotonic()
+                process.send_signal(number)
+                assert process.wait(10) == 0
+                assert time.monotonic() - began < 2.0
+    assert (tmp_path / "i.db").exists()
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port}" in refused("--port", str(port), "--ephemeral")
+
+
+def test_a_public_address_without_a_token_is_refused() -> None:
+    assert "NCCLWATCH_TOKEN" in refused("--host", "0.0.0.0")
+
+
+def test_a_store_that_cannot_be_opened_is_a_sentence() -> None:
+    assert "--store" in refused("--port", "0", "--store", "/proc/none/incidents.db")
+
+
+def test_an_unknown_flag_is_clicks_message() -> None:
+    with start("--bogus") as process:
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "No such option" in errors
+    assert "Traceback" not in errors
+
+
+def test_the_port_is_told_to_whoever_started_it(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ncclwatch_server", "--port", "0", "--ephemeral", "--ready-fd", str(writer)],
+        pass_fds=(writer,), stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        port = int(ready.readline())
+        assert httpx2.get(f"http://127.0.0.1:{port}/healthz").json()["service"] == "ncclwatch"
+        assert ready.read() == ""
+    process.terminate()
+    assert process.wait(5) == 0
+
+
+def test_it_ends_with_its_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
+        with start("--port", "0", "--ephemeral", "--parent", str(parent.pid)) as process:
+            first_line(process)
+            assert process.poll() is None
+            parent.kill()
+            assert process.wait(5) == 0
+
+
+def test_it_ends_when_its_parent_has_ended_already() -> None:
+    with subprocess.Popen(["true"]) as parent:
+        parent.wait()
+    with start("--port", "0", "--ephemeral", "--parent", str(parent.pid)) as process:
+        assert process.wait(20) == 0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("agents", "expected_s"),
+    [
+        (lambda now: 0, 60.0),  # none ever came
+        (lambda now: int(now < 5), 15.0),  # the last left at 5 s
+        (lambda now: int(30 <= now < 90 or 95 <= now < 100), 110.0),  # came late, came again
+    ],
+)
+def test_an_ephemeral_server_ends_when_nobody_needs_it(
+    monkeypatch: pytest.MonkeyPatch, agents: object, expected_s: float
+) -> None:
+    clock = Clock()
+
+    async def pass_time(delay_s: float) -> None:
+        clock.now += delay_s
+
+    monkeypatch.setattr(lifetime.asyncio, "sleep", pass_time)
+    asyncio.run(lifetime.unneeded(lambda: agents(clock.now), clock))  # type: ignore[operator]
+    assert expected_s - 1.0 <= clock.now <= expected_s + 1.0

@@ -1,0 +1,197 @@
+"""What the agent reads out of the user's source round a call site."""
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract.model import CallSite, SourceNote
+from ncclwatch_agent.source import FILE_BYTES_MAX, SourceReader
+
+HERE = "# here"
+
+
+def note_of(tmp_path: Path, source: str) -> SourceNote:
+    """Return the note about the line marked with `# here`."""
+    text = textwrap.dedent(source)
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
+    return SourceReader().note(CallSite(file=str(path), line=line, function="train"))
+
+
+CONDITIONS = [
+    ("if rank == 0:\n    save()\n    dist.barrier()  # here", "if rank == 0"),
+    ("if dist.get_rank() == 0: dist.barrier()  # here", "if dist.get_rank() == 0"),
+    ("if rank == 0:\n    save()\nelse:\n    dist.barrier()  # here", "else of if rank == 0"),
+    ("if rank == 0:\n    a()\nelif ready:\n    b()\nelse:\n    dist.barrier()  # here", "else of if rank == 0"),
+    ("if not accelerator.is_main_process:\n    dist.barrier()  # here", "if not accelerator.is_main_process"),
+    ("if self.trainer.is_global_zero:\n    dist.barrier()  # here", "if self.trainer.is_global_zero"),
+    ("if trainer.isMainProcess():\n    dist.barrier()  # here", "if trainer.isMainProcess()"),
+    ("if args.rank % 2:\n    dist.barrier()  # here", "if args.rank % 2"),
+    ("if local_rank in (0, 1):\n    dist.barrier()  # here", "if local_rank in (0, 1)"),
+    ("if os.environ['RANK'] == '0':\n    dist.barrier()  # here", "if os.environ['RANK'] == '0'"),
+    ("if int(os.environ.get('LOCAL_RANK', 0)) == 0:\n    dist.barrier()  # here",
+     "if int(os.environ.get('LOCAL_RANK', 0)) == 0"),
+    ("if ready and rank == 0:\n    for x in y:\n        with z:\n            dist.barrier()  # here",
+     "if ready and rank == 0"),
+    ("if rank == 0:\n    dist.all_reduce(\n        x,  # here\n    )", "if rank == 0"),
+    ("def f():\n    if rank != 0:\n        return\n    dist.barrier()  # here", "if rank != 0: return"),
+    ("for x in y:\n    if rank:\n        log()\n        continue\n    dist.barrier()  # here", "if rank: continue"),
+    ("def f():\n    if rank == 0:\n        pass\n    else:\n        return\n    dist.barrier()  # here",
+     "if rank == 0, else: return"),
+    ("@rank_zero_only\ndef f():\n    dist.barrier()  # here", "@rank_zero_only"),
+    ("@accelerator.on_main_process\ndef f():\n    dist.barrier()  # here", "@accelerator.on_main_process"),
+    ("master = dist.get_rank() == 0\nif master:\n    dist.barrier()  # here", "if master"),
+    ("first = rank == 0\nshould = verbose and first\nif should:\n    dist.barrier()  # here", "if should"),
+    ("n, first = 3, rank == 0\nif first:\n    dist.barrier()  # here", "if first"),
+    ("if (chosen := rank == 0):\n    pass\nif chosen:\n    dist.barrier()  # here", "if chosen"),
+    ("class T:\n    def a(self):\n        self.lead = dist.get_rank() == 0\n    def b(self):\n"
+     "        if self.lead:\n            dist.barrier()  # here", "if self.lead"),
+    ("class T:\n    @property\n    def lead(self):\n        return self.rank == 0\n    def b(self):\n"
+     "        if self.lead:\n            dist.barrier()  # here", "if self.lead"),
+    ("def head():\n    return dist.get_rank() == 0\nif head():\n    dist.barrier()  # here", "if head()"),
+    ("dist.barrier() if rank == 0 else None  # here", "if rank == 0"),
+    ("None if rank == 0 else dist.barrier()  # here", "else of if rank == 0"),
+    ("rank == 0 and dist.barrier()  # here", "if rank == 0"),
+    ("while step < batches[rank]:\n    dist.barrier()  # here", "while step < batches[rank]"),
+    ("match rank:\n    case 0:\n        dist.barrier()  # here", "match rank: case 0"),
+    ("def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()",
+     "if rank == 0 (line 4, where save() is called)"),
+]  # fmt: skip
+
+UNCONDITIONAL = [
+    "dist.barrier()  # here",
+    "if rank == 0:\n    save()\ndist.barrier()  # here",
+    "if step == 0:\n    dist.barrier()  # here",
+    "if rank != -1:\n    dist.barrier()  # here",
+    "if rank is not None:\n    dist.barrier()  # here",
+    "if local_rank >= 0:\n    dist.barrier()  # here",
+    "if 'RANK' in os.environ:\n    dist.barrier()  # here",
+    "if world_size > 1:\n    dist.barrier()  # here",
+    "if lora_rank == 8:\n    dist.barrier()  # here",
+    "if torch.linalg.matrix_rank(x) > 3:\n    dist.barrier()  # here",
+    "if rank == 0:\n    def f():\n        dist.barrier()  # here\nf()",
+    "def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()\nsave()",
+    "for x in y:\n    if rank:\n        break\ndist.barrier()  # here",
+    "def f():\n    if rank != 0:\n        log()\n    dist.barrier()  # here",
+    "def f():\n    lead = rank == 0\ndef g():\n    if lead:\n        dist.barrier()  # here",
+]
+
+
+@pytest.mark.parametrize(("source", "condition"), CONDITIONS)
+def test_a_test_of_the_rank_that_decides_is_found(tmp_path: Path, source: str, condition: str) -> None:
+    assert note_of(tmp_path, source).condition == condition
+
+
+@pytest.mark.parametrize("source", UNCONDITIONAL)
+def test_what_is_no_test_of_the_rank_is_not_taken_for_one(tmp_path: Path, source: str) -> None:
+    assert note_of(tmp_path, source).condition == ""
+
+
+def test_the_communication_of_both_branches_is_listed_through_own_functions(tmp_path: Path) -> None:
+    note = note_of(
+        tmp_path,
+        """
+        import torch.distributed as D
+        from torch.distributed import barrier as meet, reduce
+        def report():
+            D.gather_object(x)
+        if rank == 0:
+            report()
+            meet()  # here
+            functools.reduce(add, xs)
+            queue.send(x)
+        else:
+            loss.backward()
+            reduce(x, 0)
+        """,
+    )
+    assert note.branch_ops == ("gather_object", "barrier")
+    assert note.other_branch_ops == ("backward", "reduce")
+
+
+def test_what_follows_a_guard_is_its_other_side(tmp_path: Path) -> None:
+    guard = "def f():\n    if rank != 0:\n        dist.recv(x)\n        return\n"
+    note = note_of(tmp_path, guard + "    dist.send(x)  # here\n    dist.barrier()")
+    assert (note.branch_ops, note.other_branch_ops) == (("send", "barrier"), ("recv",))
+
+
+LOOPS = [
+    ("for i, batch in enumerate(loader):\n    step(batch)  # here", "for i, batch in enumerate(loader)", (1, 2)),
+    ("while not done:\n    for x in y:\n        pass\n    step()  # here", "while not done", (1, 4)),
+    ("def one(batch):\n    step(batch)  # here\nfor b in loader:\n    one(b)", "for b in loader", (3, 4)),
+    ("for b in loader:\n    pass\nstep()  # here", "", (0, 0)),
+    ("for b in loader:\n    pass\nelse:\n    step()  # here", "", (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("source", "head", "lines"), LOOPS)
+def test_the_nearest_loop_is_found(tmp_path: Path, source: str, head: str, lines: tuple[int, int]) -> None:
+    note = note_of(tmp_path, source)
+    assert (note.loop, note.loop_lines) == (head, lines)
+
+
+def test_only_conditional_ways_out_of_this_very_loop_are_listed(tmp_path: Path) -> None:
+    note = note_of(
+        tmp_path,
+        """
+        def train():
+            for batch in loader:
+                if not torch.isfinite(loss):
+                    continue
+                try:
+                    step()
+                except RuntimeError as error:
+                    break
+                for x in batch:
+                    if x:
+                        break
+                    if x > 1:
+                        return
+                loss.backward()  # here
+                continue
+        """,
+    )
+    assert note.loop_escapes == (
+        "5: if not torch.isfinite(loss): continue",
+        "9: except RuntimeError as error: break",
+        "14: if x > 1: return",
+    )
+
+
+def test_the_handler_round_a_line_is_named(tmp_path: Path) -> None:
+    source = "try:\n    step()\nexcept (ValueError, OSError) as error:\n    dist.barrier()  # here"
+    assert note_of(tmp_path, source).handler == "except (ValueError, OSError) as error"
+    assert note_of(tmp_path, "try:\n    dist.barrier()  # here\nexcept ValueError:\n    pass").handler == ""
+
+
+def test_a_syntax_error_leaves_the_line_and_nothing_else(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "if rank == 0:\n    dist.barrier()  # here\n)")
+    assert (note.text, note.condition, note.loop) == ("dist.barrier()  # here", "", "")
+
+
+def test_code_nested_too_deep_to_walk_is_no_crash(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "x = " + "-" * 600 + "1\ndist.barrier()  # here")
+    assert note.text == "dist.barrier()  # here"
+
+
+def test_what_cannot_be_read_gives_an_empty_note(tmp_path: Path) -> None:
+    pipe, big = tmp_path / "pipe.py", tmp_path / "big.py"
+    os.mkfifo(pipe)
+    big.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+    for path in (tmp_path / "missing.py", tmp_path, pipe, big):
+        site = CallSite(file=str(path), line=1, function="f")
+        assert SourceReader().note(site) == SourceNote(site=site, text="")
+    site = CallSite(file="<stdin>\0", line=1, function="f")
+    assert SourceReader().note(site).text == ""
+
+
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    reader, site = SourceReader(), CallSite(file=str(path), line=1, function="f")
+    path.write_text("first()")
+    assert reader.note(site).text == "first()"
+    path.write_text("second()")
+    assert reader.note(site).text == "second()"

@@ -1,0 +1,163 @@
+"""The life of an incident: one hang is one incident."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
+from ncclwatch_server import settings
+from ncclwatch_server.confirmation import Confirmation
+from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
+from tests.unit.server_values import KEY, VERDICT, verdict
+
+NOBODY: frozenset[int] = frozenset()
+NONE: frozenset[str] = frozenset()
+
+
+def opened(book: IncidentBook, said: Verdict = VERDICT, key: JobKey = KEY, now: float = 100.0) -> Incident:
+    incident = book.open(Opening(key=key, job=key.name, world_size=4, verdict=said, delay_s=0.5), now)
+    assert incident is not None
+    return incident
+
+
+def test_an_incident_says_how_long_after_the_onset_it_opened() -> None:
+    assert opened(IncidentBook()).onset_to_open_s == 2.5
+
+
+def test_the_fingerprint_depends_on_what_hangs_and_not_on_how_it_is_told() -> None:
+    assert fingerprint(KEY, VERDICT) == fingerprint(KEY, replace(VERDICT, summary="other", onset_s=9.0))
+    for other in (verdict(culprits=(2,)), verdict(seq=8), verdict(group="1")):
+        assert fingerprint(KEY, VERDICT) != fingerprint(KEY, other)
+    for key in (replace(KEY, attempt=1), replace(KEY, instance="x"), replace(KEY, name="x")):
+        assert fingerprint(KEY, VERDICT) != fingerprint(key, VERDICT)
+
+
+def test_a_verdict_about_the_same_ranks_belongs_to_the_open_incident() -> None:
+    book = IncidentBook()
+    incident = opened(book)
+    assert book.match(KEY, verdict(Cause.HOST_STALL, culprits=(3,), victims=(1,), seq=9), 100.0) == incident
+    assert book.match(KEY, verdict(culprits=(8,), victims=(9,), seq=9), 100.0) is None
+    assert book.match(replace(KEY, attempt=1), VERDICT, 100.0) is None
+    assert book.match(KEY, verdict(severity=Severity.WARNING), 100.0) is None
+
+
+def test_the_dying_of_a_hung_job_belongs_to_its_incident_and_does_not_change_its_text() -> None:
+    book = IncidentBook()
+    incident = opened(book)
+    crash = verdict(Cause.RANK_CRASHED, culprits=(8,), victims=())
+    assert book.match(KEY, crash, 100.0) == incident
+    assert book.update(incident, crash, NONE) is None
+    assert book.get(incident.id) == incident
+
+
+def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_one_does() -> None:
+    book = IncidentBook()
+    incident = opened(book)
+    book.close(KEY, IncidentState.RESOLVED, 200.0)
+    crash = verdict(Cause.RANK_CRASHED, culprits=(8,), victims=())
+    matched = book.match(KEY, crash, 215.0)
+    assert matched is not None
+    assert matched.id == incident.id
+    assert book.update(matched, crash, NONE) is None
+    assert book.match(KEY, crash, 215.1) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown", "better"),
+    [
+        (verdict(certainty=Certainty.STALLED), VERDICT, True, True),
+        (VERDICT, verdict(certainty=Certainty.STALLED), False, False),
+        (verdict(Cause.UNDETERMINED), VERDICT, True, True),
+        (VERDICT, verdict(Cause.UNDETERMINED), False, False),
+        (verdict(one_of=True), VERDICT, True, True),
+        (VERDICT, verdict(one_of=True), False, False),
+        (verdict(explained=(2, 3)), VERDICT, True, True),
+        (VERDICT, verdict(explained=(2, 3)), False, False),
+        (VERDICT, verdict(Cause.HOST_STALL, culprits=(3,)), True, False),
+        (VERDICT, verdict(Cause.HOST_STALL, culprits=(3,)), False, True),
+        (VERDICT, replace(VERDICT, onset_s=9.0), False, False),
+        (verdict(Cause.UNDETERMINED), verdict(Cause.RANK_CRASHED), False, True),
+    ],
+)
+def test_a_better_verdict_takes_the_place_of_the_old_one(old: Verdict, new: Verdict, shown: bool, better: bool) -> None:
+    book = IncidentBook()
+    incident = opened(book, old)
+    changed = book.update(incident, new, frozenset({incident.id}) if shown else NONE)
+    assert (changed is not None) is better
+    known = book.get(incident.id)
+    assert known is not None
+    assert known.verdict == (new if better else old)
+    assert known.onset_to_open_s == incident.onset_to_open_s
+
+
+def test_two_snapshots_in_a_row_without_it_resolve_an_incident() -> None:
+    book = IncidentBook()
+    incident = opened(book)
+    assert book.miss(KEY, NONE, NOBODY, 101.0) == ()
+    book.update(incident, VERDICT, NONE)
+    assert book.miss(KEY, NONE, NOBODY, 102.0) == ()
+    (resolved,) = book.miss(KEY, NONE, NOBODY, 103.0)
+    assert (resolved.state, resolved.closed_at) == (IncidentState.RESOLVED, 103.0)
+
+
+def test_no_news_of_its_ranks_does_not_resolve_an_incident() -> None:
+    book = IncidentBook()
+    opened(book)
+    for _ in range(5):
+        assert book.miss(KEY, NONE, frozenset({3}), 101.0) == ()
+
+
+def test_a_resolved_hang_that_comes_back_is_the_same_incident() -> None:
+    book = IncidentBook()
+    incident = opened(book)
+    book.close(KEY, IncidentState.RESOLVED, 110.0)
+    known = book.match(KEY, VERDICT, 111.0)
+    assert known is not None
+    again = book.update(known, VERDICT, NONE)
+    assert again == replace(incident, state=IncidentState.OPEN)
+
+
+def test_a_later_run_of_the_same_name_that_hangs_in_the_same_place_is_another_incident() -> None:
+    book = IncidentBook()
+    first = opened(book)
+    book.close(KEY, IncidentState.ENDED, 110.0)
+    assert book.match(KEY, VERDICT, 120.0) is None
+    assert opened(book).id == f"{first.id}-2"
+
+
+def test_open_incidents_are_bounded_and_what_finds_no_room_is_counted() -> None:
+    book = IncidentBook()
+    for seq in range(settings.OPEN_PER_JOB_MAX):
+        opened(book, verdict(seq=seq + 100))
+    assert book.open(Opening(key=KEY, job="job", world_size=4, verdict=VERDICT), 1.0) is None
+    assert book.refused == 1
+
+
+def test_the_oldest_closed_incidents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "CLOSED_KEPT_MAX", 2)
+    book = IncidentBook()
+    ids = []
+    for attempt in range(4):
+        key = replace(KEY, attempt=attempt)
+        ids.append(opened(book, key=key).id)
+        book.close(key, IncidentState.ENDED, float(attempt))
+    assert {incident.id for incident in book.all()} == set(ids[2:])
+
+
+def test_a_verdict_stands_when_a_second_snapshot_shows_it() -> None:
+    for later, stands in ((0.39, False), (0.4, True), (5.0, True)):
+        confirmation = Confirmation()
+        assert confirmation.take((VERDICT,), 10.0, final=False) == ()
+        assert bool(confirmation.take((replace(VERDICT, onset_s=3.0),), 10.0 + later, final=False)) is stands
+
+
+def test_a_verdict_that_was_not_shown_in_between_has_to_be_confirmed_anew() -> None:
+    confirmation = Confirmation()
+    confirmation.take((VERDICT,), 10.0, final=False)
+    confirmation.take((verdict(culprits=(2,)),), 10.5, final=False)
+    assert confirmation.take((VERDICT,), 11.0, final=False) == ()
+    assert confirmation.take((VERDICT,), 11.5, final=False) == (VERDICT,)
+
+
+def test_the_last_judgement_of_a_job_stands_at_once() -> None:
+    assert Confirmation().take((VERDICT,), 10.0, final=True) == (VERDICT,)

@@ -1,0 +1,142 @@
+"""When nodes are asked, what the judge gets to see, and which stacks belong to a verdict."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model import Ending, StackDump, StackFrame
+from ncclwatch_server import settings
+from ncclwatch_server.inspection import Inspection
+from ncclwatch_server.stacks import Gathering, failures, is_user_file, merge, ranks_to_dump
+from ncclwatch_server.state import Suspicion
+from tests.unit.server_values import VERDICT, verdict, view
+
+USER = StackFrame(function="train", file="/u/train.py", line=3)
+TORCH = StackFrame(function="all_reduce", file="/v/site-packages/torch/distributed/c10d.py", line=9)
+QUEUE = StackFrame(function="get", file="/usr/lib/python3.11/queue.py", line=1)
+OURS = StackFrame(function="beat", file="/v/site-packages/ncclwatch/rank/pulse.py", line=2)
+
+
+def test_questions_are_complete_when_all_have_answered_or_patience_ends() -> None:
+    inspection = Inspection()
+    inspection.ask([(1, 5), (2, 1)], 10.0)
+    inspection.take([view(0)], (1, 5), 10.1)
+    assert not inspection.complete(11.49)
+    assert inspection.complete(11.5)
+    inspection.take([view(1)], (2, 1), 10.2)
+    assert inspection.complete(10.2)
+
+
+def test_a_connection_that_breaks_is_not_waited_for() -> None:
+    inspection = Inspection()
+    inspection.ask([(1, 5), (2, 1)], 10.0)
+    inspection.take([], (1, 5), 10.1)
+    inspection.lose(2)
+    assert inspection.complete(10.1)
+
+
+def test_unasked_views_are_no_answer() -> None:
+    inspection = Inspection()
+    inspection.ask([(1, 5)], 10.0)
+    inspection.take([view(0)], (1, 0), 10.1)
+    assert not inspection.complete(10.1)
+
+
+@pytest.mark.parametrize(
+    ("unchanged_s", "pause_s"),
+    [(0, 0.6), (14.9, 0.6), (15, 1.0), (119, 1.0), (120, 2.0), (599, 2.0), (600, 5.0), (9999, 5.0)],
+)
+def test_the_longer_nothing_changes_the_longer_nodes_are_left_alone(unchanged_s: float, pause_s: float) -> None:
+    inspection = Inspection()
+    inspection.ask([], 0.0)
+    inspection.finish(unchanged_s, changed=False)
+    assert not inspection.due(unchanged_s + pause_s - 0.01)
+    assert inspection.due(unchanged_s + pause_s)
+
+
+def test_news_end_the_pause() -> None:
+    inspection = Inspection()
+    inspection.ask([], 0.0)
+    inspection.finish(1000.0, changed=False)
+    inspection.hurry(1000.5)
+    assert inspection.due(1000.5)
+    inspection.ask([], 1000.5)
+    inspection.finish(1001.0, changed=False)
+    assert inspection.due(1001.6)
+
+
+def test_the_snapshot_holds_the_age_of_all_news() -> None:
+    inspection = Inspection()
+    inspection.take([view(0)], (1, 0), 10.0)
+    inspection.take([view(1)], (1, 0), 12.0)
+    suspicion = Suspicion(waiting=(0,), silent={1: 7.0}, longest_wait_s=300.0)
+    snapshot = inspection.snapshot("job", 4, suspicion, {}, 20.0, 13.0)
+    assert {rank: seen.news_age_s for rank, seen in snapshot.ranks.items()} == {0: 3.0, 1: 1.0}
+    assert snapshot.silent == {1: 7.0}
+    assert snapshot.absent_s == 20.0
+
+
+def test_how_a_rank_ended_is_known_once_it_was_told() -> None:
+    inspection = Inspection()
+    inspection.take([view(0), view(1, Ending(kind="exited"))], (1, 0), 1.0)
+    assert [inspection.has_ending(rank) for rank in (0, 1, 2)] == [False, True, False]
+
+
+def test_views_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "VIEWS_MAX", 2)
+    inspection = Inspection()
+    for rank in range(3):
+        inspection.take([view(rank)], (1, 0), float(rank))
+    assert sorted(inspection.snapshot("j", 4, Suspicion(), {}, 0.0, 5.0).ranks) == [1, 2]
+    assert inspection.dropped == 1
+
+
+def test_stacks_are_asked_of_culprits_first_and_of_not_too_many() -> None:
+    assert ranks_to_dump([VERDICT]) == (1, 0, 2, 3)
+    many = verdict(culprits=(99,), victims=tuple(range(99)))
+    assert ranks_to_dump([many])[0] == 99
+    assert len(ranks_to_dump([many])) == settings.STACK_RANKS_MAX
+
+
+def test_equal_stacks_are_merged_and_main_threads_come_first() -> None:
+    dumps = {
+        rank: StackDump(
+            rank=rank,
+            threads=(("Thread-1", (QUEUE,)), ("saver", (TORCH, USER)), ("MainThread", (TORCH, USER))),
+        )
+        for rank in (0, 2, 3)
+    }
+    dumps[1] = StackDump(rank=1, threads=(("MainThread", (USER,)),))
+    merged = merge(dumps, VERDICT)
+    assert [(stack.ranks, stack.thread) for stack in merged] == [
+        ((1,), "MainThread"), ((0, 2, 3), "MainThread"), ((0, 2, 3), "saver"), ((0, 2, 3), "Thread-1"),
+    ]  # fmt: skip
+
+
+def test_our_own_threads_and_ranks_that_are_not_concerned_are_left_out() -> None:
+    threads = (("ncclwatch-pulse", (QUEUE,)), ("Thread-9", (OURS,)), ("MainThread", (OURS, USER)))
+    dumps = {1: StackDump(rank=1, threads=threads), 9: StackDump(rank=9, threads=threads)}
+    assert [(s.ranks, s.thread) for s in merge(dumps, VERDICT)] == [((1,), "MainThread")]
+
+
+def test_a_refused_stack_is_told_with_its_reason() -> None:
+    assert failures({1: StackDump(rank=1, failure="ptrace is refused")}) == ((1, "ptrace is refused"),)
+
+
+def test_an_opening_waits_for_stacks_but_not_for_long() -> None:
+    gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0, questions={(1, 1), (2, 1)})
+    assert not gathering.ready(11.4)
+    assert gathering.ready(11.5)
+    assert not gathering.done(15.9)
+    assert gathering.done(16.0)
+    gathering.take([StackDump(rank=0)], (1, 1))
+    gathering.lose(2)
+    assert gathering.ready(10.1)
+    assert gathering.done(10.1)
+
+
+def test_user_files_are_told_from_libraries() -> None:
+    assert is_user_file("/home/me/train.py")
+    for path in ("", "<string>", "/usr/lib/python3.11/queue.py", "/v/site-packages/x.py", TORCH.file):
+        assert not is_user_file(path)
+    assert is_user_file(replace(USER, file="relative/train.py").file)

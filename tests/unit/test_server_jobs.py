@@ -1,0 +1,126 @@
+"""Which announcement is about which job, under which name."""
+
+import msgspec
+import pytest
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_server import settings
+from ncclwatch_server.jobs import Job, Jobs
+from ncclwatch_server.links import Link
+
+
+def link(number: int, agent: str = "") -> Link:
+    return Link(number=number, agent=agent or f"agent{number}", host="h", version="1")
+
+
+def announce(jobs: Jobs, to: Link, **changes: object) -> Job:
+    said = wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=2, ranks=(0,), terminal=False)
+    return jobs.announce(to, msgspec.structs.replace(said, **changes), 10.0)
+
+
+def test_two_nodes_of_one_launch_are_one_job() -> None:
+    jobs = Jobs()
+    assert announce(jobs, link(1)) is announce(jobs, link(2), ranks=(1,))
+    assert len(jobs.listed()) == 1
+
+
+def test_another_launch_of_the_same_name_is_listed_apart_while_both_live() -> None:
+    jobs = Jobs()
+    first, second = announce(jobs, link(1)), announce(jobs, link(2), instance="j")
+    assert first.id == "job"
+    assert second.id.startswith("job~")
+    assert first.notices == second.notices
+    assert "NCCLWATCH_JOB" in first.notices[0]
+
+
+def test_another_launch_takes_the_name_of_a_job_that_has_ended() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1)).release()
+    assert announce(jobs, link(2), instance="j").id == "job"
+    assert len(jobs.listed()) == 1
+
+
+def test_a_new_attempt_retires_the_old_one_and_late_news_of_it_changes_nothing() -> None:
+    jobs = Jobs()
+    old = announce(jobs, link(1))
+    new = announce(jobs, link(1), attempt=1, index=1)
+    assert jobs.listed() == (new,)
+    assert jobs.retiring == [old]
+    assert announce(jobs, link(3)) is old
+    old.release()
+    jobs.prune(10.0)
+    late = announce(jobs, link(4))
+    assert late.ended
+    assert jobs.listed() == (new,)
+
+
+def test_an_ended_job_stays_when_its_own_agent_speaks_again_and_begins_anew_with_another() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1, "a"))
+    job.release()
+    assert announce(jobs, link(2, "a")) is job
+    again = announce(jobs, link(3, "b"))
+    assert again is not job
+    assert not again.ended
+
+
+def test_a_broken_connection_is_not_asked_any_more() -> None:
+    jobs = Jobs()
+    one, two = link(1), link(2)
+    job = announce(jobs, one, ranks=(1,))
+    announce(jobs, two, ranks=(0,))
+    assert [served.link.number for served in job.living()] == [2, 1]
+    jobs.lose(two, 11.0)
+    assert [served.link.number for served in job.living()] == [1]
+    assert not job.deserted(11.0 + settings.ABANDONED_S + 1)
+    jobs.lose(one, 11.0)
+    assert not job.deserted(10.0 + settings.ABANDONED_S)
+    assert job.deserted(10.0 + settings.ABANDONED_S + 1)
+
+
+def test_a_job_of_which_ranks_are_unknown_is_not_judged_in_its_first_seconds() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    assert job.is_partial(14.9)
+    assert not job.is_partial(15.0)
+    announce(jobs, link(2), ranks=(1,))
+    assert not job.is_partial(10.0)
+
+
+def test_jobs_are_bounded_and_ended_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "JOBS_MAX", 2)
+    jobs = Jobs()
+    first = announce(jobs, link(1), job="a")
+    announce(jobs, link(1), job="b")
+    with pytest.raises(WireError, match="no room for job c"):
+        announce(jobs, link(1), job="c")
+    first.release()
+    announce(jobs, link(1), job="c")
+    assert [job.id for job in jobs.listed()] == ["b", "c"]
+
+
+def test_ended_jobs_are_forgotten_after_a_while() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    job.over_at = 100.0
+    job.release()
+    jobs.prune(100.0 + settings.ENDED_KEPT_S)
+    assert jobs.listed() == (job,)
+    jobs.prune(101.0 + settings.ENDED_KEPT_S)
+    assert jobs.listed() == ()
+
+
+def test_an_agent_that_reads_nothing_is_let_go_and_never_waited_for() -> None:
+    slow = link(1)
+    for _ in range(settings.OUTBOX_MAX):
+        slow.command(wire.CommandKind.INSPECT, 0)
+    assert not slow.closing.is_set()
+    slow.command(wire.CommandKind.INSPECT, 0)
+    assert slow.closing.is_set()
+
+
+def test_commands_of_a_connection_have_different_ids() -> None:
+    one = link(1)
+    ids = [one.command(wire.CommandKind.INSPECT, 0) for _ in range(3)]
+    assert len({*ids, 0}) == 4

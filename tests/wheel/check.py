@@ -1,0 +1,56 @@
+"""Does the built wheel work where nothing else is installed? `make wheel`.
+
+Builds the wheel, installs it into an empty virtual environment, first bare, then with the server,
+and uses it there: nothing of the working tree is on the path.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(*command: str | Path, cwd: Path, code: int = 0) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+    if done.returncode != code:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def _build(into: Path) -> Path:
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", into, ROOT, cwd=into)
+    (wheel,) = into.glob("ncclwatch-*.whl")
+    return wheel
+
+
+def main() -> None:
+    """Check the wheel; exits with a message at the first thing that is wrong."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        wheel = _build(place)
+        venv.create(place / "empty", with_pip=True)
+        python, ncclwatch = place / "empty/bin/python", place / "empty/bin/ncclwatch"
+        _run(python, "-m", "pip", "install", "--quiet", wheel, cwd=place)
+        packages = {
+            each["name"].lower() for each in json.loads(_run(python, "-m", "pip", "list", "--format=json", cwd=place))
+        }
+        assert not packages & {"torch", "numpy", "fastapi"}, f"the bare install brings {packages}"
+        assert _run(ncclwatch, "version", cwd=place).strip(), "no version"
+        told = _run(ncclwatch, "run", "--", python, "-c", "print('trained')", cwd=place)
+        assert "trained" in told, told
+        assert "ncclwatch[server]" in told, "a missing server is not told"
+        _run(python, "-m", "pip", "install", "--quiet", f"{wheel}[server]", cwd=place)
+        told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
+        assert told == "trained\n", told
+        assert json.loads((place / "r.json").read_text())["incidents"] == []
+        for command in ("ncclwatch-server", "ncclwatch-agent"):
+            _run(place / "empty/bin" / command, "--help", cwd=place)
+    print("the wheel works in an empty virtual environment")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Does the scoring of the zoo see each kind of wrong verdict, and accept the right one?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from .jobs import Ended
+from .report import CallSite, Culprit, Incident, Report, Unreadable
+from .scoring import score
+from .truth import Expect, Marker, Side, Truth, TruthError, load_all, resolve
+
+PROGRAM = """\
+def save():
+    barrier()
+
+def train():
+    save()
+    barrier()
+"""
+ABORTED = Ended(
+    exit_code=70, wall_s=9.0, onset_at=100.0, verdict_at=102.5, leftovers=(), last_words="ncclwatch: CRITICAL"
+)
+HEALTHY = replace(ABORTED, exit_code=0, onset_at=None, verdict_at=None, last_words="")
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> Truth:
+    program = tmp_path / "z99_example.py"
+    program.write_text(PROGRAM)
+    return Truth(
+        id="z99",
+        title="Rank 0 is alone in a barrier",
+        nproc=3,
+        expect=Expect.HANG,
+        confirmed="It hangs.",
+        cause=("rank_conditional_collective",),
+        culprits=(0,),
+        advice_any=("all ranks",),
+        sides=(Side(ranks=(0,), op="barrier", call_site=(Marker(function="save", code="barrier()"),)),),
+        program=program,
+    )
+
+
+def verdict(rank: int = 0, line: int = 2, **other: str) -> Incident:
+    culprit = Culprit(rank=rank, call_site=CallSite(file="/home/user/z99_example.py", line=line))
+    right = Incident(
+        cause="rank_conditional_collective",
+        severity="critical",
+        advice="Call it on ALL ranks.",
+        culprits=(culprit,),
+        victims=(1, 2),
+    )
+    return replace(right, **other)  # type: ignore[arg-type]  # only texts are replaced here
+
+
+def wrong(truth: Truth, ended: Ended, *incidents: Incident) -> list[str]:
+    result = score(truth, ended, Report(schema=1, incidents=incidents))
+    return [check.name for check in result.checks if check.wrong]
+
+
+def test_a_right_verdict_has_no_fault(truth: Truth) -> None:
+    result = score(truth, ABORTED, Report(schema=1, incidents=(verdict(),)))
+    assert result.right
+    assert result.onset_to_verdict_s == 2.5
+
+
+def test_a_wrong_cause_line_or_advice_is_seen(truth: Truth) -> None:
+    assert wrong(truth, ABORTED, verdict(cause="transport")) == ["cause"]
+    assert wrong(truth, ABORTED, verdict(line=6)) == ["call site"]
+    assert wrong(truth, ABORTED, verdict(advice="Raise the timeout.")) == ["fix"]
+
+
+def test_a_blamed_victim_is_seen_also_in_a_second_incident(truth: Truth) -> None:
+    assert wrong(truth, ABORTED, verdict(rank=1)) == ["culprit", "call site", "victims"]
+    assert wrong(truth, ABORTED, verdict(), verdict(rank=2)) == ["victims"]
+
+
+def test_any_of_several_culprits_is_right_only_where_the_truth_says_so(truth: Truth) -> None:
+    both = replace(truth, culprits=(0, 1))
+    assert wrong(both, ABORTED, verdict()) == ["culprit"]
+    assert wrong(replace(both, culprits_any=True), ABORTED, verdict()) == []
+
+
+def test_a_missed_hang_is_seen_and_a_warning_does_not_count(truth: Truth) -> None:
+    silent = replace(ABORTED, verdict_at=None, exit_code=0)
+    assert wrong(truth, silent) == ["outcome", "told"]
+    assert wrong(truth, silent, verdict(severity="warning")) == ["outcome", "told"]
+
+
+def test_a_job_that_is_not_aborted_or_leaves_processes_is_seen(truth: Truth) -> None:
+    assert wrong(truth, replace(ABORTED, exit_code=None), verdict()) == ["outcome"]
+    assert wrong(truth, replace(ABORTED, leftovers=("17 ncclwatch-agent",)), verdict()) == ["clean"]
+
+
+def test_a_false_alarm_is_seen_and_a_warning_is_none(truth: Truth) -> None:
+    control = replace(truth, expect=Expect.HEALTHY, culprits=(), cause=(), advice_any=(), sides=())
+    assert wrong(control, HEALTHY) == []
+    assert wrong(control, HEALTHY, verdict(severity="warning")) == []
+    assert wrong(control, HEALTHY, verdict()) == ["outcome"]
+    assert wrong(control, replace(HEALTHY, exit_code=1)) == ["outcome"]
+
+
+def test_a_missing_report_tells_how_the_command_ended(truth: Truth) -> None:
+    ended = replace(ABORTED, last_words="no such option: --report")
+    result = score(truth, ended, Unreadable(reason="no report was written"))
+    assert result.faults == ("outcome: no report was written (it ended with 'no such option: --report')",)
+
+
+def test_a_marker_must_mean_one_line(truth: Truth) -> None:
+    assert resolve(Marker(function="train", code="barrier()"), truth.program).number == 6
+    with pytest.raises(TruthError, match="on 2 lines"):
+        resolve(Marker(code="    barrier()"), truth.program)
+    with pytest.raises(TruthError, match="0 functions"):
+        resolve(Marker(function="absent", code="barrier()"), truth.program)
+
+
+def test_an_unknown_program_is_told_with_those_that_exist() -> None:
+    with pytest.raises(TruthError, match="no program called nope; there are: c01"):
+        load_all(("nope",))
