@@ -8,7 +8,9 @@ Importing this starts nothing and imports the standard library alone.
 
 from contextlib import AbstractContextManager
 
-__version__ = "0.1.0"
+from ncclwatch.contract.version import VERSION
+
+__version__ = VERSION
 __all__ = ["attach", "detach", "phase", "step"]
 
 

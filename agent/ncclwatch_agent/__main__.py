@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from ncclwatch import __version__
+from ncclwatch.contract.version import VERSION
 from ncclwatch.contract import config
 from ncclwatch_agent import residence
 from ncclwatch_agent.residence import ResidenceError
@@ -20,7 +20,7 @@ EXIT_USAGE = 2
     default=None,
     help=f"Where rings lie: one directory for each job. Default: /dev/shm/ncclwatch-UID, see {config.ENV_RUNTIME_DIR}.",
 )
-@click.version_option(__version__, prog_name="ncclwatch-agent")
+@click.version_option(VERSION, prog_name="ncclwatch-agent")
 def main(spawned: bool, lock_fd: int | None, runtime_dir: str | None) -> None:
     """Watch the ranks of this node from outside, and report to the servers that they name.
 
@@ -47,12 +47,12 @@ def _live(directory: str, *, spawned: bool) -> None:
     from ncclwatch_agent.log import log, open_log
 
     open_log(directory, terminal=not spawned)
-    if not residence.write_card(directory, __version__):
+    if not residence.write_card(directory, VERSION):
         log.warning(
             "cannot write %s/%s: ranks cannot allow this agent to look at their stacks", directory, residence.CARD_NAME
         )
     try:
-        asyncio.run(watch(Settings(runtime_dir=directory, spawned=spawned, version=__version__)))
+        asyncio.run(watch(Settings(runtime_dir=directory, spawned=spawned, version=VERSION)))
     except Exception:
         log.exception("the agent ends: this is a bug in ncclwatch")
         raise

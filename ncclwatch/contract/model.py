@@ -316,6 +316,7 @@ class JobSnapshot:
     silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
     absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
     longest_wait_s: float = 0.0  # the longest wait of this job so far that ended by itself
+    longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +379,7 @@ class Verdict:
     seq: int = 0
     op: str = ""
     onset_s: float = 0.0  # for how long the wait has lasted when this was said
+    still_s: float = 0.0  # for how long the awaited ranks have shown no sign of work; 0: they work, or unknown
     explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
     first_divergence: Divergence | None = None
     evidence: tuple[Evidence, ...] = ()

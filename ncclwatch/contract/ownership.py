@@ -23,13 +23,16 @@ _STDLIB = tuple(
 
 
 def is_users(filename: str) -> bool:
-    """Say whether code of this file is the user's own. Files of other machines are judged by their path alone."""
+    """Say whether code of this file, which lies on this machine, is the user's own."""
+    return is_users_by_path(filename) and not os.path.realpath(filename).startswith(_STDLIB)
+
+
+def is_users_by_path(filename: str) -> bool:
+    """Say the same of a path that another machine sent. It is only read, never looked up here."""
     if not filename or filename.startswith(("<frozen", _OWN)):
         return False
     for marker in _PACKAGES:
         at = filename.rfind(marker)
         if at >= 0:
             return filename[at + len(marker) :].split("/", 1)[0].removesuffix(".py") not in FRAMEWORKS
-    if "/lib/python3" in filename:
-        return False  # the standard library, here or on another machine
-    return not os.path.realpath(filename).startswith(_STDLIB)
+    return "/lib/python3" not in filename  # the standard library, here or on another machine

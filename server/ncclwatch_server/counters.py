@@ -12,6 +12,7 @@ class Counters:
     refused: int = 0  # connections closed for what they sent
     judgements: int = 0
     judge_failures: int = 0
+    look_failures: int = 0
     judge_s: float = 0.0
     ticks: int = 0
     tick_s: float = 0.0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from ncclwatch.contract.model import JobSnapshot, Severity, Verdict
@@ -56,6 +57,7 @@ class Examiner:
         """Note that nothing about a job is suspicious."""
         job.inspection.rest()
         job.confirmation.clear()
+        job.patience.rest()
         job.waiting = ()
         if job.gathering is not None and not job.gathering.opened:
             job.gathering = None
@@ -103,6 +105,7 @@ class Examiner:
         keys = job.confirmation.keys
         job.inspection.finish(now, changed=keys != before)
         job.waiting = tuple(v for v in verdicts if v.severity is Severity.INFO)
+        job.patience.see(verdicts)
         gathering = job.gathering
         if gathering is not None and not gathering.opened:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]
@@ -116,10 +119,7 @@ class Examiner:
 
     async def _verdicts(self, job: Job) -> tuple[Verdict, ...] | None:
         """Return what the judge says of what is known now, None if it failed."""
-        now = self._clock()
-        snapshot = job.inspection.snapshot(
-            job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
-        )
+        snapshot = self._snapshot(job)
         began = time.perf_counter()
         try:
             verdicts = await asyncio.to_thread(self._judge, snapshot)
@@ -134,6 +134,24 @@ class Examiner:
         self._counters.judgements += 1
         self._counters.judge_s += time.perf_counter() - began
         return verdicts
+
+    def _snapshot(self, job: Job) -> JobSnapshot:
+        now = self._clock()
+        snapshot = job.inspection.snapshot(
+            job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
+        )
+        learned = job.patience
+        return replace(snapshot, longest_wait_s=learned.longest_wait_s, longest_still_s=learned.longest_still_s)
+
+    def _with_stacks(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
+        """Judge once more with the stacks at hand: they tell the line of a rank that cannot say it itself."""
+        try:
+            said = {key_of(verdict): verdict for verdict in self._judge(self._snapshot(job))}
+        except Exception:
+            self._counters.judge_failures += 1
+            log.exception("the judge failed on job %s with its stacks; the verdict stays as it was", job.id)
+            return verdicts
+        return [said.get(key_of(verdict), verdict) for verdict in verdicts]
 
     def _settle(self, job: Job, standing: Iterable[Verdict]) -> list[Verdict]:
         """Give standing verdicts to the incidents they belong to. Returns those that have none yet."""
@@ -170,6 +188,8 @@ class Examiner:
     def _open(self, job: Job, gathering: Gathering) -> None:
         gathering.opened = True
         job.stacks = dict(gathering.dumps)
+        if job.stacks:
+            gathering.verdicts = self._with_stacks(job, gathering.verdicts)
         for verdict in gathering.verdicts:
             known = self._book.match(job.key, verdict, self._wall())
             if known is not None:

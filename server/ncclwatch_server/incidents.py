@@ -171,7 +171,10 @@ class IncidentBook:
         """
         resolved = []
         for incident in self.open_of(key):
-            if incident.id in shown or incident.ranks & unheard:
+            if incident.id in shown:
+                self._put(replace(incident, misses=0))
+                continue
+            if incident.ranks & unheard:
                 continue
             missed = replace(incident, misses=incident.misses + 1)
             if missed.misses >= _MISSES_MAX:

@@ -11,6 +11,7 @@ from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.links import Link
+from ncclwatch_server.patience import Patience
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
 
@@ -47,8 +48,10 @@ class Job:
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     waiting: tuple[Verdict, ...] = ()  # of severity info: shown, never an incident
+    patience: Patience = field(default_factory=Patience)
     suspicious_at: float = float("-inf")  # when it was so last
-    judge_failing: bool = False
+    judge_failing: bool = False  # told already
+    look_failing: bool = False
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
 

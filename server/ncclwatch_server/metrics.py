@@ -53,6 +53,7 @@ def measure(watch: Watch, losses: Losses) -> Figures:
             ("judgements", "Snapshots judged", True, counters.judgements),
             ("judge_seconds", "Time the judge took", True, counters.judge_s),
             ("judge_failures", "Snapshots on which the judge failed", True, counters.judge_failures),
+            ("look_failures", "Looks at a job that failed", True, counters.look_failures),
             ("store_failures", "Writes that the incident store refused", True, losses.failures),
             ("incidents_not_stored", "Incidents dropped because the store failed", True, losses.dropped),
             ("incidents_not_opened", "Incidents beyond the limit of open ones", True, watch.book.refused),

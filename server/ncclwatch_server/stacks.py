@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ncclwatch.contract.model import MergedStack, StackDump, StackFrame, Verdict
+from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Question
 
 MERGED_MAX = 32
-_NOT_USER = ("/site-packages/", "/dist-packages/", "/lib/python3", "/ncclwatch/", "/torch/")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,8 +58,10 @@ def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack
     wanted = culprits | set(verdict.victims)
     ranks: dict[tuple[str, tuple[StackFrame, ...]], list[int]] = {}
     for rank in sorted(wanted & dumps.keys()):
-        for thread, frames in dumps[rank].threads:
-            if frames and not _is_own(thread, frames):
+        for thread, dumped in dumps[rank].threads:
+            # Our wrappers stand between the user and torch in every stack, and say nothing.
+            frames = tuple(frame for frame in dumped if "/ncclwatch/rank/" not in frame.file)
+            if frames and not _is_own(thread, dumped):
                 ranks.setdefault((thread, frames), []).append(rank)
     merged = [
         MergedStack(ranks=tuple(dict.fromkeys(who)), thread=thread, frames=frames)
@@ -74,17 +76,12 @@ def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
     return tuple((rank, dump.failure) for rank, dump in sorted(dumps.items()) if dump.failure)
 
 
-def is_user_file(path: str) -> bool:
-    """Whether a frame is in the user's own code rather than in a library."""
-    return not path.startswith("<") and path != "" and not any(part in path for part in _NOT_USER)
-
-
 def _importance(stack: MergedStack) -> int:
     if stack.thread == "MainThread":
         return 0
     if any("/torch/distributed/" in frame.file for frame in stack.frames):
         return 1  # it issues operations too
-    return 2 if any(is_user_file(frame.file) for frame in stack.frames) else 3
+    return 2 if any(is_users_by_path(frame.file) for frame in stack.frames) else 3
 
 
 def _is_own(thread: str, frames: tuple[StackFrame, ...]) -> bool:

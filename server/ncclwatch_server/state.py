@@ -5,6 +5,7 @@ few numpy operations. The layout of that buffer changes only when an agent, a ra
 comes or goes. Time is the server's monotonic clock, passed in.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from ncclwatch_server import settings
 
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
+
+_NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
 
 Rows = NDArray[np.void]
 Numbers = NDArray[np.int64]
@@ -55,6 +58,7 @@ class JobState:
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
     _group_row_rank: Numbers
+    _runs: Numbers  # where the groups of another rank begin
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
     _issued: NDArray[np.uint64]  # as of the last fold
     _enqueued: NDArray[np.uint64]
@@ -149,12 +153,14 @@ class JobState:
         groups, ranks = self._groups, self._ranks
         moved = (groups["enqueued"] != self._enqueued) | (groups["completed"] != self._completed)
         if moved.any():
-            self._moved_at[self._group_row_rank[moved]] = now
-            self._enqueued, self._completed = groups["enqueued"].copy(), groups["completed"].copy()
+            # An agent sends the groups of a rank in a row: one look per rank instead of one per group.
+            movers = self._runs[np.logical_or.reduceat(moved, self._runs)]
+            self._moved_at[self._group_row_rank[movers]] = now
+            self._enqueued[:], self._completed[:] = groups["enqueued"], groups["completed"]
         moved = ranks["issued"] != self._issued
         if moved.any():
             self._moved_at[self._row_rank[moved]] = now
-            self._issued = ranks["issued"].copy()
+            self._issued[:] = ranks["issued"]
         self.ended[self._row_rank[(ranks["ended"] != 0) & self._reporting]] = True
         return rejected
 
@@ -212,46 +218,68 @@ class JobState:
 
     def _lay_out(self, now: float) -> tuple[int, ...]:
         """Give every connection its place in new buffers, the newest connection last."""
-        rank_bytes, group_bytes, rejected = bytearray(), bytearray(), []
-        row_link: list[Numbers] = []
-        for number, slot in sorted(self._slots.items()):
-            news = slot.fresh or (bytes(self._rank_bytes[slot.rank_at]), bytes(self._group_bytes[slot.group_at]))
-            ranks, groups = _rows(news[0], RANK_DTYPE), _rows(news[1], GROUP_DTYPE)
-            if not self._plausible(ranks, groups) or len(group_bytes) // GROUP_DTYPE.itemsize > settings.GROUP_ROWS_MAX:
-                rejected.append(number)
-                news, ranks = (b"", b""), ranks[:0]
-            if slot.fresh:
-                self._moved_at[ranks["rank"]] = now
-            self.seen[ranks["rank"]] = True
-            if slot.lost_at is None:
-                self._owner[ranks["rank"]] = number
-            slot.rank_at = slice(len(rank_bytes), len(rank_bytes) + len(news[0]))
-            slot.group_at = slice(len(group_bytes), len(group_bytes) + len(news[1]))
-            slot.fresh = None
-            rank_bytes += news[0]
-            group_bytes += news[1]
-            row_link.append(np.full(len(ranks), number if slot.lost_at is None else -2, np.int64))
-        self._adopt(rank_bytes, group_bytes, np.concatenate(row_link) if row_link else np.zeros(0, np.int64))
+        numbers = sorted(self._slots)
+        slots = [self._slots[number] for number in numbers]
+        news = [slot.fresh or self._placed(slot) for slot in slots]
+        rejected = self._reject_implausible(news, numbers)
+        rank_ends, rank_bytes = _join([ranks for ranks, _ in news])
+        group_ends, group_bytes = _join([groups for _, groups in news])
+        fresh = np.array([slot.fresh is not None for slot in slots], np.bool_)
+        alive = np.array([slot.lost_at is None for slot in slots], np.bool_)
+        for slot, rank_at, group_at in zip(slots, rank_ends, group_ends, strict=True):
+            slot.rank_at, slot.group_at, slot.fresh = rank_at, group_at, None
+        slot_of_row = _slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
+        rank = _rows(rank_bytes, RANK_DTYPE)["rank"].astype(np.int64)
+        link = np.array(numbers, np.int64)[slot_of_row]
+        self._moved_at[rank[fresh[slot_of_row]]] = now
+        self.seen[rank] = True
+        living = alive[slot_of_row]
+        self._owner[rank[living]] = link[living]  # of two that speak for a rank the newest counts
+        self._adopt(rank_bytes, group_bytes, np.where(living, link, _NOBODY))
         self._forget_replaced()
+        return rejected
+
+    def _placed(self, slot: _Slot) -> tuple[bytes, bytes]:
+        return bytes(self._rank_bytes[slot.rank_at]), bytes(self._group_bytes[slot.group_at])
+
+    def _reject_implausible(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> tuple[int, ...]:
+        """Empty the rows of connections that cannot be true. All are checked at once, each only if need be."""
+        if self._plausible(news):
+            return ()
+        rejected, kept = [], 0
+        for place, number in enumerate(numbers):
+            kept += len(news[place][1]) // GROUP_DTYPE.itemsize
+            if kept > settings.GROUP_ROWS_MAX or not self._plausible([news[place]]):
+                kept -= len(news[place][1]) // GROUP_DTYPE.itemsize
+                news[place] = (b"", b"")
+                rejected.append(number)
         return tuple(rejected)
 
-    def _plausible(self, ranks: Rows, groups: Rows) -> bool:
-        known = ranks["rank"]
-        if len(known) == 0:
-            return len(groups) == 0
-        if known.min() < 0 or known.max() >= self.world_size or len(np.unique(known)) != len(known):
+    def _plausible(self, news: list[tuple[bytes, bytes]]) -> bool:
+        """Whether each connection names ranks of this job once, and a bounded number of groups of these."""
+        rank_parts, group_parts = [ranks for ranks, _ in news], [groups for _, groups in news]
+        rank = _rows(b"".join(rank_parts), RANK_DTYPE)["rank"].astype(np.int64)
+        member = _rows(b"".join(group_parts), GROUP_DTYPE)["rank"].astype(np.int64)
+        everyone = np.concatenate([rank, member])
+        if len(everyone) and (everyone.min() < 0 or everyone.max() >= self.world_size):
             return False
-        if not np.isin(groups["rank"], known).all():
+        known = np.sort(_slot_of_rows(rank_parts, RANK_DTYPE) * self.world_size + rank)
+        if (known[1:] == known[:-1]).any() or len(member) > settings.GROUP_ROWS_MAX:
             return False
-        return len(groups) == 0 or int(np.unique(groups["rank"], return_counts=True)[1].max()) <= (
-            settings.GROUPS_PER_RANK_MAX
-        )
+        if not len(member):
+            return True
+        wanted = _slot_of_rows(group_parts, GROUP_DTYPE) * self.world_size + member
+        place = np.searchsorted(known, wanted)
+        if not len(known) or place.max() >= len(known) or (known[place] != wanted).any():
+            return False
+        return int(np.bincount(place).max()) <= settings.GROUPS_PER_RANK_MAX
 
     def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
         self._rank_bytes, self._group_bytes = rank_bytes, group_bytes
         self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
+        self._runs = np.flatnonzero(np.diff(self._group_row_rank, prepend=-1))
         self._enqueued, self._completed = self._groups["enqueued"].copy(), self._groups["completed"].copy()
         self._issued = self._ranks["issued"].copy()
         self._reporting = self._owner[self._row_rank] == row_link
@@ -263,6 +291,17 @@ class JobState:
             if slot.lost_at is not None and not (self._owner == number).any():
                 del self._slots[number]
                 self._stale = True
+
+
+def _join(parts: list[bytes]) -> tuple[list[slice], bytearray]:
+    """Return all parts in one buffer, and where each lies."""
+    ends = list(itertools.accumulate((len(part) for part in parts), initial=0))
+    return [slice(*pair) for pair in itertools.pairwise(ends)], bytearray(b"".join(parts))
+
+
+def _slot_of_rows(parts: list[bytes], dtype: "np.dtype[np.void]") -> Numbers:
+    """Return for each row of all parts the number of its part."""
+    return np.repeat(np.arange(len(parts)), [len(part) // dtype.itemsize for part in parts])
 
 
 def _rows(data: bytes | bytearray, dtype: "np.dtype[np.void]") -> Rows:

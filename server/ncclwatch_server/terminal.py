@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack
+from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch_server.incidents import Incident
-from ncclwatch_server.stacks import is_user_file
 
 WIDTH = 100
 FRAMES_MAX = 12
@@ -135,11 +135,11 @@ def _stack(stack: MergedStack) -> Iterator[str]:
     yield from _field("stack", f"{noun} {compress(stack.ranks)}, thread {stack.thread}, innermost first:")
     frames = stack.frames[:FRAMES_MAX]
     # The user's own lines are what the reader looks for: the deepest one is shown at any depth.
-    deeper = [f for f in stack.frames[FRAMES_MAX:] if is_user_file(f.file)]
-    if deeper and not any(is_user_file(frame.file) for frame in frames):
+    deeper = [f for f in stack.frames[FRAMES_MAX:] if is_users_by_path(f.file)]
+    if deeper and not any(is_users_by_path(frame.file) for frame in frames):
         frames = (*frames, deeper[0])
     for frame in frames:
-        mark = ">" if is_user_file(frame.file) else " "
+        mark = ">" if is_users_by_path(frame.file) else " "
         text = plain(f"{frame.function} ({frame.file}:{frame.line})")
         room = WIDTH - _INDENT - 2
         if len(text) > room:

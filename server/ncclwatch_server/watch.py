@@ -66,7 +66,7 @@ class Watch:
                 next_tick = max(next_tick + settings.TICK_S, now)
             for job in self.jobs.all():
                 if not job.ended:
-                    await self._look_at(job)
+                    await self._look_at_safely(job)
             self.counters.tick_s += self._clock() - now
             self.ready = True
             await self._sleep(next_tick)
@@ -85,6 +85,18 @@ class Watch:
         except asyncio.TimeoutError:
             return
         self._news.clear()
+
+    async def _look_at_safely(self, job: Job) -> None:
+        """Look at a job so that whatever its ranks sent cannot leave all other jobs unwatched."""
+        try:
+            await self._look_at(job)
+        except Exception:
+            self.counters.look_failures += 1
+            if not job.look_failing:  # told once, not every second
+                log.exception("looking at job %s failed; it is looked at again", job.id)
+            job.look_failing = True
+        else:
+            job.look_failing = False
 
     async def _look_at(self, job: Job) -> None:
         now = self._clock()

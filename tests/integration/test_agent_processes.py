@@ -62,7 +62,10 @@ def start() -> Iterator[Start]:
     yield begin
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
 
 
 def started_at(pid: int) -> int:

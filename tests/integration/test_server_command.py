@@ -95,12 +95,14 @@ def test_the_port_is_told_to_whoever_started_it(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
-        with start("--port", "0", "--ephemeral", "--parent", str(parent.pid)) as process:
-            first_line(process)
-            assert process.poll() is None
-            parent.kill()
-            assert process.wait(5) == 0
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent,
+        start("--port", "0", "--ephemeral", "--parent", str(parent.pid)) as process,
+    ):
+        first_line(process)
+        assert process.poll() is None
+        parent.kill()
+        assert process.wait(5) == 0
 
 
 def test_it_ends_when_its_parent_has_ended_already() -> None:

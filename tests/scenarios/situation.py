@@ -103,6 +103,7 @@ class Situation:
             stacks={},
             silent={},
             longest_wait_s=self.longest_s,
+            longest_still_s=self.longest_s,
         )
 
     def _change(self, rank: int, **changes: object) -> None:

@@ -94,10 +94,13 @@ def test_two_snapshots_in_a_row_without_it_resolve_an_incident() -> None:
     book = IncidentBook()
     incident = opened(book)
     assert book.miss(KEY, NONE, NOBODY, 101.0) == ()
-    book.update(incident, VERDICT, NONE)
+    (missed,) = book.open_of(KEY)
+    book.update(missed, VERDICT, NONE)
     assert book.miss(KEY, NONE, NOBODY, 102.0) == ()
-    (resolved,) = book.miss(KEY, NONE, NOBODY, 103.0)
-    assert (resolved.state, resolved.closed_at) == (IncidentState.RESOLVED, 103.0)
+    assert book.miss(KEY, frozenset({incident.id}), NOBODY, 103.0) == ()
+    assert book.miss(KEY, NONE, NOBODY, 104.0) == ()
+    (resolved,) = book.miss(KEY, NONE, NOBODY, 105.0)
+    assert (resolved.state, resolved.closed_at) == (IncidentState.RESOLVED, 105.0)
 
 
 def test_no_news_of_its_ranks_does_not_resolve_an_incident() -> None:

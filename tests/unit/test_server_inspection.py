@@ -1,13 +1,11 @@
 """When nodes are asked, what the judge gets to see, and which stacks belong to a verdict."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclwatch.contract.model import Ending, StackDump, StackFrame
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Inspection
-from ncclwatch_server.stacks import Gathering, failures, is_user_file, merge, ranks_to_dump
+from ncclwatch_server.stacks import Gathering, failures, merge, ranks_to_dump
 from ncclwatch_server.state import Suspicion
 from tests.unit.server_values import VERDICT, verdict, view
 
@@ -133,10 +131,3 @@ def test_an_opening_waits_for_stacks_but_not_for_long() -> None:
     gathering.lose(2)
     assert gathering.ready(10.1)
     assert gathering.done(10.1)
-
-
-def test_user_files_are_told_from_libraries() -> None:
-    assert is_user_file("/home/me/train.py")
-    for path in ("", "<string>", "/usr/lib/python3.11/queue.py", "/v/site-packages/x.py", TORCH.file):
-        assert not is_user_file(path)
-    assert is_user_file(replace(USER, file="relative/train.py").file)

@@ -127,7 +127,7 @@ def _observed_still_s(view: RankView) -> float:
 
 def _patience_s(case: Case, kind: WaitKind | None) -> float:
     base = STILL_IN_IO_S if kind in (WaitKind.DATA, WaitKind.SAVE) else STILL_S
-    return max(base, min(LEARNED_FACTOR * case.snapshot.longest_wait_s, LEARNED_S_MAX))
+    return max(base, min(LEARNED_FACTOR * case.snapshot.longest_still_s, LEARNED_S_MAX))
 
 
 def _cause_by_place(kind: WaitKind | None) -> Cause:
@@ -228,6 +228,7 @@ def _stalled(case: Case, ranks: list[int], why: Stillness) -> Verdict:
         seq=blocks[0].operation.seq if blocks else 0,
         op=blocks[0].wait.op.value if blocks else "",
         onset_s=onset_s(blocks),
+        still_s=why.still_s,
         explained=explained(case, victims),
         evidence=_evidence(case, ranks, blocks),
     )
@@ -293,16 +294,21 @@ def _late(case: Case, ranks: list[int]) -> Verdict:
         seq=blocks[0].operation.seq if blocks else 0,
         op=blocks[0].wait.op.value if blocks else "",
         onset_s=waited_s,
+        still_s=_still_s(case, ranks),
         explained=explained(case, victims),
         evidence=_evidence(case, ranks, blocks),
     )
 
 
+def _still_s(case: Case, ranks: list[int]) -> float:
+    """Return for how long all of these ranks have stood still, 0 if one of them works."""
+    found = [stillness(case, case.views[rank]) for rank in ranks]
+    return min((still.still_s if still is not None else 0.0 for still in found), default=0.0)
+
+
 def _late_words(case: Case, ranks: list[int]) -> str:
-    found = [still for rank in ranks if (still := stillness(case, case.views[rank])) is not None]
-    if len(found) < len(ranks):
-        return "working"
-    return f"no sign of work for {seconds_words(min(still.still_s for still in found))}"
+    still_s = _still_s(case, ranks)
+    return f"no sign of work for {seconds_words(still_s)}" if still_s else "working"
 
 
 def _evidence(case: Case, ranks: Iterable[int], blocks: list[Block]) -> tuple[Evidence, ...]:

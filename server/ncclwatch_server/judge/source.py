@@ -44,7 +44,7 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftLoop:
-    """A loop that one side has left. `ways_out` are tests by which a rank leaves it, or skips work in it, on its own."""
+    """A loop that one side has left. `ways_out`: tests by which a rank leaves it, or skips work, on its own."""
 
     head: str
     ways_out: tuple[str, ...]
