@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from ncclwatch.contract.version import VERSION
 from ncclwatch.contract import config
+from ncclwatch.contract.version import VERSION
 from ncclwatch_agent import residence
 from ncclwatch_agent.residence import ResidenceError
 

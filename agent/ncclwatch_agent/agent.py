@@ -18,6 +18,7 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
+from ncclwatch_agent.deadline import within
 from ncclwatch_agent.endings import describe, is_abnormal
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.local_server import LocalServer
@@ -114,7 +115,7 @@ class Agent:
             await asyncio.sleep(TICK_S_MIN)
             left_s = config.DIGEST_S - (time.monotonic() - began)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, left_s))
+                await within(max(0.0, left_s), self._wake.wait())
             self._wake.clear()
 
     def _stop(self) -> None:

@@ -16,11 +16,13 @@ from enum import Enum
 from urllib.parse import urlsplit
 
 from ncclwatch.contract import config
+from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 
 READY_S_MAX = 30.0
 STOP_S_MAX = 5.0
 STARTS_MAX = 3
+RESOLVE_S_MAX = 3.0
 _NEEDED = ("ncclwatch_server", "fastapi", "uvicorn", "sqlalchemy", "numpy", "prometheus_client")
 
 
@@ -63,7 +65,7 @@ async def is_this_host(url: str) -> bool:
             return True
     try:
         loop = asyncio.get_running_loop()
-        found = await asyncio.wait_for(loop.getaddrinfo(host, 0, type=socket.SOCK_DGRAM), 3.0)
+        found = await within(RESOLVE_S_MAX, loop.getaddrinfo(host, 0, type=socket.SOCK_DGRAM))
     except (OSError, UnicodeError, asyncio.TimeoutError):
         return False
     return any(_is_ours(family, address) for family, _, _, _, address in found)
@@ -130,7 +132,7 @@ class LocalServer:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), STOP_S_MAX)
+                await within(STOP_S_MAX, process.wait())
             except asyncio.TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -164,7 +166,7 @@ async def _read_line(fd: int) -> str:
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
     )
     try:
-        return (await asyncio.wait_for(reader.readline(), READY_S_MAX)).decode(errors="replace")
+        return (await within(READY_S_MAX, reader.readline())).decode(errors="replace")
     except asyncio.TimeoutError:
         return ""
     finally:

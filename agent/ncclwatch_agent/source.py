@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, SourceNote
+from ncclwatch_agent.deadline import within
 from ncclwatch_agent.surroundings import Surroundings
 
 FILE_BYTES_MAX = 2 * 1024 * 1024
@@ -132,7 +133,7 @@ class SourceDesk:
         future: asyncio.Future[tuple[SourceNote, ...]] = loop.create_future()
         self._jobs.put((sites[: config.SOURCES_MAX], loop, future))
         try:
-            found = await asyncio.wait_for(future, READ_S_MAX)
+            found = await within(READ_S_MAX, future)
         except asyncio.TimeoutError:
             self._stuck = True
             return ()

@@ -16,6 +16,7 @@ import msgspec
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import StackDump, StackFrame
+from ncclwatch_agent.deadline import within
 
 DUMP_S_MAX = 5.0
 DUMP_BYTES_MAX = 4 * 1024 * 1024
@@ -45,7 +46,7 @@ def find_py_spy() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
-def parse_dump(rank: int, data: bytes) -> StackDump:
+def parse_dump(rank: int, pid: int, data: bytes) -> StackDump:
     """Return the stacks out of py-spy's JSON."""
     try:
         threads = _decoder.decode(data)
@@ -55,7 +56,8 @@ def parse_dump(rank: int, data: bytes) -> StackDump:
         rank=rank,
         threads=tuple(
             (
-                thread.thread_name or f"thread {thread.os_thread_id}",
+                # Without the threading module, not even the main thread has a name.
+                thread.thread_name or ("MainThread" if thread.os_thread_id == pid else f"thread {thread.os_thread_id}"),
                 tuple(
                     StackFrame(function=frame.name, file=frame.filename, line=frame.line)
                     for frame in thread.frames[: config.STACK_DEPTH_MAX]
@@ -130,7 +132,7 @@ class StackDesk:
                 return StackDump(rank=rank, failure=f"cannot start {self._py_spy}: {error.strerror}")
         if len(out) > DUMP_BYTES_MAX:
             return StackDump(rank=rank, failure=f"the stacks of pid {pid} are larger than {DUMP_BYTES_MAX} bytes")
-        return parse_dump(rank, out) if code == 0 else StackDump(rank=rank, failure=explain_refusal(pid, said))
+        return parse_dump(rank, pid, out) if code == 0 else StackDump(rank=rank, failure=explain_refusal(pid, said))
 
     async def _run(self, pid: int) -> tuple[int, bytes, str]:
         process = await asyncio.create_subprocess_exec(
@@ -141,22 +143,35 @@ class StackDesk:
         if out is None or said is None:
             raise OSError(0, "no pipes")  # cannot be: both were asked for
         try:
-            found = await asyncio.wait_for(asyncio.gather(_read_at_most(out), _read_at_most(said)), self._deadline_s)
-            code = process.returncode
-            if len(found[0]) <= DUMP_BYTES_MAX:
-                code = await asyncio.wait_for(process.wait(), self._deadline_s)
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        return code or 0, found[0], found[1].decode(errors="replace")
+            return await within(self._deadline_s, _finish(process, out, said))
+        except BaseException:
+            _kill(process)
+            # Only a reader that comes to the end lets asyncio see the end of the process.
+            await asyncio.gather(_read_all(process, out), _read_all(process, said))
+            await process.wait()
+            raise
 
 
-async def _read_at_most(stream: asyncio.StreamReader) -> bytes:
-    """Read to the end, or a little past DUMP_BYTES_MAX."""
+async def _finish(
+    process: asyncio.subprocess.Process, out: asyncio.StreamReader, said: asyncio.StreamReader
+) -> tuple[int, bytes, str]:
+    found = await asyncio.gather(_read_all(process, out), _read_all(process, said))
+    return await process.wait(), found[0], found[1].decode(errors="replace")
+
+
+async def _read_all(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> bytes:
+    """Read to the end; a process that prints more than DUMP_BYTES_MAX is killed for it."""
     parts, size = [], 0
-    while size <= DUMP_BYTES_MAX and (part := await stream.read(65536)):
-        parts.append(part)
-        size += len(part)
+    while part := await stream.read(65536):
+        if size <= DUMP_BYTES_MAX:
+            parts.append(part)
+            size += len(part)
+        if size > DUMP_BYTES_MAX:
+            _kill(process)
     return b"".join(parts)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()

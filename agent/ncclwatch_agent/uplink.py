@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch_agent.deadline import within
 from ncclwatch_agent.local_server import Answer
 from ncclwatch_agent.log import log
 from ncclwatch_agent.spool import Spool, SpooledViews
@@ -166,7 +167,7 @@ class Uplink:
         """Wait until everything is sent, at most so long."""
         if self._socket is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), wait_s)
+                await within(wait_s, self._idle.wait())
 
     def failing_s(self) -> float:
         """Return for how long no server was reached; 0 while one listens."""
@@ -185,7 +186,7 @@ class Uplink:
             callbacks.failed(failure)
             delay = backoff_s(self.failures, failure.answer, random.random())
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._retry.wait(), delay)
+                await within(delay, self._retry.wait())
 
     async def _attempt(self, callbacks: Callbacks) -> Failure:
         before = self.connections
@@ -210,7 +211,7 @@ class Uplink:
 
     async def _welcome(self, socket: ClientConnection) -> None:
         await socket.send(wire.encode(self._hello).decode())
-        answer = wire.decode_from_server(await asyncio.wait_for(socket.recv(), OPEN_S_MAX))
+        answer = wire.decode_from_server(await within(OPEN_S_MAX, socket.recv()))
         if isinstance(answer, wire.Refused):
             raise _Refusal(answer.reason)
         if not isinstance(answer, wire.Welcome):

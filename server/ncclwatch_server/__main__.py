@@ -8,7 +8,8 @@ import click
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server import VERSION, settings
+from ncclwatch.contract.version import VERSION
+from ncclwatch_server import settings
 
 EXIT_USAGE = 2
 EXIT_NOT_INSTALLED = 3

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 
 from ncclwatch.contract.model import Severity
-from ncclwatch_server import VERSION, metrics
+from ncclwatch.contract.version import VERSION
+from ncclwatch_server import metrics
 from ncclwatch_server.access import TokenGate
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.jobs import Job

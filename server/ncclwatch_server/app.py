@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI, WebSocket
 
 from ncclwatch.contract import wire
-from ncclwatch_server import VERSION
+from ncclwatch.contract.version import VERSION
 from ncclwatch_server.api import add_routes
 from ncclwatch_server.examiner import Judge
 from ncclwatch_server.incidents import IncidentBook

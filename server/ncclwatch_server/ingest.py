@@ -14,7 +14,8 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server import VERSION, settings
+from ncclwatch.contract.version import VERSION
+from ncclwatch_server import settings
 from ncclwatch_server.access import shows
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link

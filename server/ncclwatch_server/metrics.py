@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ncclwatch_server import VERSION
+from ncclwatch.contract.version import VERSION
 from ncclwatch_server.views import job_state
 from ncclwatch_server.watch import Watch
 
@@ -43,7 +43,7 @@ def measure(watch: Watch, losses: Losses) -> Figures:
     opened = Counter((i.job, i.verdict.severity.value, i.verdict.cause.value) for i in incidents)
     return Figures(
         single=(
-            ("agents", "Agents connected now", False, watch.agents),
+            ("agents_connected", "Agents connected now", False, watch.agents),
             ("ranks", "Ranks seen of jobs that are not over", False, sum(_ranks_seen(watch))),
             ("digests", "Digests taken", True, counters.digests),
             ("messages", "Messages other than digests taken", True, counters.messages),
@@ -80,7 +80,7 @@ class _Snapshot(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily("ncclwatch_info", "Version of this server", labels=["version"])
+        info = GaugeMetricFamily("ncclwatch_build_info", "Version of this server", labels=["version"])
         info.add_metric([VERSION], 1)
         yield info
         for name, text, rises, value in self._figures.single:
@@ -90,7 +90,9 @@ class _Snapshot(Collector):
         for state, count in self._figures.jobs:
             jobs.add_metric([state], count)
         yield jobs
-        standing = GaugeMetricFamily("ncclwatch_open_incidents", "Open incidents", labels=["job", "severity", "cause"])
+        standing = GaugeMetricFamily(
+            "ncclwatch_open_incidents", "Open incidents", labels=["job_id", "severity", "cause"]
+        )
         for job, severity, cause, count in self._figures.open_incidents:
             standing.add_metric([job, severity, cause], count)
         yield standing

@@ -5,10 +5,11 @@ It goes to terminals: what ranks sent is stripped of control characters, and eve
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack
 from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.incidents import Incident
 
 WIDTH = 100
@@ -44,13 +45,12 @@ def render(incident: Incident) -> str:
     if len(verdict.culprits) > CULPRITS_MAX:
         lines += _field("", f"and {len(verdict.culprits) - CULPRITS_MAX} more ranks")
     if verdict.victims:
-        noun = "rank" if len(verdict.victims) == 1 else "ranks"
-        lines += _field("waiting", f"{noun} {compress(verdict.victims)}")
-    if verdict.first_divergence is not None:
+        lines += _field("waiting", ranks_words(verdict.victims))
+    # Where the histories parted at the very operation that hangs, all is said already.
+    if verdict.first_divergence is not None and verdict.first_divergence.seq != verdict.seq:
         lines += _divergence(verdict.first_divergence)
     lines += _field("certainty", _certainty(incident))
-    facts = [f"rank {e.rank}: {e.fact} ({e.source})" for e in verdict.evidence]
-    facts += [f"rank {rank}: no stack: {failure}" for rank, failure in incident.unseen]
+    facts = _facts(incident)
     for number, fact in enumerate(facts[:EVIDENCE_MAX]):
         lines += _field("" if number else "evidence", fact)
     for stack in incident.stacks[:STACKS_MAX]:
@@ -61,15 +61,14 @@ def render(incident: Incident) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compress(ranks: Iterable[int]) -> str:
-    """Return ranks as ranges: 0-2,5."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+def _facts(incident: Incident) -> list[str]:
+    """Return what was observed, one line for all ranks of which the same was."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for evidence in incident.verdict.evidence:
+        ranks.setdefault((evidence.fact, evidence.source), []).append(evidence.rank)
+    for rank, failure in incident.unseen:
+        ranks.setdefault((f"no stack: {failure}", "py-spy"), []).append(rank)
+    return [f"{ranks_words(who)}: {fact} ({source})" for (fact, source), who in ranks.items()]
 
 
 def plain(text: str) -> str:
@@ -131,8 +130,7 @@ def _certainty(incident: Incident) -> str:
 
 
 def _stack(stack: MergedStack) -> Iterator[str]:
-    noun = "rank" if len(stack.ranks) == 1 else "ranks"
-    yield from _field("stack", f"{noun} {compress(stack.ranks)}, thread {stack.thread}, innermost first:")
+    yield from _field("stack", f"{ranks_words(stack.ranks)}, thread {stack.thread}, innermost first:")
     frames = stack.frames[:FRAMES_MAX]
     # The user's own lines are what the reader looks for: the deepest one is shown at any depth.
     deeper = [f for f in stack.frames[FRAMES_MAX:] if is_users_by_path(f.file)]
@@ -140,7 +138,7 @@ def _stack(stack: MergedStack) -> Iterator[str]:
         frames = (*frames, deeper[0])
     for frame in frames:
         mark = ">" if is_users_by_path(frame.file) else " "
-        text = plain(f"{frame.function} ({frame.file}:{frame.line})")
+        text = plain(f"{frame.function} ({frame.file.rsplit('/site-packages/', 1)[-1]}:{frame.line})")
         room = WIDTH - _INDENT - 2
         if len(text) > room:
             text = "..." + text[3 - room :]

@@ -114,8 +114,8 @@ def test_metrics_count_jobs_and_incidents_without_a_series_per_rank(server: Serv
             'ncclwatch_jobs{state="hung"} 1.0',
             'ncclwatch_jobs{state="running"} 1.0',
             'ncclwatch_jobs{state="ended"} 1.0',
-            'ncclwatch_open_incidents{cause="rank_conditional_collective",job="hung",severity="critical"} 1.0',
-            "ncclwatch_agents 3.0",
+            'ncclwatch_open_incidents{cause="rank_conditional_collective",job_id="hung",severity="critical"} 1.0',
+            "ncclwatch_agents_connected 3.0",
         } <= set(lines)
 
     until(wanted)

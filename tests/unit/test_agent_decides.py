@@ -299,10 +299,10 @@ def test_another_failure_of_py_spy_is_told_as_it_is() -> None:
 
 def test_what_py_spy_prints_is_bounded_and_anything_else_is_a_failure() -> None:
     frames = [{"name": "f", "filename": "a.py", "line": line, "module": None} for line in range(300)]
-    found = parse_dump(3, json.dumps([{"thread_name": None, "os_thread_id": 9, "frames": frames}]).encode())
+    found = parse_dump(3, 7, json.dumps([{"thread_name": None, "os_thread_id": 9, "frames": frames}]).encode())
     ((name, stack),) = found.threads
     assert (found.rank, name, len(stack), stack[0].line) == (3, "thread 9", 100, 0)
-    assert "no stacks" in parse_dump(3, b"<html>").failure
+    assert "no stacks" in parse_dump(3, 7, b"<html>").failure
 
 
 def test_only_programs_that_start_ranks_are_taken_for_launchers() -> None:

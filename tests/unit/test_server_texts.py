@@ -5,9 +5,10 @@ from dataclasses import replace
 import msgspec
 
 from ncclwatch.contract.model import CallSite, Culprit, Divergence, Evidence, MergedStack, StackFrame, Verdict
+from ncclwatch.contract.text import rank_list
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.report import IncidentReport, report_incident, report_job, revive
-from ncclwatch_server.terminal import compress, plain, render
+from ncclwatch_server.terminal import plain, render
 from tests.unit.server_values import KEY, VERDICT
 
 HERE = CallSite(file="/home/me/train.py", line=12, function="train")
@@ -16,7 +17,7 @@ FULL = replace(
     explanation="Rank 1 had 47 batches, the others 48. " * 5,
     culprits=(Culprit(rank=1, host="node7", pid=4242, device="cuda:1", call_site=HERE, doing="waiting in barrier"),),
     first_divergence=Divergence(
-        group="0", seq=7, culprit_op="barrier", culprit_site=HERE, victim_op="all_reduce", victim_site=None,
+        group="0", seq=6, culprit_op="barrier", culprit_site=HERE, victim_op="all_reduce", victim_site=None,
         fact="one rank left its loop",
     ),
     evidence=(Evidence(source="ring", rank=0, fact="in all_reduce for 3 s"),),
@@ -51,13 +52,13 @@ ncclwatch: CRITICAL rank 1 left the loop
   culprit   rank 1, host node7, pid 4242, cuda:1, at /home/me/train.py:12 in train(): waiting in
             barrier
   waiting   ranks 0,2-3
-  diverged  number 7 of group 0: one rank left its loop
+  diverged  number 6 of group 0: one rank left its loop
             culprit: barrier at /home/me/train.py:12 in train()
             others: all_reduce at an unknown line
   certainty PROVEN, explains 3 of 3 blocked ranks; told 2.2 s after the wait began
   evidence  rank 0: in all_reduce for 3 s (ring)
   stack     ranks 0,2-3, thread MainThread, innermost first:
-              all_reduce (/v/site-packages/torch/distributed/c.py:9)
+              all_reduce (torch/distributed/c.py:9)
             > train (/home/me/train.py:12)
   incident  abc123 of job job
 """
@@ -97,8 +98,8 @@ def test_no_line_is_wider_than_a_terminal_and_long_stacks_are_cut() -> None:
 
 
 def test_ranks_are_compressed_to_ranges() -> None:
-    assert compress((5, 0, 1, 2)) == "0-2,5"
-    assert compress(()) == ""
+    assert rank_list((5, 0, 1, 2)) == "0-2,5"
+    assert rank_list(()) == ""
 
 
 def test_typography_becomes_ascii() -> None:
@@ -128,3 +129,17 @@ def test_a_stack_that_was_refused_is_a_fact() -> None:
     report = report_incident(replace(INCIDENT, unseen=((2, "ptrace is refused"),)))
     assert report.evidence[-1] == Evidence(source="py-spy", rank=2, fact="ptrace is refused")
     assert "rank 2: no stack: ptrace is refused" in render(replace(INCIDENT, unseen=((2, "ptrace is refused"),)))
+
+
+def test_a_divergence_at_the_hang_itself_is_not_said_twice() -> None:
+    verdict = INCIDENT.verdict
+    assert verdict.first_divergence is not None
+    at_the_hang = replace(verdict, first_divergence=replace(verdict.first_divergence, seq=verdict.seq))
+    assert "diverged" in render(INCIDENT)
+    assert "diverged" not in render(replace(INCIDENT, verdict=at_the_hang))
+
+
+def test_one_fact_of_many_ranks_is_one_line() -> None:
+    facts = tuple(Evidence(source="ring", rank=rank, fact="in all_reduce for 3 s") for rank in (0, 1, 3))
+    told = render(replace(INCIDENT, verdict=replace(INCIDENT.verdict, evidence=facts)))
+    assert "ranks 0-1,3: in all_reduce for 3 s (ring)" in told
