@@ -139,6 +139,7 @@ def _reason(found: Parting, own: str) -> str:
             f"{slip.value + slip.offset} and the others at {slip.value}: the operations of "
             f"{abs(slip.offset)} {slip.clock}{'es' if slip.clock == 'batch' and abs(slip.offset) > 1 else ''} were "
             "skipped there, and each later call was matched with the wrong one of the others."
+            + (f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else "")
         )
     if found.condition:
         whose = "The others' call" if found.condition_on_others else "That call"

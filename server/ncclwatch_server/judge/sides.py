@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
 from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
-from ncclwatch_server.judge.source import loop_left, rank_condition
+from ncclwatch_server.judge.source import loop_left, rank_condition, ways_past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
     if counts is not None and slip is None:
         return _Why(cause=Cause.UNEVEN_BATCHES, counts=counts)
     if slip is not None:
-        return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
+        return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, escapes=ways_past(theirs, other.site))
     if _same_call(culprit, other):
         return _Why(cause=Cause.SIGNATURE_MISMATCH)
     note = rank_condition(mine, culprit.site, culprit.op.op.value)

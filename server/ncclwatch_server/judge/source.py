@@ -73,3 +73,19 @@ def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site
         if in_its_own_function:
             inner += note.early_exits
     return found
+
+
+def ways_past(view: RankView, site: CallSite | None) -> tuple[str, ...]:
+    """Return the tests by which a rank may leave an iteration before it comes to `site`, as "line: test: word"."""
+    found: list[str] = []
+    for frame in frames_of(view, site):
+        note = note_at(view, frame)
+        if note is not None:
+            ways = (*note.loop_escapes, *note.early_exits)
+            found += [way for way in ways if way not in found and _line_of(way) < frame.line]
+    return tuple(found)
+
+
+def _line_of(way: str) -> int:
+    line, _, _ = way.partition(":")
+    return int(line) if line.isdigit() else 0
