@@ -22,6 +22,7 @@ from ncclwatch_agent.log import log
 READY_S_MAX = 30.0
 STOP_S_MAX = 5.0
 STARTS_MAX = 3
+OUTPUT_S_MAX = 1.0
 RESOLVE_S_MAX = 3.0
 _NEEDED = ("ncclwatch_server", "fastapi", "uvicorn", "sqlalchemy", "numpy", "prometheus_client")
 
@@ -89,6 +90,7 @@ class LocalServer:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._starts = 0
+        self._newest_line = ""
         self.port = 0
 
     @property
@@ -114,14 +116,17 @@ class LocalServer:
             return f"cannot start {' '.join(self._command)}: {error.strerror}"
         finally:
             os.close(send)
-        self._reading = asyncio.create_task(_keep_output(self._process))
+        self._reading = asyncio.create_task(self._keep_output(self._process))
         said = await _read_line(receive)
         if said.strip().isdigit():
             self.port = int(said)
             log.info("started a server on http://127.0.0.1:%d (pid %d)", self.port, self._process.pid)
             return ""
+        with contextlib.suppress(asyncio.TimeoutError):  # it has closed the pipe, so most likely it is ending
+            await within(OUTPUT_S_MAX, self._process.wait())
         await self.stop()
-        return f"the local server did not come up (exit code {self._process.returncode}); see agent.log"
+        why = self._newest_line or f"exit code {self._process.returncode}"
+        return f"no server could be started here ({why[:500]}); see agent.log"
 
     async def stop(self) -> None:
         """End it: SIGTERM, and SIGKILL if that is not enough."""
@@ -138,24 +143,24 @@ class LocalServer:
                     process.kill()
                 await process.wait()
         if self._reading is not None:
-            self._reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reading
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(OUTPUT_S_MAX, self._reading)
+            self._reading = None
 
-
-async def _keep_output(process: asyncio.subprocess.Process) -> None:
-    """Put what the server prints into our log, which is bounded."""
-    stream = process.stdout
-    if stream is None:
-        return
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:  # a line longer than the stream's limit; the rest of it follows
-            continue
-        if not line:
+    async def _keep_output(self, process: asyncio.subprocess.Process) -> None:
+        """Put what the server prints into our log, which is bounded."""
+        stream = process.stdout
+        if stream is None:
             return
-        log.info("server: %s", line.decode(errors="replace").rstrip())
+        while True:
+            try:
+                line = (await stream.readline()).decode(errors="replace")
+            except ValueError:  # a line longer than the stream's limit; the rest of it follows
+                continue
+            if not line:
+                return
+            self._newest_line = line.strip() or self._newest_line
+            log.info("server: %s", line.rstrip())
 
 
 async def _read_line(fd: int) -> str:

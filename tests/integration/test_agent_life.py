@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
-import select
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,96 +15,10 @@ from websockets.asyncio.server import serve
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import RankView, WaitKind
 from ncclwatch.contract.ring import HEADER_BYTES
+from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).parents[2]
-AGENT = (sys.executable, "-m", "ncclwatch_agent")
-NO_SERVER = "http://127.0.0.1:9"  # the discard port: nobody listens
-
-
-class Node:
-    """A runtime directory with ranks and an agent."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.ranks: list[subprocess.Popen[str]] = []
-        self.agent_pidfd = -1
-        self.service: subprocess.Popen[str] | None = None
-
-    def rank(self, number: int, server: str, **more: str) -> "subprocess.Popen[str]":
-        """Start a rank, and return when its ring is there."""
-        identity = {"job": "job1", "instance": "here", "host": "n", "server": server, "server_named": "1", **more}
-        command = [sys.executable, "-m", "tests.integration.agent_child", str(self.directory), str(number), "2"]
-        process = subprocess.Popen(
-            [*command, json.dumps(identity)], cwd=ROOT, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        self.ranks.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    def spawn_agent(self) -> int:
-        """Start an agent as a rank does, and return its pid."""
-        self.directory.mkdir(exist_ok=True)
-        fd = os.open(self.directory / "agent.lock", os.O_RDWR | os.O_CREAT)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(FileNotFoundError):
-            (self.directory / "agent.json").unlink()
-        command = [*AGENT, "--spawned", "--lock-fd", str(fd), "--runtime-dir", str(self.directory)]
-        subprocess.run(command, pass_fds=(fd,), check=True, timeout=30)
-        os.close(fd)
-        pid = int(json.loads(self.card())["pid"])
-        self.agent_pidfd = os.pidfd_open(pid)
-        return pid
-
-    def card(self) -> str:
-        """Return the agent's card, as soon as it is there."""
-        path = self.directory / "agent.json"
-        while not path.exists():
-            select.select([], [], [], 0.01)
-        return path.read_text()
-
-    async def agent_ended(self, wait_s: float = 15.0) -> None:
-        """Wait for the end of the agent."""
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self.agent_pidfd, ended.set)
-        try:
-            await asyncio.wait_for(ended.wait(), wait_s)
-        finally:
-            asyncio.get_running_loop().remove_reader(self.agent_pidfd)
-
-    def log(self) -> str:
-        """Return what the agent has logged."""
-        return (self.directory / "agent.log").read_text()
-
-    def rings(self) -> list[str]:
-        """Return the names of the rings that are there."""
-        return sorted(path.name.split("-")[0] for path in self.directory.glob("*/*.ring"))
-
-    def is_locked(self) -> bool:
-        """Whether an agent holds the lock."""
-        with open(self.directory / "agent.lock") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    def close(self) -> None:
-        """Leave nothing behind, also after a failed test."""
-        for process in (*self.ranks, *([self.service] if self.service else [])):
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-        if self.agent_pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.agent_pidfd, signal.SIGKILL)
-            os.close(self.agent_pidfd)
 
 
 @pytest.fixture
@@ -169,13 +80,6 @@ async def command(stub: Stub, kind: wire.CommandKind, text: str = "") -> None:
     """Ask the agent for something of both ranks."""
     asked = wire.Command(id=5, kind=kind, index=1, ranks=(0, 1, 7), text=text)
     await stub.sockets[-1].send(wire.encode(asked).decode())
-
-
-def tell(process: "subprocess.Popen[str]", line: str) -> None:
-    """Tell a rank what to do."""
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
 
 
 def test_an_agent_outlives_its_ranks_long_enough_to_say_how_each_ended_and_then_leaves_nothing(node: Node) -> None:

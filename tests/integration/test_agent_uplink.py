@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import http
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
@@ -18,7 +17,7 @@ from ncclwatch_agent import uplink as uplinks
 from ncclwatch_agent.local_server import Answer
 from ncclwatch_agent.spool import SpooledViews
 from ncclwatch_agent.uplink import Callbacks, Failure, News, Uplink
-from tests.integration.agent_stub import Stub, url_of
+from tests.integration.agent_stub import Stub, free_port, url_of
 
 pytestmark = pytest.mark.integration
 
@@ -72,13 +71,6 @@ def last_view(rank: int) -> SpooledViews:
         process=ProcessView(state=ProcessState.GONE), pulse_age_s=0.0, initialised=True,
     )  # fmt: skip
     return SpooledViews(1, (view,), time.monotonic_ns())
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_connection_begins_with_a_hello_and_a_full_picture_and_carries_commands_back() -> None:

@@ -62,7 +62,8 @@ def endings(case: Case) -> tuple[Verdict, ...]:
         mismatch = _mismatch_at_the_end(case)
         if mismatch is not None:
             return (judge_mismatch(case, mismatch),)
-        return (_crash(case, _first(case, abnormal)),)
+        first = _first(case, abnormal)
+        return (_crash(case, tuple(r for r in abnormal if _same_end(gone[r], gone[first]) or r == first)),)
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
     lost = any(_lost_peer(ending) for ending in gone.values())
     waited_for = [rank for rank in suspects if lost or _is_waited_for(case, rank)]
@@ -127,26 +128,36 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
     return None
 
 
-def _crash(case: Case, rank: int) -> Verdict:
-    view = case.views[rank]
+def _same_end(one: Ending, other: Ending) -> bool:
+    """Say whether two ranks raised the same at the same line: then it is the program's error, not one rank's."""
+    return bool(one.exception) and (one.exception, one.site) == (other.exception, other.site)
+
+
+def _crash(case: Case, ranks: tuple[int, ...]) -> Verdict:
+    view = case.views[ranks[0]]
     ending = view.ending or Ending(kind="vanished")
     site = ending.site or _last_site(view)
     where = at(ending.site) if ending.site else f"; its last operation was{at(site)}" if site else ""
-    victims = _others(case, (rank,))
+    host = f" on {view.host}" if len(ranks) == 1 else ""
+    victims = _others(case, ranks)
     return Verdict(
         cause=Cause.RANK_CRASHED,
         certainty=Certainty.PROVEN,
         severity=Severity.CRITICAL,
-        summary=f"rank {rank} on {view.host} {ending_words(ending)}{where}.",
-        explanation=_crash_explanation(case, rank, victims),
+        summary=f"{ranks_words(ranks)}{host} {ending_words(ending)}{where}.",
+        explanation=_crash_explanation(case, ranks, victims),
         advice=_crash_advice(ending),
-        culprits=(culprit(view, site, ending_words(ending)),),
+        culprits=tuple(culprit(case.views[rank], _end_site(case.views[rank]), ending_words(ending)) for rank in ranks),
         victims=victims,
         group="",
         onset_s=_ending_age_s(view),
-        explained=explained(case, (rank, *victims)),
-        evidence=_evidence(case, (rank,)),
+        explained=explained(case, (*ranks, *victims)),
+        evidence=_evidence(case, ranks),
     )
+
+
+def _end_site(view: RankView) -> CallSite | None:
+    return (view.ending.site if view.ending is not None else None) or _last_site(view)
 
 
 def _crash_advice(ending: Ending) -> str:
@@ -155,17 +166,20 @@ def _crash_advice(ending: Ending) -> str:
     return ADVICE_KILLED if ending.signal is not None else ADVICE[Cause.RANK_CRASHED]
 
 
-def _crash_explanation(case: Case, rank: int, victims: tuple[int, ...]) -> str:
+def _crash_explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -> str:
     errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
     after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
-    return f"The other ranks need rank {rank} for every further collective, and it is gone.{after}"
+    if len(ranks) == len(case.views):
+        return "All ranks raised the same at the same line."
+    gone = "it is gone" if len(ranks) == 1 else "they are gone"
+    return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
 
 
 def _exit(case: Case, ranks: tuple[int, ...]) -> Verdict:
     victims = _others(case, ranks)
     blocks = [block for rank in victims for block in case.found[rank].blocks]
     view = case.views[ranks[0]]
-    site = (view.ending.site if view.ending else None) or _last_site(view)
+    site = _end_site(view)
     verb = "have" if len(ranks) > 1 else "has"
     return Verdict(
         cause=Cause.RANK_EXITED,
@@ -226,6 +240,6 @@ def _evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
             facts.append(Evidence(source="agent", rank=rank, fact=f"{ending_words(view.ending)}, {ago} ago"))
     for rank in ranks:
         view = case.views[rank]
-        facts += source_evidence(view, (view.ending.site if view.ending else None) or _last_site(view))
+        facts += source_evidence(view, _end_site(view))
     facts += [block_evidence(block) for rank in case.blocked[:8] for block in case.found[rank].blocks]
     return tuple(facts[:40])

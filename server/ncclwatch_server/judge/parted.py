@@ -28,6 +28,7 @@ from ncclwatch_server.judge.case import (
     waiting_words,
 )
 from ncclwatch_server.judge.graph import Mismatch, cycle, victims_of
+from ncclwatch_server.judge.history import Slip
 from ncclwatch_server.judge.sides import Parting, Side, odd_side, part, uneven_counts
 from ncclwatch_server.judge.source import rank_condition
 from ncclwatch_server.judge.standing import Block, find_issued
@@ -133,14 +134,7 @@ def _reason(found: Parting, own: str) -> str:
     if found.cause is Cause.UNEVEN_BATCHES:
         return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
     if found.slip is not None:
-        slip = found.slip
-        return (
-            f"It began earlier: at operation #{slip.seq} {ranks_words(slip.ranks)} was already at {slip.clock} "
-            f"{slip.value + slip.offset} and the others at {slip.value}: the operations of "
-            f"{abs(slip.offset)} {slip.clock}{'es' if slip.clock == 'batch' and abs(slip.offset) > 1 else ''} were "
-            "skipped there, and each later call was matched with the wrong one of the others."
-            + (f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else "")
-        )
+        return _slip_words(found, found.slip, own)
     if found.condition:
         whose = "The others' call" if found.condition_on_others else "That call"
         return f"{whose} is made under `{found.condition}`, so not by all ranks."
@@ -154,10 +148,25 @@ def _reason(found: Parting, own: str) -> str:
     return f"Why {own}: {found.why_culprit}."
 
 
+def _slip_words(found: Parting, slip: Slip, own: str) -> str:
+    ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset} and the others at {slip.value}"
+    after = "Each later call was matched with the wrong one of the others."
+    if set(found.culprit.ranks) <= set(slip.ranks) and slip.offset > 0:
+        unit = slip.clock if slip.offset == 1 else f"{slip.clock}es" if slip.clock == "batch" else f"{slip.clock}s"
+        where = f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else ""
+        return (
+            f"It began earlier: at operation #{slip.seq} {ahead}, so the operations of {slip.offset} {unit} were "
+            f"skipped there. {after}{where}"
+        )
+    return (
+        f"It began earlier: before operation #{slip.seq} {own} made a call the others did not make ({ahead}). {after}"
+    )
+
+
 def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
     other = max(found.others, key=lambda side: len(side.ranks))
     if found.slip is not None:
-        guilty = found.slip.ranks[0]
+        guilty = found.culprit.ranks[0]
         mine = find_issued(views[guilty], group, found.slip.seq)
         theirs = find_issued(views[other.ranks[0]], group, found.slip.seq)
         if mine is not None and theirs is not None:
@@ -244,7 +253,7 @@ def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tup
     """Return (cause, culprits, whether undecided, reason in words)."""
     everyone = tuple(sorted({block.rank for block in blocks}))
     if any(block.wait.op.is_p2p for block in blocks):
-        return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
+        return _why_p2p(blocks, everyone)
     if len(sides) < 2:
         return Cause.COLLECTIVE_ORDER, everyone, False, ""
     side, why, decided = odd_side(case.views, sides, None)
@@ -262,6 +271,21 @@ def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tup
     if decided and why.startswith(("it departs", "it differs")):
         return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
     return Cause.COLLECTIVE_ORDER, everyone, False, order
+
+
+def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain; else all of them."""
+    p2p = [block for block in blocks if block.wait.op.is_p2p]
+    wanted_by = {block.wait.peer: block.rank for block in p2p}
+    misled = tuple(b.rank for b in p2p if wanted_by.get(b.rank, b.wait.peer) != b.wait.peer)
+    if misled and len(misled) < len(p2p):
+        first = next(block for block in p2p if block.rank == misled[0])
+        reason = (
+            f"Rank {first.rank} names rank {first.wait.peer}, while rank {wanted_by[first.rank]} is the one that "
+            f"waits for it."
+        )
+        return Cause.P2P_DEADLOCK, misled, False, reason
+    return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
 
 
 def _circle_words(case: Case, blocks: list[Block]) -> str:

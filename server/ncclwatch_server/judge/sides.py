@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
 from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
 from ncclwatch_server.judge.source import loop_left, rank_condition, ways_past
+from ncclwatch_server.judge.standing import find_issued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,10 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
         slipped = [side for side in sides if set(side.ranks) & set(slip.ranks)]
         if len(slipped) == 1 and set(slipped[0].ranks) <= set(slip.ranks):
             return slipped[0], "it fell out of step with the others first", True
+    if slip is not None and not slip.decided:
+        departed = [side for side in sides if _departed_at(views, side, slip)]
+        if len(departed) == 1:
+            return departed[0], "it departed from its own earlier iterations first", True
     largest = max(sides, key=lambda side: len(side.ranks))
     if len(largest.ranks) * 2 > total and len(sides) == 2:
         return next(side for side in sides if side is not largest), "it differs from the majority", True
@@ -82,6 +87,11 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
         if len(chosen) == 1:
             return chosen[0], reason, True
     return min(sides, key=lambda side: len(side.ranks)), "the evidence does not decide which side is wrong", False
+
+
+def _departed_at(views: Mapping[int, RankView], side: Side, slip: Slip) -> bool:
+    op = find_issued(views[side.ranks[0]], slip.group, slip.seq)
+    return op is not None and departs_from_habit(views[side.ranks[0]], op) is True
 
 
 def _departs(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:

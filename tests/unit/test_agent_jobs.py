@@ -1,0 +1,205 @@
+"""Which processes the agent takes for the ranks of a job, and how it waits."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model import Ending
+from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.rank.ringfile import RingFile
+from ncclwatch_agent.deadline import within
+from ncclwatch_agent.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
+from ncclwatch_agent.ranks import LocalRank
+from ncclwatch_agent.rings import BAD_S, IDENTITY_S, RingDirectory
+
+S = 1_000_000_000
+MakeRank = Callable[..., LocalRank]
+
+
+@pytest.fixture
+def make_rank(tmp_path: Path) -> Iterator[MakeRank]:
+    """Make ranks out of rings that this process writes, each newer than the one before."""
+    made: list[tuple[RingFile, LocalRank]] = []
+
+    def make(number: int, *, gone: bool = False, world: tuple[int, int] = (4, 4), **identity: str) -> LocalRank:
+        path = tmp_path / "job1" / f"{number}-{len(made)}.ring"
+        ring = RingFile(str(path), rank=number, local_rank=number, world=world, attempt=0)
+        ring.set_word(Word.IDENTITY, ring.string(json.dumps({"job": "job1", **identity})))
+        rank = LocalRank(Ring(str(path)))
+        rank.gone = gone
+        made.append((ring, rank))
+        return rank
+
+    yield make
+    for ring, rank in made:
+        rank.close()
+        ring.close()
+
+
+def job_of(*ranks: LocalRank) -> LocalJob:
+    """Return a job with these ranks, added in this order."""
+    job = LocalJob(JobKey.of(ranks[0]), 1, ranks[0])
+    for rank in ranks:
+        job.add(rank)
+    return job
+
+
+CLAIMS = [
+    (False, False, 0),  # the newer is a child that inherited the environment
+    (True, False, 1),
+    (False, True, 0),
+    (True, True, 1),
+]
+
+
+@pytest.mark.parametrize(("older_gone", "newer_gone", "counts"), CLAIMS)
+def test_of_two_processes_with_one_number_one_is_the_rank(
+    make_rank: MakeRank, older_gone: bool, newer_gone: bool, counts: int
+) -> None:
+    both = (make_rank(0, gone=older_gone), make_rank(0, gone=newer_gone))
+    for order in (both, both[::-1]):
+        job = job_of(*order)
+        assert job.ranks[0] is both[counts]
+        assert job.extras == [both[1 - counts]]
+
+
+def test_attempts_launches_and_worlds_are_never_mixed(make_rank: MakeRank) -> None:
+    keys = {
+        JobKey.of(make_rank(0)),
+        JobKey.of(make_rank(1)),
+        JobKey.of(make_rank(0, instance="other")),
+        JobKey.of(make_rank(0, world=(8, 8))),
+        JobKey.of(make_rank(0, job="other")),
+    }
+    assert len(keys) == 4
+
+
+def test_a_rank_without_identity_belongs_to_the_job_of_its_directory(make_rank: MakeRank) -> None:
+    assert JobKey.of(make_rank(0, job="")).job == "job1"
+
+
+def test_a_job_is_over_when_every_process_of_it_is_gone(make_rank: MakeRank) -> None:
+    job = job_of(make_rank(0, gone=True), make_rank(1))
+    assert not job.note_over(5)
+    job.ranks[1].gone = True
+    assert job.note_over(6) and job.note_over(7)
+    assert job.over_since_ns == 6
+    job.add(make_rank(2))
+    assert not job.note_over(8)
+    assert job.over_since_ns == 0
+
+
+SPANS = [((4, 4), False), ((4, 2), True), ((4, 0), False), ((1, 1), False)]
+
+
+@pytest.mark.parametrize(("world", "spans"), SPANS)
+def test_whether_a_job_runs_elsewhere_too_is_what_its_launcher_said(
+    make_rank: MakeRank, world: tuple[int, int], spans: bool
+) -> None:
+    assert job_of(make_rank(0, world=world)).spans_nodes() is spans
+
+
+def test_a_job_whose_ranks_are_all_here_spans_no_nodes_whatever_its_launchers_said(make_rank: MakeRank) -> None:
+    assert not job_of(*(make_rank(number, world=(2, 1)) for number in range(2))).spans_nodes()
+
+
+def test_an_announcement_says_all_that_tells_jobs_apart(make_rank: MakeRank) -> None:
+    job = job_of(make_rank(3, instance="i", terminal="0"), make_rank(1, instance="i"))
+    assert job.announce() == wire.Announce(
+        index=1, job="job1", instance="i", attempt=0, world_size=4, ranks=(1, 3), terminal=False
+    )
+    index, ranks, groups = wire.split_digest(job.digest(time.monotonic_ns()))
+    assert (index, len(ranks), len(groups)) == (1, 2 * wire.RANK_ROW.size, 0)
+
+
+def test_an_end_is_news_once_and_again_when_more_is_known_of_it(make_rank: MakeRank) -> None:
+    rank = make_rank(0)
+    job = job_of(rank)
+    assert job.newly_ended() == []
+    rank.ending = Ending(kind="exited")
+    assert job.newly_ended() == [rank]
+    rank.reported = Ending(kind="exited", age_s=9.0)
+    assert job.newly_ended() == []
+    rank.ending = Ending(kind="signalled", signal=9)
+    assert job.newly_ended() == [rank]
+    rank.detached = True
+    assert job.newly_ended() == []
+
+
+def test_only_jobs_that_were_over_long_ago_as_a_whole_are_leftovers(make_rank: MakeRank) -> None:
+    dead, dead_in_living_job = make_rank(0, gone=True), make_rank(1, gone=True, instance="living")
+    living = make_rank(2, instance="living")
+    pulse_ns = dead.header.created_ns
+    ranks = [dead, dead_in_living_job, living]
+    assert leftovers(ranks, {}, pulse_ns + int(LEFTOVER_S * S)) == []
+    assert leftovers(ranks, {}, pulse_ns + int((LEFTOVER_S + 1) * S)) == [dead]
+    assert leftovers([dead], {JobKey.of(dead): job_of(dead)}, pulse_ns + int((LEFTOVER_S + 1) * S)) == []
+
+
+def test_a_ring_is_found_once_and_again_after_it_was_forgotten(make_rank: MakeRank, tmp_path: Path) -> None:
+    path = make_rank(0).path
+    rings = RingDirectory(str(tmp_path))
+    assert [ring.path for ring in rings.new_rings(0.0)] == [path]
+    assert rings.new_rings(1.0) == []
+    rings.forget(path)
+    assert [ring.path for ring in rings.new_rings(2.0)] == [path]
+    rings.remove(path)
+    assert not Path(path).parent.exists()
+    assert rings.new_rings(3.0) == []
+
+
+def test_a_ring_whose_writer_is_not_ready_is_waited_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "job1" / "0-1.ring"
+    writer = RingFile(str(path), rank=0, local_rank=0, world=(1, 1), attempt=0)
+    created_s = Ring(str(path)).header.created_ns / 1e9
+    rings = RingDirectory(str(tmp_path))
+    assert rings.new_rings(created_s + IDENTITY_S - 0.1) == []
+    assert len(rings.new_rings(created_s + IDENTITY_S)) == 1
+    writer.close()
+
+
+def test_a_file_that_is_no_ring_yet_becomes_one_without_a_word(
+    make_rank: MakeRank, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(make_rank(0).path)
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    rings = RingDirectory(str(tmp_path))
+    assert rings.new_rings(0.0) == rings.new_rings(BAD_S - 0.1) == []
+    path.write_bytes(whole)
+    assert len(rings.new_rings(BAD_S)) == 1
+    assert caplog.records == []
+
+
+def test_a_missing_directory_has_no_rings(tmp_path: Path) -> None:
+    assert RingDirectory(str(tmp_path / "none")).new_rings(0.0) == []
+
+
+def test_a_deadline_cancels_what_takes_too_long() -> None:
+    async def scenario() -> bool:
+        event = asyncio.Event()
+        task = asyncio.ensure_future(event.wait())
+        with pytest.raises(asyncio.TimeoutError):
+            await within(0.01, task)
+        return task.cancelled()
+
+    assert asyncio.run(scenario())
+
+
+def test_a_cancellation_that_comes_together_with_the_result_is_heard() -> None:
+    async def scenario() -> bool:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(within(10.0, future))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        future.set_result(1)
+        task.cancel()
+        await asyncio.wait({task})
+        return task.cancelled()
+
+    assert asyncio.run(scenario())
