@@ -14,7 +14,7 @@ import warnings
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings, launch
+from ncclwatch.rank import endings
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -96,11 +96,7 @@ def _begin(rank: int, world_size: int) -> None:
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = Recorder(ring)
     _recorder.thread()
-    _pulse = Pulse(_recorder, directory)
-    if rank == 0 or local_rank == 0:  # the others give the first local rank a head start of one pulse
-        trouble = launch.ensure_agent(directory)
-        if trouble:
-            warn(f"no agent runs on this node: {trouble}. Nothing will be reported; training goes on.")
+    _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, warn=warn)
     _pulse.start()
     _note_if_initialised()
 

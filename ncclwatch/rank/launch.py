@@ -4,7 +4,6 @@ The agent holds a file lock for its whole life. Whoever gets that lock is the on
 agent, starts it, and hands the locked descriptor down: the lock then belongs to the agent.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -27,54 +26,54 @@ _DROPPED = (
 )
 
 
-def ensure_agent(directory: str) -> str:
-    """Start an agent for this node and user unless one lives. Returns "" or why there is none."""
+class LaunchError(Exception):
+    """Why no agent could be started, as the end of a sentence."""
+
+
+def ensure_agent(directory: str) -> "subprocess.Popen[bytes] | None":
+    """Start an agent for this node and user unless one lives. Never waits.
+
+    Returns the process that was started, None if an agent lives already. It detaches, so that this
+    process ends within moments; `launch_trouble` says what its end meant. Raises `LaunchError`.
+    """
     if os.environ.get(config.ENV_AGENT) == "0":
-        return ""
+        return None
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         fd = os.open(f"{directory}/agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        return f"cannot open {directory}/agent.lock: {error.strerror}"
+        raise LaunchError(f"cannot open {directory}/agent.lock: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        return "" if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else f"cannot lock: {error.strerror}"
-    try:
         return _start(directory, fd)
+    except BlockingIOError:  # it lives
+        return None
+    except OSError as error:
+        raise LaunchError(f"cannot start one: {error}") from error
     finally:
         os.close(fd)
 
 
-def _start(directory: str, fd: int) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "ncclwatch_agent",
-        "--spawned",
-        "--lock-fd",
-        str(fd),
-        "--runtime-dir",
-        directory,
-    ]
-    environ = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    try:
-        # The child detaches and its parent part ends at once, so that no zombie stays with the rank.
-        child = subprocess.Popen(
-            command,
-            env=environ,
-            cwd="/",
-            pass_fds=(fd,),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        code = child.wait(timeout=30)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"cannot start {' '.join(command[:3])}: {error}"
-    return "" if code == 0 else f"{' '.join(command[:3])} ended at once with code {code}; see {directory}/agent.log"
+def launch_trouble(started: "subprocess.Popen[bytes]", directory: str) -> str | None:
+    """Return "" once the process has detached well, what went wrong otherwise, None while it has done neither."""
+    code = started.poll()
+    if code is None or code == 0:
+        return None if code is None else ""
+    return f"`{sys.executable} -m ncclwatch_agent` ended at once with code {code}; see {directory}/agent.log"
+
+
+def _start(directory: str, fd: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "ncclwatch_agent", "--spawned", "--lock-fd", str(fd), "--runtime-dir", directory]
+    return subprocess.Popen(
+        command,
+        env={name: value for name, value in os.environ.items() if name not in _DROPPED},
+        cwd="/",
+        pass_fds=(fd,),
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def agent_pid(directory: str) -> int:

@@ -7,9 +7,11 @@ where threads are that have issued nothing since it last looked.
 
 import ctypes
 import os
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract import config
@@ -25,16 +27,18 @@ _PR_SET_PTRACER = 0x59616D61
 class Pulse:
     """The pulse thread of one rank."""
 
-    def __init__(self, recorder: Recorder, directory: str) -> None:
+    def __init__(self, recorder: Recorder, directory: str, first: bool, warn: Callable[[str], None]) -> None:
         self._recorder = recorder
         self._directory = directory
         self._stop = threading.Event()
-        self._issued: dict[int, int] = {}  # event count seen at the previous pulse, per thread row
+        self._issued: dict[int, int] = {}  # operations seen at the previous pulse, by thread row
         self._stacks: dict[int, tuple[int, int]] = {}  # row -> hash of the stack, since when
-        self._agent_checked = 0.0
+        # The first local rank starts the agent at once; the others look after it later.
+        self._agent_checked = float("-inf") if first else time.monotonic()
+        self._warn = warn
         self._agent_starts = 0
+        self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
-        self.trouble = ""  # why no agent runs, for the one warning
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
 
     def start(self) -> None:
@@ -64,23 +68,32 @@ class Pulse:
             found, recorder.pending_exception = recorder.pending_exception, None
             recorder.ring.set_sample(config.THREADS_MAX, time.monotonic_ns(), found)
         self._look_at_threads()
-        if time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
+        if self._starting is not None:
+            trouble = launch.launch_trouble(self._starting, self._directory)
+            if trouble:
+                self._tell(trouble)
+            self._starting = self._starting if trouble is None else None
+        elif time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
             self._agent_checked = time.monotonic()
             self._see_to_agent()
 
+    def _tell(self, trouble: str) -> None:
+        self._agent_starts = launch.STARTS_MAX
+        self._warn(f"no agent runs on this node: {trouble}. Nothing will be reported; training goes on.")
+
     def _look_at_threads(self) -> None:
         """Note where threads are that have issued nothing since the previous pulse."""
-        head = self._recorder.ring.word(Word.EVENTS_HEAD)
         frames: dict[int, FrameType] = {}
         errors: dict[int, object] = {}
         for ident, row in list(self._recorder.threads.items()):
-            if self._issued.get(row) == head:
+            issued = self._recorder.issued[row]
+            if self._issued.get(row) == issued:
                 frames = frames or sys._current_frames()
                 errors = errors or dict(sys._current_exceptions())
                 frame = frames.get(ident)
                 if frame is not None:
                     self._sample(row, ident, frame, errors.get(ident))
-            self._issued[row] = head
+            self._issued[row] = issued
         frames.clear()
 
     def _sample(self, row: int, ident: int, frame: FrameType, error: object) -> None:
@@ -106,10 +119,11 @@ class Pulse:
     def _see_to_agent(self) -> None:
         """Start an agent if none lives, and allow the one that lives to look at this process."""
         if self._agent_starts < launch.STARTS_MAX:
-            before = launch.agent_pid(self._directory)
-            self.trouble = launch.ensure_agent(self._directory)
-            if self.trouble or launch.agent_pid(self._directory) != before:
-                self._agent_starts += 1
+            try:
+                self._starting = launch.ensure_agent(self._directory)
+            except launch.LaunchError as error:
+                self._tell(str(error))
+            self._agent_starts += self._starting is not None
         pid = launch.agent_pid(self._directory)
         if pid and pid != self._agent_allowed:
             self._agent_allowed = pid

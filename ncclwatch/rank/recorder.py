@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from typing import Protocol
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
@@ -55,15 +56,15 @@ class Group:
 class Issued:
     """One operation between its issue and its work."""
 
-    __slots__ = ("done", "event", "group", "kind", "on_host", "op", "peer", "seq", "site")
+    __slots__ = ("before", "done", "group", "kind", "on_host", "op", "peer", "seq", "site")
 
-    def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, event: int) -> None:
+    def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, before: int) -> None:
         self.group = group
         self.op = op
         self.seq = seq
         self.site = site
         self.peer = peer
-        self.event = event
+        self.before = before  # the group's prefix hash without this operation
         self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
         self.done = False
         self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
@@ -88,6 +89,7 @@ class Recorder:
         self.sites = Sites(ring)
         self.groups: dict[str, Group] = {}
         self.threads: dict[int, int] = {}  # Python thread id -> row
+        self.issued = [0] * config.THREADS_MAX  # operations by thread row, for the pulse to compare
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
         self.batch_word = 0
         self.forwards = 0
@@ -151,6 +153,7 @@ class Recorder:
         state = self.thread()
         word = signature_word(*signature)
         peer = signature[0]
+        before = group.prefix
         if op in (SEND, RECV):
             seq = self._count_p2p(group, op, peer)
             prefix = group.prefix
@@ -170,8 +173,9 @@ class Recorder:
             self.ring.set_group_done(group.number, group.completed, event)
         state.issued += 1
         if state.row >= 0:
+            self.issued[state.row] = state.issued
             self.ring.set_thread_issued(state.row, state.issued)
-        state.newest = Issued(group, op, seq, site, peer, event)
+        state.newest = Issued(group, op, seq, site, peer, before)
         return state.newest
 
     def _count_p2p(self, group: Group, op: int, peer: int) -> int:
@@ -190,6 +194,7 @@ class Recorder:
         group = issued.group
         if issued.kind == _COLLECTIVE and group.enqueued == issued.seq:
             group.enqueued -= 1
+            group.prefix = issued.before
             group.seqs = itertools.count(issued.seq)
             if group.number != NO_GROUP:
                 self.ring.set_group_head(group.number, group.prefix, group.enqueued)

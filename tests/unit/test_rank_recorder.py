@@ -1,0 +1,131 @@
+"""The recorder's books: sequence numbers, prefix hashes, waits, works."""
+
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import Op, WaitKind
+from ncclwatch.contract.ring import OPS, Flag, Ring
+from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ringfile import RingFile
+
+ALL_REDUCE, BARRIER, SEND = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.BARRIER, Op.SEND))
+SUM = (-1, 1, 1)
+
+
+class FakeWork:
+    """A work whose completion the test decides."""
+
+    def __init__(self) -> None:
+        self.completed = False
+
+    def is_completed(self) -> bool:
+        return self.completed
+
+
+@pytest.fixture
+def recorder(tmp_path: Path):
+    ring = RingFile(str(tmp_path / "0-1.ring"), rank=0, local_rank=0, world=(4, 4), attempt=0)
+    yield Recorder(ring)
+    ring.close()
+
+
+def read(recorder: Recorder) -> Ring:
+    return Ring(recorder.ring.path)
+
+
+def test_equal_histories_have_equal_prefix_hashes_and_order_matters(recorder: Recorder):
+    a, b, c = (recorder.add_group(name, "", [0, 1], 0) for name in "abc")
+    for group, ops in ((a, (ALL_REDUCE, BARRIER)), (b, (ALL_REDUCE, BARRIER)), (c, (BARRIER, ALL_REDUCE))):
+        for op in ops:
+            recorder.issue(group, op, 8, SUM, 0)
+    assert a.prefix == b.prefix != c.prefix
+
+
+def test_an_operation_that_the_backend_refuses_leaves_no_gap_and_no_trace_in_the_hash(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    recorder.issue(group, ALL_REDUCE, 8, SUM, 0)
+    before = group.prefix
+    recorder.refuse(recorder.issue(group, BARRIER, 0, SUM, 0))
+    assert (group.prefix, group.enqueued) == (before, 1)
+    assert recorder.issue(group, ALL_REDUCE, 8, SUM, 0).seq == 2
+
+
+def test_completion_is_counted_in_order(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    works = [FakeWork() for _ in range(3)]
+    for work in works:
+        recorder.track(recorder.issue(group, ALL_REDUCE, 8, SUM, 0), work)
+    works[1].completed = works[2].completed = True
+    recorder.drain_all()
+    assert group.completed == 0
+    works[0].completed = True
+    recorder.drain_all()
+    assert group.completed == 3
+    assert not group.works
+    assert not recorder.open_works
+    with read(recorder) as ring:
+        assert (ring.groups()[0].enqueued, ring.groups()[0].completed) == (3, 3)
+
+
+def test_returning_from_a_wait_on_host_memory_completes_a_work_that_never_says_so(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    issued = recorder.issue(group, ALL_REDUCE, 8, SUM, 0)
+    recorder.track(issued, FakeWork())
+    issued.done = True
+    recorder.drain_all()
+    assert group.completed == 1
+
+
+def test_works_that_never_complete_are_not_held_without_bound(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    for _ in range(1000):
+        recorder.track(recorder.issue(group, ALL_REDUCE, 8, SUM, 0), FakeWork())
+    assert len(group.works) <= 257
+    assert len(recorder.open_works) == len(group.works)
+
+
+def test_an_inner_wait_is_told_and_the_outer_one_comes_back(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    outer = recorder.enter(WaitKind.BACKWARD)
+    inner = recorder.enter(WaitKind.COLLECTIVE, 0, recorder.issue(group, ALL_REDUCE, 8, SUM, 0))
+    with read(recorder) as ring:
+        assert ring.threads()[0].wait.kind is WaitKind.COLLECTIVE
+        recorder.leave(inner)
+        assert ring.threads()[0].wait.kind is WaitKind.BACKWARD
+        recorder.leave(outer)
+        assert ring.threads()[0].wait is None
+
+
+def test_p2p_is_counted_by_peer_and_apart_from_collectives(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1, 2], 0)
+    assert [recorder.issue(group, SEND, 4, (peer, 1, 0), 0).seq for peer in (1, 2, 1)] == [1, 1, 2]
+    assert group.enqueued == 0
+    with read(recorder) as ring:
+        assert [(peer.peer, peer.sends) for peer in ring.peers()] == [(1, 2), (2, 1)]
+
+
+def test_a_destroyed_group_is_flagged_and_its_name_can_be_used_again(recorder: Recorder):
+    recorder.issue(recorder.add_group("0", "", [0, 1], 0), BARRIER, 0, SUM, 0)
+    recorder.forget_group("0")
+    recorder.add_group("0", "", [0, 1], 0)
+    with read(recorder) as ring:
+        assert [(group.flags, group.enqueued) for group in ring.groups()] == [(Flag.DESTROYED, 1), (0, 0)]
+
+
+def test_what_finds_no_room_is_counted_and_training_sees_nothing_of_it(recorder: Recorder):
+    for number in range(config.GROUPS_MAX + 5):
+        recorder.issue(recorder.add_group(f"g{number}", "", [0], 0), BARRIER, 0, SUM, 0)
+    with read(recorder) as ring:
+        assert len(ring.groups()) == config.GROUPS_MAX
+        assert ring.words()[11] == 5
+
+
+def test_a_full_string_table_gives_no_text_instead_of_an_error(recorder: Recorder):
+    ids = [recorder.ring.string(f"{number:01000d}") for number in range(400)]
+    assert ids[0] > 0
+    assert ids[-1] == 0
+    with read(recorder) as ring:
+        assert ring.string(ids[0]) == f"{0:01000d}"
+        assert ring.words()[11] > 0
