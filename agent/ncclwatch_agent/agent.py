@@ -7,6 +7,7 @@ knows any more how it ended.
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -18,7 +19,6 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
-from ncclwatch_agent.deadline import within
 from ncclwatch_agent.endings import describe, is_abnormal
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.local_server import LocalServer
@@ -89,6 +89,8 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         _allow_many_files()
+        gc.collect()
+        gc.freeze()  # what is imported stays: no collection needs to look at it again
         log.info("watching %s as pid %d", self._settings.runtime_dir, os.getpid())
         while True:
             await self._watch()
@@ -112,11 +114,12 @@ class Agent:
             self._tick(time.monotonic_ns())
             if self._is_unneeded():
                 return
-            await asyncio.sleep(TICK_S_MIN)
             left_s = config.DIGEST_S - (time.monotonic() - began)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await within(max(0.0, left_s), self._wake.wait())
+            timer = asyncio.get_running_loop().call_later(max(TICK_S_MIN, left_s), self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
             self._wake.clear()
+            await asyncio.sleep(max(0.0, began + TICK_S_MIN - time.monotonic()))
 
     def _stop(self) -> None:
         self._stopping = True
@@ -137,6 +140,7 @@ class Agent:
                     self._drop(job, rank)
             if not job.note_over(now_ns):
                 self._alive_ns = now_ns
+            self._desk.strangers.observe(job, now_ns)
             if job.wants_terminal:
                 job.terminal.prepare(job.candidates())
             self._report_ends(job)
@@ -243,6 +247,7 @@ class Agent:
         for rank in job.everyone():
             self._forget_reader(rank)
         job.close()
+        self._desk.forget(job)
         self._jobs.pop(job.key, None)
 
     def _forget_reader(self, rank: LocalRank) -> None:

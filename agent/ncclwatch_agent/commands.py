@@ -16,6 +16,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks import LocalRank, sites_to_read
 from ncclwatch_agent.source import SourceDesk
 from ncclwatch_agent.stacks import StackDesk
+from ncclwatch_agent.strangers import Strangers
 from ncclwatch_agent.uplink import Uplink
 
 TASKS_MAX = 32  # commands being carried out at once; a server that asks for more is not answered
@@ -28,6 +29,7 @@ class CommandDesk:
     def __init__(self, jobs: Callable[[], Iterable[LocalJob]]) -> None:
         self.sources = SourceDesk()
         self._stacks = StackDesk()
+        self.strangers = Strangers(self._stacks.dump)
         self._jobs = jobs
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused = 0
@@ -53,7 +55,8 @@ class CommandDesk:
         answer: wire.AgentMessage | None = None
         if command.kind is wire.CommandKind.INSPECT:
             views = await self.views(ranks)
-            answer = wire.Views(index=job.index, ranks=views, reply_to=command.id)
+            strangers = self.strangers.views(job)
+            answer = wire.Views(index=job.index, ranks=(*views, *strangers), reply_to=command.id)
         elif command.kind is wire.CommandKind.STACKS:
             dumps = tuple([await self._dump(rank) for rank in ranks])
             answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
@@ -72,6 +75,10 @@ class CommandDesk:
         if rank.gone:
             return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {rank.header.pid}) has ended")
         return await self._stacks.dump(rank.rank, rank.header.pid)
+
+    def forget(self, job: LocalJob) -> None:
+        """Let go of what is known of a job that is over."""
+        self.strangers.forget(job.index)
 
     async def close(self) -> None:
         """Give up what is not done."""

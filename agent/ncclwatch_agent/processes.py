@@ -14,7 +14,7 @@ MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
 IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
 CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
-CHILDREN_EVERY = 5  # observations between two looks at all threads for children
+CHILDREN_EVERY = 3  # observations between two looks for new children
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -153,17 +153,16 @@ class ProcessWatch:
         return self.state
 
     def _live_children(self) -> list[_Counters]:
-        """Return the counters of the children, of theirs, and so on; all threads' children now and then."""
-        every_thread = self._looks % CHILDREN_EVERY == 0
+        """Return the counters of the children, of theirs, and so on; new ones are looked for now and then."""
+        if self._looks % CHILDREN_EVERY:
+            return list(self._children.values())
         found: list[int] = []
         pending = [self.pid]
         while pending and len(found) < CHILDREN_MAX:
-            started = children(pending.pop(), every_thread=every_thread)
+            started = children(pending.pop())
             found += started
             pending += started
         keep = set(found[:CHILDREN_MAX])
-        if not every_thread:
-            keep |= self._children.keys()
         for pid in self._children.keys() - keep:
             self._children.pop(pid).close()
         for pid in keep - self._children.keys():

@@ -61,12 +61,12 @@ def parse_stat(data: bytes) -> Stat | None:
 
 def parse_io(data: bytes) -> int | None:
     """Return bytes read and written so far, through the page cache or not; None if nothing is told."""
-    total, found = 0, False
-    for line in data.splitlines():
-        name, _, value = line.partition(b":")
-        if name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes") and value.strip().isdigit():
-            total, found = total + int(value), True
-    return total if found else None
+    fields = data.split()
+    told = dict(zip(fields[::2], fields[1::2], strict=False))
+    try:
+        return sum(int(told[name]) for name in (b"rchar:", b"wchar:", b"read_bytes:", b"write_bytes:"))
+    except (KeyError, ValueError):
+        return None
 
 
 def kernel_place(syscall: str, wait_channel: str, machine: str = platform.machine()) -> str:
@@ -107,12 +107,11 @@ class ProcFile:
             self._fd = -1
 
 
-def children(pid: int, *, every_thread: bool) -> list[int]:
-    """Return the pids that a process started, by its main thread or by any thread."""
+def children(pid: int) -> list[int]:
+    """Return the pids that the threads of a process started and that still run."""
     tids = [str(pid)]
-    if every_thread:
-        with contextlib.suppress(OSError):
-            tids = [entry.name for entry in os.scandir(f"/proc/{pid}/task")]
+    with contextlib.suppress(OSError):
+        tids = [entry.name for entry in os.scandir(f"/proc/{pid}/task")]
     found: list[int] = []
     for tid in tids:
         found += [int(child) for child in read_text(f"/proc/{pid}/task/{tid}/children").split()]

@@ -39,6 +39,7 @@ class LocalRank:
         self.detached = False  # it took its patches off and wants no judgement
         self.gone = False  # no process runs any more
         self._pending_since: dict[int, tuple[int, int]] = {}  # group row -> (completed, stamp of the next one)
+        self._tids: tuple[int, ...] = ()
         self._completed: dict[int, int] = {}
 
     @property
@@ -58,8 +59,9 @@ class LocalRank:
         words = self.ring.words()
         self.detached = words[Word.DETACHED] == 1
         if not self.gone:
-            tids = [row.tid for row in self.ring.threads()]
-            state = self.watch.observe(now_ns, tids)
+            if len(self._tids) != words[Word.THREADS_USED]:
+                self._tids = tuple(row.tid for row in self.ring.threads())
+            state = self.watch.observe(now_ns, self._tids)
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN

@@ -284,6 +284,7 @@ class RankView:
     process: ProcessView
     pulse_age_s: float  # since the rank's own pulse thread last ran (it needs the GIL)
     initialised: bool  # init_process_group has returned on this rank
+    attached: bool = True  # False: a process that is this rank, seen from outside only
     ending: Ending | None = None
     threads: tuple[ThreadView, ...] = ()
     groups: tuple[GroupView, ...] = ()

@@ -14,6 +14,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     disk RANKS SITE for S                      state D
     ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
     unseen RANKS
+    unattached RANKS                           seen from outside only
     handling RANKS "Type: text"                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
     history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N]   completed operations, counters grow by one each
@@ -217,6 +218,10 @@ class Situation:
         counts = {key: int(value) for key, value in found.items()}
         group = next(iter(self.groups))
         self._change(rank, peers=(*self.ranks[rank].peers, PeerView(group=group, peer=peer, **counts)))
+
+    def do_unattached(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, attached=False, initialised=False)
 
     def do_init(self, words: list[str]) -> None:
         age_s = float(options_of(words[2:])["for"])

@@ -142,6 +142,8 @@ class Job:
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(directory / "tmp"),
             "ZOO_ONSET": str(self.onset_file),
+            # An agent serves all jobs of its user on a node; one of our own makes runs independent of each other.
+            "NCCLWATCH_RUNTIME_DIR": str(directory),
         }
         return {**inherited, **own, **extra}
 

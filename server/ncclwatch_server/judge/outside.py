@@ -110,7 +110,7 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
     still_s = min(process.cpu_still_s, process.cpu_still_s if process.io_unknown else process.io_still_s)
     if thread is not None and thread.same_s > 0:
         still_s = min(still_s, thread.same_s)
-    if still_s <= 0 or thread is None:
+    if still_s <= 0 or (thread is None and view.attached):
         return None
     patience = _patience_s(case, kind)
     return Stillness(
@@ -136,8 +136,8 @@ def _cause_by_place(kind: WaitKind | None) -> Cause:
     return Cause.STUCK_SAVE if kind is WaitKind.SAVE else Cause.HOST_STALL
 
 
-def _cause_of(case: Case, view: RankView, thread: ThreadView, kind: WaitKind | None) -> Cause:
-    if thread.exception or _went_on_after_exception(view):
+def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Cause:
+    if (thread is not None and thread.exception) or _went_on_after_exception(view):
         return Cause.SWALLOWED_EXCEPTION
     if _rendezvous(case):
         return Cause.INIT_INCOMPLETE
@@ -171,10 +171,12 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     return f"native code holds the GIL{inside}, {busy}, so no Python thread of it can run"
 
 
-def _still_words(view: RankView, thread: ThreadView, kind: WaitKind | None) -> str:
+def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
     if view.process.state is ProcessState.DISK_WAIT:
         return "it is in uninterruptible sleep (state D)"
-    if thread.exception:
+    if not view.attached:
+        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if thread is not None and thread.exception:
         return f"it handles {thread.exception} and does not come back"
     if kind is not None and kind in WAIT_WORDS:
         return f"it stands in {WAIT_WORDS[kind]}"
@@ -249,8 +251,8 @@ def _stalled_words(why: Stillness, site: CallSite | None, count: int) -> str:
 def _stalled_explanation(case: Case, view: RankView, why: Stillness, victims: tuple[int, ...]) -> str:
     parts = [
         f"{ranks_words(victims).capitalize()} cannot finish without rank {view.rank}, and it stands still: "
-        f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}, "
-        f"pulse {seconds_words(view.pulse_age_s)} ago."
+        f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}"
+        + (f", pulse {seconds_words(view.pulse_age_s)} ago." if view.attached else ".")
     ]
     if why.cause is Cause.UNEVEN_BATCHES:
         counts = uneven_counts(case.views, (view.rank,), tuple(r for r in victims if r in case.views))
