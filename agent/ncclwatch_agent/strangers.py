@@ -74,7 +74,7 @@ class Strangers:
     def _find(self, job: LocalJob) -> None:
         parents = {rank.watch.parent for rank in job.ranks.values() if not rank.gone and rank.watch.parent > 1}
         pids = {rank.header.pid for rank in job.everyone()}
-        siblings = [pid for parent in parents for pid in children(parent, every_thread=True) if pid not in pids]
+        siblings = [pid for parent in parents for pid in children(parent) if pid not in pids]
         for pid in siblings[:SIBLINGS_MAX]:
             environ = _environ(pid)
             rank = environ.get("RANK", "")

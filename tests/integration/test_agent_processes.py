@@ -20,9 +20,13 @@ pytestmark = pytest.mark.integration
 
 READ = "import sys; print('ready', flush=True); sys.stdin.readline()"
 SPIN = "print('ready', flush=True)\nwhile True: pass"
+# The child asks the kernel to be killed when its parent is: a test may end the parent with SIGKILL.
 PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+import ctypes, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, '-c', sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9),
+)
 child.stdout.readline()
 {READ}
 child.kill()
@@ -194,6 +198,6 @@ def test_another_process_with_the_pid_of_a_rank_is_not_the_rank(start: Start) ->
         impostor = ProcessWatch(process.pid, started_at(process.pid) - 1)
         assert impostor.observe(time.monotonic_ns()) is ProcessState.GONE
         process.kill()
-        select.select([impostor.pidfd.fd], [], [])
+        process.wait()
         assert impostor.exit_status() is None
         impostor.close()

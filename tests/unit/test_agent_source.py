@@ -74,6 +74,7 @@ UNCONDITIONAL = [
     "if torch.linalg.matrix_rank(x) > 3:\n    dist.barrier()  # here",
     "if rank == 0:\n    def f():\n        dist.barrier()  # here\nf()",
     "def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()\nsave()",
+    "def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()\nif step:\n    save()",
     "for x in y:\n    if rank:\n        break\ndist.barrier()  # here",
     "def f():\n    if rank != 0:\n        log()\n    dist.barrier()  # here",
     "def f():\n    lead = rank == 0\ndef g():\n    if lead:\n        dist.barrier()  # here",
