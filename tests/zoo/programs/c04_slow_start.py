@@ -1,6 +1,6 @@
 """Three ranks; one has far more data to index before it attaches and joins the others.
 
-    torchrun --standalone --nproc-per-node 3 c04_slow_start.py
+torchrun --standalone --nproc-per-node 3 c04_slow_start.py
 """
 
 import os
