@@ -94,12 +94,16 @@ class Agent:
         log.info("watching %s as pid %d", self._settings.runtime_dir, os.getpid())
         while True:
             await self._watch()
+            for job in list(self._jobs.values()):
+                if job.over_since_ns and not self._is_unheard(job):
+                    self._let_go(job)
             await self._servers.close()
             # Closing takes its time. A job that has begun meanwhile sees the lock held and counts on us.
+            self._servers = self._dial()
             self._find_ranks(time.monotonic_ns())
             if self._stopping or not self._jobs:
                 break
-            self._servers = self._dial()
+        await self._servers.close()
         await self._desk.close()
         for job in list(self._jobs.values()):
             self._close(job)
@@ -213,7 +217,7 @@ class Agent:
         if not job.over_since_ns:
             return
         uplink = self._servers.of(job)
-        undelivered = bool(self._reports.get(job.index)) or uplink.spool.undelivered(job.index)
+        undelivered = self._is_unheard(job)
         remains = Remains(
             over_s=(now_ns - job.over_since_ns) / 1e9,
             delivered_s=now_ns / 1e9 - uplink.delivered_at,
@@ -224,7 +228,15 @@ class Agent:
             return
         if undelivered:
             log.warning("job %s: no server heard how its ranks ended", job.key.job)
-        uplink.gone(job.index)
+        self._let_go(job)
+
+    def _is_unheard(self, job: LocalJob) -> bool:
+        """Whether no server has heard yet how some rank of a job ended."""
+        return bool(self._reports.get(job.index)) or self._servers.of(job).spool.undelivered(job.index)
+
+    def _let_go(self, job: LocalJob) -> None:
+        """Say that a job is over, and remove what is left of it."""
+        self._servers.of(job).gone(job.index)
         self._reports.pop(job.index, None)
         for rank in job.everyone():
             self._rings.remove(rank.path)

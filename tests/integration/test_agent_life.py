@@ -44,6 +44,14 @@ async def announced(stub: Stub) -> wire.Announce:
             return message
 
 
+async def announcement(stub: Stub) -> wire.Announce:
+    """Return the next announcement."""
+    while True:
+        message = await stub.next()
+        if isinstance(message, wire.Announce):
+            return message
+
+
 async def views(stub: Stub) -> wire.Views:
     """Return the next views."""
     while True:
@@ -162,6 +170,71 @@ def test_a_new_agent_after_a_killed_one_begins_with_a_full_picture(node: Node) -
             node.spawn_agent()
             assert (await announced(stub)).job == "job1"
             assert len(stub.sockets) == 2
+
+    asyncio.run(scenario())
+
+
+class Relay:
+    """Passes bytes between an agent and its server, and may hold back what the server says."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        there = await asyncio.open_connection("127.0.0.1", self.port)
+        await asyncio.gather(self._pump(reader, there[1], held=False), self._pump(there[0], writer, held=True))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, held: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if held:
+                    await self.open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+def test_a_job_that_begins_while_the_agent_takes_its_leave_is_not_left_alone(node: Node) -> None:
+    async def scenario() -> None:
+        async with serving() as (stub, url):
+            relay = Relay(int(url.rpartition(":")[2]))
+            server = await asyncio.start_server(relay.carry, "127.0.0.1", 0)
+            through = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with server:
+                first = node.rank(0, through, job="first")
+                pid = node.spawn_agent()
+                assert isinstance(await announcement(stub), wire.Announce)
+                relay.open.clear()  # its good-bye takes a while
+                tell(first, "exit 0")
+                await gone(stub)
+                second = await asyncio.to_thread(node.rank, 0, through, job="second")
+                relay.open.set()
+                assert (await announcement(stub)).job == "second"
+                assert json.loads(node.card())["pid"] == pid
+                tell(second, "exit 0")
+                await gone(stub)
+                await node.agent_ended()
+                assert len(stub.sockets) == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_is_told_to_stop_takes_away_the_rings_of_jobs_whose_end_was_heard(node: Node) -> None:
+    async def scenario() -> None:
+        async with serving() as (stub, url):
+            over = node.rank(0, url, job="over")
+            node.rank(0, url, job="alive")
+            node.spawn_agent()
+            tell(over, "exit 0")
+            while (await last_view(stub, 0, "exited")).pid != over.pid:
+                pass
+            signal.pidfd_send_signal(node.agent_pidfd, signal.SIGTERM)
+            await gone(stub)
+            await node.agent_ended()
+        assert [path.parent.name for path in node.directory.glob("*/*.ring")] == ["alive"]
 
     asyncio.run(scenario())
 

@@ -51,6 +51,11 @@ def test_what_python_and_c_plus_plus_issue_is_seen_and_counted_once(recorded, wa
     assert _ops(recorded, way) == operations
 
 
+def test_a_checkpoint_save_is_seen_as_the_collectives_it_is_made_of(recorded):
+    assert {"gather", "scatter", "broadcast"} <= set(_ops(recorded, "dcp"))
+    assert len(_ops(recorded, "dcp")) >= 6
+
+
 def test_fsdp1_is_seen_in_forward_and_backward(recorded):
     assert {"all_gather", "reduce_scatter"} <= set(_ops(recorded, "fsdp1"))
 

@@ -2,11 +2,13 @@
 
 import json
 import sys
+import tempfile
 import warnings
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.checkpoint as dcp
 from torch._C import _distributed_c10d
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
@@ -69,6 +71,9 @@ pair = dist.new_group([0, 1], group_desc="pair")
 work = dist.all_reduce(x, group=pair, async_op=True)
 work.wait()
 mark("async")
+with tempfile.TemporaryDirectory() as place:
+    dcp.save({"model": torch.nn.Linear(4, 4).state_dict()}, checkpoint_id=f"{place}/{rank}", no_dist=False)
+mark("dcp")
 
 from ncclwatch.contract.ring import Ring  # noqa: E402
 from ncclwatch.rank import attach  # noqa: E402
