@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,8 +202,10 @@ def test_without_any_server_training_is_not_disturbed(runtime: Path):
     job = torchrun(runtime, "plain.py", 2, NCCLWATCH_SERVER=nobody)
     out, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 0, err
-    assert len(set(out.splitlines())) == 1
-    assert out.startswith("done ")
+    # Two ranks write to one pipe: their lines may run into each other.
+    sums = re.findall(r"done (-?\d+\.\d{4})", out)
+    assert len(sums) == 2
+    assert len(set(sums)) == 1
     until(lambda: not mine(runtime))
 
 
