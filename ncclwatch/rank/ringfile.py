@@ -62,25 +62,17 @@ class RingFile:
     def string(self, text: str) -> int:
         """Return the id of a text, 0 when the table is full (counted as dropped)."""
         known = self._ids.get(text)
-        if known is not None:
-            return known
-        data = text.encode(errors="replace")[: config.TEXT_CHARS_MAX]
-        with self._grow:
-            at = self._strings_used
-            end = at + 2 + len(data)
-            if end > config.STRINGS_BYTES_MAX:
-                self.count_dropped()
-                return 0
-            base = layout.STRINGS_AT
-            self._bytes[base + at : base + end] = struct.pack("<H", len(data)) + data
-            self._strings_used = end
-            self._words[Word.STRINGS_USED] = end
-            self._ids[text] = at
-            return at
+        if known is None:
+            known = self._append(text.encode(errors="replace")[: config.TEXT_CHARS_MAX])
+            if known:
+                self._ids[text] = known
+        return known
 
     def long_string(self, text: str) -> int:
         """Like `string`, for texts above the usual bound (an identity, a member list); at most 64 KiB."""
-        data = text.encode(errors="replace")[:65535]
+        return self._append(text.encode(errors="replace")[:65535])
+
+    def _append(self, data: bytes) -> int:
         with self._grow:
             at, end = self._strings_used, self._strings_used + 2 + len(data)
             if end > config.STRINGS_BYTES_MAX:

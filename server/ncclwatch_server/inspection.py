@@ -106,7 +106,10 @@ class Inspection:
         now: float,
     ) -> JobSnapshot:
         """Return what is known now, each view with the age of its news."""
-        views = {r: replace(held.view, news_age_s=now - held.at) for r, held in sorted(self._views.items())}
+        views = {
+            rank: replace(held.view, news_age_s=held.view.news_age_s + now - held.at)
+            for rank, held in sorted(self._views.items())
+        }
         # After a restart of the server old waits are seen before all nodes are back: what this
         # server has not been able to see for longer than it knows the job is no absence.
         absent_s = min(suspicion.longest_wait_s, known_s)

@@ -24,6 +24,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     thread RANKS issued N [still S]            a second thread that has issued operations
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
+    known S                                    for how long the server has known the job
 """
 
 import dataclasses
@@ -88,6 +89,7 @@ class Situation:
         self.world = 0
         self.groups: dict[str, list[int]] = {}
         self.longest_s = 0.0
+        self.known_s = 3600.0
 
     def run(self, line: str) -> None:
         """Carry out one command."""
@@ -105,6 +107,7 @@ class Situation:
             silent={},
             longest_wait_s=self.longest_s,
             longest_still_s=self.longest_s,
+            absent_s=self.known_s,
         )
 
     def _change(self, rank: int, **changes: object) -> None:
@@ -350,6 +353,9 @@ class Situation:
 
     def do_longest(self, words: list[str]) -> None:
         self.longest_s = float(words[0])
+
+    def do_known(self, words: list[str]) -> None:
+        self.known_s = float(words[0])
 
     def do_timeout(self, words: list[str]) -> None:
         for rank in self.ranks:

@@ -31,7 +31,8 @@ def missing(case: Case) -> tuple[Verdict, ...]:
         return ()
     view = case.views[blocks[0].rank]
     one_node = view.local_world_size == view.world_size
-    waited_s = onset_s(blocks)
+    # A server that has just come up again has had no time to hear of the others.
+    waited_s = min(onset_s(blocks), case.snapshot.absent_s)
     if waited_s < (MISSING_S if one_node else MISSING_ELSEWHERE_S):
         return ()
     victims = tuple(sorted({block.rank for block in blocks}))
