@@ -54,13 +54,16 @@ class LocalJob:
         """Add a rank. Of two processes with one number the living one counts, or else the newer.
 
         Of two that live, the older one counts: the other is a child that inherited the environment.
+        Of two rings of one process the newer counts: it has detached and attached again.
         """
         known = self.ranks.get(rank.rank)
         if known is None:
             self.ranks[rank.rank] = rank
             return
         newer = rank.header.created_ns > known.header.created_ns
-        replaces = (known.gone and (newer or not rank.gone)) or (not known.gone and not rank.gone and not newer)
+        same = (known.header.pid, known.header.start_ticks) == (rank.header.pid, rank.header.start_ticks)
+        older_lives = not known.gone and not rank.gone and not newer
+        replaces = newer if same else older_lives or (known.gone and (newer or not rank.gone))
         self.ranks[rank.rank] = rank if replaces else known
         self.extras.append(known if replaces else rank)
 

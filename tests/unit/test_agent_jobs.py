@@ -26,12 +26,15 @@ def make_rank(tmp_path: Path) -> Iterator[MakeRank]:
     """Make ranks out of rings that this process writes, each newer than the one before."""
     made: list[tuple[RingFile, LocalRank]] = []
 
-    def make(number: int, *, gone: bool = False, world: tuple[int, int] = (4, 4), **identity: str) -> LocalRank:
+    def make(
+        number: int, *, gone: bool = False, world: tuple[int, int] = (4, 4), pid: int = 0, **identity: str
+    ) -> LocalRank:
         path = tmp_path / "job1" / f"{number}-{len(made)}.ring"
         ring = RingFile(str(path), rank=number, local_rank=number, world=world, attempt=0)
         ring.set_word(Word.IDENTITY, ring.string(json.dumps({"job": "job1", **identity})))
         rank = LocalRank(Ring(str(path)))
         rank.gone = gone
+        rank.header = rank.header._replace(pid=pid or 10_000 + len(made))
         made.append((ring, rank))
         return rank
 
@@ -47,6 +50,12 @@ def job_of(*ranks: LocalRank) -> LocalJob:
     for rank in ranks:
         job.add(rank)
     return job
+
+
+def test_of_two_rings_of_one_process_the_newer_counts(make_rank: MakeRank) -> None:
+    detached, attached_again = make_rank(0, pid=77), make_rank(0, pid=77)
+    assert job_of(detached, attached_again).ranks[0] is attached_again
+    assert job_of(attached_again, detached).ranks[0] is attached_again
 
 
 CLAIMS = [
