@@ -87,6 +87,7 @@ def _begin(rank: int, world_size: int) -> None:
             attempt=attempt,
         )
     except OSError as error:
+        _take_off()  # nothing is recorded, so nothing stays patched
         warn(
             f"cannot write a ring under {directory}: {error.strerror or error}. This rank is not watched; training "
             f"goes on. Free some space there, or name another directory in {config.ENV_RUNTIME_DIR}."
@@ -99,6 +100,13 @@ def _begin(rank: int, world_size: int) -> None:
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, warn=warn)
     _pulse.start()
     _note_if_initialised()
+
+
+def _take_off() -> None:
+    global _patches
+    patches, _patches = _patches, None
+    if patches is not None:
+        patches.restore()
 
 
 def _ring_path(directory: str, job: str, rank: int) -> str:

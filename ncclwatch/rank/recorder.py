@@ -5,9 +5,11 @@ it gets in its group. A work is held until it is complete (so that its completio
 and at most WORKS_MAX of a group at a time, so that tensors are not kept alive for long.
 """
 
+import contextlib
 import itertools
 import sys
 import threading
+import time
 from collections import deque
 from typing import Protocol
 
@@ -18,6 +20,8 @@ from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
 
 WORKS_MAX = 256
+RETIRED_S = 0.3  # a backend drops a finished work within microseconds
+RETIRED_NUMEL_MAX = 4_000_000  # elements that retired works may hold
 _MASK = 0xFFFFFFFFFFFFFFFF
 _OP_CODE = {op: number for number, op in enumerate(OPS)}
 _WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
@@ -56,7 +60,7 @@ class Group:
 class Issued:
     """One operation between its issue and its work."""
 
-    __slots__ = ("before", "done", "group", "kind", "on_host", "op", "peer", "seq", "site")
+    __slots__ = ("before", "done", "group", "kind", "numel", "on_host", "op", "peer", "seq", "site")
 
     def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, before: int) -> None:
         self.group = group
@@ -67,6 +71,7 @@ class Issued:
         self.before = before  # the group's prefix hash without this operation
         self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
         self.done = False
+        self.numel = 0
         self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
 
 
@@ -100,6 +105,8 @@ class Recorder:
         self.pending_exception: dict[str, object] | None = None  # for the pulse thread to write
         self._thread = ThreadState()
         self._exception_seen = 0
+        self._retired: deque[tuple[float, int, Work]] = deque()
+        self._retired_numel = 0
 
     # -- threads and waits -------------------------------------------------------------------
 
@@ -176,6 +183,7 @@ class Recorder:
             self.issued[state.row] = state.issued
             self.ring.set_thread_issued(state.row, state.issued)
         state.newest = Issued(group, op, seq, site, peer, before)
+        state.newest.numel = numel
         return state.newest
 
     def _count_p2p(self, group: Group, op: int, peer: int) -> int:
@@ -226,6 +234,7 @@ class Recorder:
             while works and (_is_through(*works[0]) or len(works) > WORKS_MAX):
                 issued, work = works.popleft()
                 self.open_works.pop(id(work), None)
+                self._retire(issued, work)
                 completed = max(completed, issued.seq)
             if completed != group.completed:
                 self._complete(group, completed)
@@ -239,10 +248,32 @@ class Recorder:
             issued, work = entry
             group.p2p_works.remove(entry)
             self.open_works.pop(id(work), None)
+            self._retire(issued, work)
             row, counts = group.peers[issued.peer]
             counts[1 if issued.op == SEND else 3] += 1
             if row >= 0:
                 self.ring.set_peer(row, counts)
+
+    def _retire(self, issued: Issued, work: Work) -> None:
+        """Keep a finished work until its backend has let go of it, so that the last to drop it is Python.
+
+        A work of gloo holds the Python context that backward() leaves in its thread, and its tensors. Were gloo's
+        own thread the last to drop it, that thread would need the GIL; and a process group that is destroyed with
+        the GIL held (by DDP's reducer, when the model goes) waits for that thread: a deadlock at the end of training.
+        """
+        if issued.on_host and issued.numel <= RETIRED_NUMEL_MAX:
+            self._retired.append((time.monotonic(), issued.numel, work))
+            self._retired_numel += issued.numel
+        self._sweep()
+
+    def _sweep(self) -> None:
+        retired = self._retired
+        while retired:
+            full = len(retired) > WORKS_MAX or self._retired_numel > RETIRED_NUMEL_MAX
+            if not full and time.monotonic() - retired[0][0] < RETIRED_S:
+                return
+            with contextlib.suppress(IndexError):  # another thread may have swept it meanwhile
+                self._retired_numel -= retired.popleft()[1]
 
     def _complete(self, group: Group, seq: int) -> None:
         group.completed = max(group.completed, seq)
@@ -254,6 +285,7 @@ class Recorder:
         for group in list(self.groups.values()):
             if group.works or group.p2p_works:
                 self.drain(group)
+        self._sweep()
 
     # -- exceptions ----------------------------------------------------------------------------
 

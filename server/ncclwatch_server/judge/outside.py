@@ -197,7 +197,7 @@ def _place_in_stacks(case: Case, view: RankView) -> CallSite | None:
     for name, frames in dump.threads if dump is not None else ():
         if name == "MainThread":
             for frame in frames:
-                if is_users(frame.file):
+                if frame.line > 0 and is_users(frame.file):  # py-spy shows a frame it could not read as line 0
                     return CallSite(file=frame.file, line=frame.line, function=frame.function)
     return None
 
