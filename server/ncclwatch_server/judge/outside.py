@@ -187,7 +187,8 @@ def _place(case: Case, view: RankView) -> CallSite | None:
     """Return the user's line a rank stands at, by who saw it last: py-spy, the pulse, the wait, the last operation."""
     thread = main_thread(view)
     waits_at = thread.wait.site if thread is not None and thread.wait is not None else None
-    if view.pulse_age_s >= PULSE_LOST_S:  # the pulse cannot look; only py-spy can
+    # Where the pulse cannot look, only py-spy can.
+    if view.pulse_age_s >= PULSE_LOST_S or view.process.state in FROZEN_STATES:
         return _place_in_stacks(case, view) or waits_at or _last_site(view)
     return (thread.doing if thread is not None else None) or waits_at or _last_site(view)
 
