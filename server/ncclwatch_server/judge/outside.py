@@ -187,10 +187,11 @@ def _place(case: Case, view: RankView) -> CallSite | None:
     """Return the user's line a rank stands at, by who saw it last: py-spy, the pulse, the wait, the last operation."""
     thread = main_thread(view)
     waits_at = thread.wait.site if thread is not None and thread.wait is not None else None
+    doing = thread.doing if thread is not None else None
     # Where the pulse cannot look, only py-spy can.
     if view.pulse_age_s >= PULSE_LOST_S or view.process.state in FROZEN_STATES:
-        return _place_in_stacks(case, view) or waits_at or _last_site(view)
-    return (thread.doing if thread is not None else None) or waits_at or _last_site(view)
+        return _place_in_stacks(case, view) or waits_at or doing or _last_site(view)
+    return doing or waits_at or _last_site(view)
 
 
 def _place_in_stacks(case: Case, view: RankView) -> CallSite | None:
