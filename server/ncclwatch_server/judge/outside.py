@@ -19,7 +19,7 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitKind,
 )
-from ncclwatch.contract.ownership import is_users
+from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch.contract.text import ADVICE, ADVICE_GIL, WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
     Case,
@@ -199,7 +199,7 @@ def _place_in_stacks(case: Case, view: RankView) -> CallSite | None:
     for name, frames in dump.threads if dump is not None else ():
         if name == "MainThread":
             for frame in frames:
-                if frame.line > 0 and is_users(frame.file):  # py-spy shows a frame it could not read as line 0
+                if frame.line > 0 and is_users_by_path(frame.file):  # py-spy shows a frame it could not read as line 0
                     return CallSite(file=frame.file, line=frame.line, function=frame.function)
     return None
 
