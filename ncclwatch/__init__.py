@@ -14,7 +14,7 @@ __version__ = VERSION
 __all__ = ["attach", "detach", "phase", "step"]
 
 
-def attach() -> None:
+def attach(native: bool | str = "auto") -> None:
     """Begin to record this rank's collectives, and make sure that a node agent watches them.
 
     Call it anywhere in the training script, before or after `init_process_group`; a second call
@@ -23,10 +23,14 @@ def attach() -> None:
 
     Settings are environment variables: NCCLWATCH_SERVER (URL of the server; without it port 8470 of
     MASTER_ADDR is tried), NCCLWATCH_JOB (name of the job), NCCLWATCH_DISABLE=1 (do nothing).
+
+    `native` says which recorder is used: "auto" takes the native one where `ncclwatch build-native` has built
+    it for this torch, True warns where it has not, False takes the one in Python. They record the same.
+    NCCLWATCH_NATIVE=0 or 1 overrides it.
     """
     from ncclwatch.rank.attach import attach as begin
 
-    begin()
+    begin(native)
 
 
 def detach() -> None:

@@ -15,6 +15,7 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch.contract.ring import (
     NO_GROUP,
+    SITE_SEPARATOR,
     EventRow,
     Flag,
     GroupRow,
@@ -28,16 +29,20 @@ from ncclwatch_agent.endings import call_site
 from ncclwatch_agent.processes import ProcessWatch
 
 PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
-SITE_SEPARATOR = "\x1f"
 
 
 def parse_site(text: str) -> CallSite | None:
     """Return the call site that a string of the ring stands for, None if it is some other text."""
-    file, _, rest = text.partition(SITE_SEPARATOR)
-    line, separator, function = rest.partition(SITE_SEPARATOR)
-    if not separator or not line.isdigit():
+    parts = text.split(SITE_SEPARATOR)
+    if len(parts) not in (3, 4) or not parts[1].isdigit():
         return None
-    return CallSite(file=file, line=int(line), function=function)
+    return CallSite(file=parts[0], line=int(parts[1]), function=parts[2])
+
+
+def parse_label(text: str) -> str:
+    """Return what an operation is for, by the text of its call site; "" if that is not known."""
+    parts = text.split(SITE_SEPARATOR)
+    return parts[3] if len(parts) == 4 else ""
 
 
 def age_s(now_ns: int, then_ns: int) -> float:
@@ -98,6 +103,10 @@ class Picture:
         """Return the call site with this string id."""
         return parse_site(self.ring.string(offset))
 
+    def label(self, offset: int) -> str:
+        """Return what the operation with this call site is for."""
+        return parse_label(self.ring.string(offset))
+
     def text(self, word: int) -> str:
         """Return the text whose id is the live word with this index."""
         return self.ring.string(self.words[word])
@@ -123,6 +132,7 @@ def wait_view(picture: Picture, wait: WaitRow) -> WaitView:
         op=Op.UNKNOWN if wait.group == NO_GROUP else wait.op,
         peer=wait.peer,
         site=picture.site(wait.site),
+        label=picture.label(wait.site),
     )
 
 
@@ -138,6 +148,7 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         peer=event.peer,
         reduce_op=event.reduce_op,
         site=picture.site(event.site),
+        label=picture.label(event.site),
         thread=thread,
         batch=event.batch,
         loader=event.loader,
@@ -253,8 +264,8 @@ def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:
 
 def all_sites(ring: Ring) -> tuple[CallSite, ...]:
     """Return every call site in the ring's string table, the newest SITES_MAX of them."""
-    found = [site for _, text in ring.strings() if (site := parse_site(text))]
-    return tuple(found[-config.SITES_MAX :])
+    found = dict.fromkeys(site for _, text in ring.strings() if (site := parse_site(text)))
+    return tuple(found)[-config.SITES_MAX :]
 
 
 def _text(value: object) -> str:

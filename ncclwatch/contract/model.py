@@ -139,6 +139,9 @@ class OpView:
     forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
     completed: bool = False
     age_s: float = 0.0  # since it was issued
+    label: str = (
+        ""  # what it is for, where that is known: "gradient bucket 2 (fc.weight and 3 more)", "FSDP unit layers.3"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,7 @@ class WaitView:
     op: Op = Op.UNKNOWN
     peer: int = -1  # global rank, for p2p and rooted collectives
     site: CallSite | None = None
+    label: str = ""  # as of an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

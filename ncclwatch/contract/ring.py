@@ -78,6 +78,8 @@ class Word:
     ENDPOINT = 18  # string id: master address and port used at init
     AGENT_PID = 19  # the agent this rank allows to trace it
     DEVICE = 20  # string id
+    BATCH = 21  # the batch word that the next operations get
+    BACKWARD_SITE = 22  # string id: where backward() was called last
 
 
 class Flag:
@@ -114,6 +116,7 @@ DTYPES = (
 )  # fmt: skip
 REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
 NO_GROUP = 0xFFFF
+SITE_SEPARATOR = "\x1f"  # in a call site's text: file, line, function, and what the operation is for, if known
 BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
@@ -26,6 +27,7 @@ _pulse: Pulse | None = None
 _changing = threading.RLock()
 _warned = False
 _fork_watched = False
+_native: ModuleType | None = None  # the native recorder, if it is used
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
@@ -34,27 +36,29 @@ def current() -> Recorder | None:
     return _recorder
 
 
-def attach() -> None:
+def attach(native: bool | str = "auto") -> None:
     """Begin recording. See `ncclwatch.attach`."""
     with _changing:
         if _patches is not None or os.environ.get(config.ENV_DISABLE) == "1" or _is_helper():
             return
         try:
-            _attach()
+            _attach(native)
         except Exception as error:
             warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
 
 
-def _attach() -> None:
-    global _patches, _fork_watched
+def _attach(native: bool | str) -> None:
+    global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import collectives, lifecycle, training
+    from ncclwatch.rank.patches import collectives, lifecycle, names, training
 
     patches = Patches()
+    _native = _load_native(native)
     try:
-        collectives.install(patches, current)
+        collectives.install(patches, current, _native)
         lifecycle.install(patches, current, _before_init)
         training.install(patches, current)
+        names.install(patches, current)
         endings.install(patches, current)
     except Exception:
         patches.restore()
@@ -95,11 +99,38 @@ def _begin(rank: int, world_size: int) -> None:
         return
     ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched))))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
-    _recorder = Recorder(ring)
+    _recorder = _make_recorder(ring)
     _recorder.thread()
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, warn=warn)
     _pulse.start()
     _note_if_initialised()
+
+
+def _make_recorder(ring: RingFile) -> Recorder:
+    if _native is None:
+        return Recorder(ring)
+    from ncclwatch.rank.native import NativeRecorder  # needs torch
+
+    return NativeRecorder(ring, _native)
+
+
+def _load_native(wanted: bool | str) -> ModuleType | None:
+    """Load the native recorder where it is built, by default; without it everything is recorded in Python."""
+    said = os.environ.get(config.ENV_NATIVE)
+    if said in ("0", "1"):
+        wanted = said == "1"
+    if wanted is False:
+        return None
+    from ncclwatch.native import build
+
+    try:
+        found = build.load()
+    except Exception as error:  # a broken build must not cost more than its gain
+        warn(f"{error}. The recorder in Python is used; it records the same.")
+        return None
+    if found is None and wanted is True:
+        warn("the native recorder is not built for this torch: run `ncclwatch build-native`. Python's is used.")
+    return found
 
 
 def _take_off() -> None:
@@ -141,6 +172,7 @@ def detach() -> None:
         if pulse is not None:
             pulse.stop()
         if recorder is not None:
+            recorder.close()
             recorder.ring.set_word(Word.DETACHED, 1)
 
 
@@ -158,6 +190,8 @@ def _before_init(arguments: dict[str, object]) -> None:
 def _forget() -> None:
     """In a forked child: be off, and leave the parent's ring alone. Patched names see no recorder and step aside."""
     global _recorder, _pulse
+    if _recorder is not None:
+        _recorder.forget()
     _recorder = None
     _pulse = None
 

@@ -86,7 +86,7 @@ class Pulse:
         frames: dict[int, FrameType] = {}
         errors: dict[int, object] = {}
         for ident, row in list(self._recorder.threads.items()):
-            issued = self._recorder.issued[row]
+            issued = self._recorder.ring.thread_issued(row)
             if self._issued.get(row) == issued:
                 frames = frames or sys._current_frames()
                 errors = errors or dict(sys._current_exceptions())

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from typing import Protocol
 
-from ncclwatch.contract import config
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
@@ -28,6 +27,7 @@ _WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
 _COLLECTIVE = _WAIT_CODE[WaitKind.COLLECTIVE]
 _SEND_WAIT = _WAIT_CODE[WaitKind.SEND]
 _RECV_WAIT = _WAIT_CODE[WaitKind.RECV]
+ALL_REDUCE = _OP_CODE[Op.ALL_REDUCE]
 SEND = _OP_CODE[Op.SEND]
 RECV = _OP_CODE[Op.RECV]
 
@@ -54,13 +54,15 @@ class Group:
         self.works: deque[tuple[Issued, Work]] = deque()
         self.peers: dict[int, tuple[int, list[int]]] = {}  # global rank -> row, counts
         self.p2p_works: list[tuple[Issued, Work]] = []
+        self.buckets: list[tuple[int, int]] = []  # (elements, label) of DDP's gradient buckets, in order
+        self.next_bucket = 0
         self.draining = threading.Lock()
 
 
 class Issued:
     """One operation between its issue and its work."""
 
-    __slots__ = ("before", "done", "group", "kind", "numel", "on_host", "op", "peer", "seq", "site")
+    __slots__ = ("before", "done", "group", "kind", "label", "numel", "on_host", "op", "peer", "seq", "site")
 
     def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, before: int) -> None:
         self.group = group
@@ -71,6 +73,7 @@ class Issued:
         self.before = before  # the group's prefix hash without this operation
         self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
         self.done = False
+        self.label = 0
         self.numel = 0
         self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
 
@@ -83,6 +86,7 @@ class ThreadState(threading.local):
         self.issued = 0
         self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
         self.newest: Issued | None = None
+        self.label = 0  # what the operations that follow are for
         self.group_wait = False  # inside init_process_group, new_group or destroy_process_group
 
 
@@ -94,11 +98,10 @@ class Recorder:
         self.sites = Sites(ring)
         self.groups: dict[str, Group] = {}
         self.threads: dict[int, int] = {}  # Python thread id -> row
-        self.issued = [0] * config.THREADS_MAX  # operations by thread row, for the pulse to compare
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
         self.batch_word = 0
         self.forwards = 0
-        self.backward_site = 0
+        self.backward_site = 0  # of autograd threads that have no Python frames of their own
         self.in_forward = False
         self.steps_marked = False  # the user calls ncclwatch.step(): optimizer steps are not counted any more
         self.loader_ended: dict[int, int] = {}  # row of a loader -> number of its latest pass that ended itself
@@ -114,11 +117,15 @@ class Recorder:
         """Return this thread's state, giving it a row in the ring at first sight."""
         state = self._thread
         if state.row < 0:
-            main = threading.current_thread() is threading.main_thread()
-            state.row = self.ring.add_thread(threading.get_native_id(), main)
-            if state.row >= 0:
-                self.threads[threading.get_ident()] = state.row
+            state.row = self._new_row()
         return state
+
+    def _new_row(self) -> int:
+        main = threading.current_thread() is threading.main_thread()
+        row = self.ring.add_thread(threading.get_native_id(), main)
+        if row >= 0:
+            self.threads[threading.get_ident()] = row
+        return row
 
     def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
         """Say that this thread enters a wait; returns what to give to `leave`."""
@@ -158,6 +165,9 @@ class Recorder:
     def issue(self, group: Group, op: int, numel: int, signature: tuple[int, int, int], site: int) -> Issued:
         """Record an operation before the backend gets it; `signature` is (peer, dtype, reduce op) codes."""
         state = self.thread()
+        label = state.label or (_next_bucket(group, numel) if group.buckets and op == ALL_REDUCE else 0)
+        if label:
+            site = self.sites.labelled(site, label)
         word = signature_word(*signature)
         peer = signature[0]
         before = group.prefix
@@ -180,10 +190,10 @@ class Recorder:
             self.ring.set_group_done(group.number, group.completed, event)
         state.issued += 1
         if state.row >= 0:
-            self.issued[state.row] = state.issued
             self.ring.set_thread_issued(state.row, state.issued)
         state.newest = Issued(group, op, seq, site, peer, before)
         state.newest.numel = numel
+        state.newest.label = label
         return state.newest
 
     def _count_p2p(self, group: Group, op: int, peer: int) -> int:
@@ -275,6 +285,18 @@ class Recorder:
             with contextlib.suppress(IndexError):  # another thread may have swept it meanwhile
                 self._retired_numel -= retired.popleft()[1]
 
+    def set_completed(self, name: str, seq: int) -> None:
+        """Record how far a group is by its backend's own account."""
+        group = self.groups.get(name)
+        if group is not None and group.completed < seq <= group.enqueued:
+            self._complete(group, seq)
+
+    def close(self) -> None:
+        """Stop recording."""
+
+    def forget(self) -> None:
+        """In a forked child: be off, and leave the parent's ring alone."""
+
     def _complete(self, group: Group, seq: int) -> None:
         group.completed = max(group.completed, seq)
         if group.number != NO_GROUP:
@@ -297,6 +319,27 @@ class Recorder:
         self._exception_seen = id(error)
         self.pending_exception = describe_exception(error, self.sites)
 
+    # -- what operations are for -----------------------------------------------------------------
+
+    def set_label(self, label: int) -> int:
+        """Say what this thread's next operations are for (the id of a text, 0: unknown); returns what it was."""
+        state = self.thread()
+        before, state.label = state.label, label
+        return before
+
+    def set_buckets(self, name: str, buckets: list[tuple[int, int]]) -> None:
+        """Say which (elements, label) the gradient buckets of a group have, in the order of their reduction."""
+        group = self.groups.get(name)
+        if group is not None:
+            group.buckets = buckets
+            group.next_bucket = 0
+
+    def begin_backward(self, site: int) -> None:
+        """Record that backward() was called: the next gradient bucket is the first."""
+        self.backward_site = site
+        for group in list(self.groups.values()):
+            group.next_bucket = 0
+
     # -- progress ------------------------------------------------------------------------------
 
     def count_step(self, steps: int) -> None:
@@ -311,6 +354,14 @@ class Recorder:
     def count_batch(self, loader: int, drawn: int) -> None:
         """Remember which batch of which loader the following operations belong to."""
         self.batch_word = (loader + 1) << BATCH_BITS | drawn & (1 << BATCH_BITS) - 1
+
+
+def _next_bucket(group: Group, numel: int) -> int:
+    """Return the label of the gradient bucket that DDP reduces next, 0 if this is none; it goes by their order."""
+    if group.next_bucket >= len(group.buckets) or group.buckets[group.next_bucket][0] != numel:
+        return 0
+    group.next_bucket += 1
+    return group.buckets[group.next_bucket - 1][1]
 
 
 def _is_through(issued: Issued, work: Work) -> bool:

@@ -51,6 +51,11 @@ class RingFile:
         self._bytes[8 : len(head)] = head[8:]
         self._bytes[:8] = head[:8]  # the magic last: a reader takes the header as it is from then on
 
+    @property
+    def memory(self) -> memoryview:
+        """The mapped bytes, for the native recorder."""
+        return self._bytes
+
     def set_word(self, index: int, value: int) -> None:
         """Store one live word, see `Word`."""
         self._words[index] = value
@@ -132,6 +137,11 @@ class RingFile:
         """Store how many operations a thread has issued."""
         at = layout.THREADS_AT + number * layout.THREAD_BYTES + 8
         self._bytes[at : at + 8] = struct.pack("<Q", issued)
+
+    def thread_issued(self, number: int) -> int:
+        """Return how many operations a thread has issued."""
+        at = layout.THREADS_AT + number * layout.THREAD_BYTES + 8
+        return int.from_bytes(self._bytes[at : at + 8], "little")
 
     def wait(self, site: int, seq: int, group: int, kind: int, op: int, peer: int) -> bytes:
         """Return the bytes of a wait that begins now; kind is an index into `WAITS` plus one."""

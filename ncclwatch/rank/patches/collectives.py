@@ -10,6 +10,7 @@ nothing can be counted twice.
 
 import json
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -61,18 +62,40 @@ _KERNELS = {
 _PEERS = ("root_rank", "dst", "src")
 
 
-def install(patches: Patches, current: Callable[[], Recorder | None]) -> None:
+def install(patches: Patches, current: Callable[[], Recorder | None], native: ModuleType | None) -> None:
     """Register the kernels and patch Work.wait. `current` returns the recorder, None when off."""
+    if native is not None:
+        native.install(list(_native_rows()))
+        patches.on_restore(native.uninstall)
+        patches.replace(_distributed_c10d.Work, "wait", native.make_wait)
+        return
     after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
     kernels: dict[str, Callable[..., object]] = {}
-    for name, (sized_by, op) in _KERNELS.items():
-        overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
-        if overload is not None:
-            kernels[name] = _make_kernel(overload, after, _positions(overload, sized_by, op), current)
+    for name, overload, spec in _specs():
+        kernels[name] = _make_kernel(overload, after, spec, current)
     _register(patches, "c10d", kernels)
     wait_tensor = torch.ops._c10d_functional.wait_tensor.default
     _register(patches, "_c10d_functional", {"wait_tensor": _make_wait_tensor(wait_tensor, after, current)})
     patches.replace(_distributed_c10d.Work, "wait", lambda f: _make_wait(f, current))
+
+
+def _specs() -> "Iterable[tuple[str, torch._ops.OpOverload, _Kernel]]":
+    """Yield the c10d ops of this torch that move data, and how their arguments are read."""
+    for name, (sized_by, op) in _KERNELS.items():
+        overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
+        if overload is not None:
+            yield name, overload, _positions(overload, sized_by, op)
+
+
+def _native_rows() -> Iterable[tuple[str, int, int, int, int, int, bool, bool, bool]]:
+    """Yield the same as the native recorder takes it."""
+    for name, _, spec in _specs():
+        op = spec.op
+        sized = op not in (Op.BARRIER, Op.MONITORED_BARRIER)
+        yield (
+            name, OPS.index(op), spec.sized_by, spec.group, spec.root, spec.reduce_op,
+            sized, op.is_p2p, op is Op.MONITORED_BARRIER,
+        )  # fmt: skip
 
 
 def _register(patches: Patches, namespace: str, kernels: dict[str, Callable[..., object]]) -> None:
@@ -126,8 +149,10 @@ def _make_kernel(
 def _issue(recorder: Recorder, spec: _Kernel, code: int, args: tuple[object, ...]) -> Issued | None:
     """Record an operation; None if it could not be read. Never raises into the user's collective."""
     try:
-        group = group_of(recorder, c10d.ProcessGroup.unbox(args[spec.group]))  # type: ignore[arg-type]
         tensor = _first_tensor(args[spec.sized_by if spec.sized_by >= 0 else 0])
+        if tensor is not None and tensor.is_meta:  # a compiler tries the op on; nothing moves
+            return None
+        group = group_of(recorder, c10d.ProcessGroup.unbox(args[spec.group]))  # type: ignore[arg-type]
         numel, dtype = (0, 0) if tensor is None else _size(args, spec, tensor)
         reduce_code = 0
         if spec.reduce_op >= 0:
@@ -191,7 +216,10 @@ def _make_wait(original: Callable[..., object], current: Callable[[], Recorder |
         issued = None if recorder is None else recorder.open_works.get(id(self))
         if recorder is None or issued is None:
             return original(self, *args, **kwargs)
-        outer = recorder.enter(WaitKind.COLLECTIVE, recorder.sites.here(2) or issued.site, issued)
+        site = recorder.sites.here(2)
+        if issued.label and site:
+            site = recorder.sites.labelled(site, issued.label)
+        outer = recorder.enter(WaitKind.COLLECTIVE, site or issued.site, issued)
         try:
             result = original(self, *args, **kwargs)
             issued.done = issued.on_host

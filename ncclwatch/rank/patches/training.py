@@ -63,7 +63,7 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
         if recorder is None:
             return original(*args, **kwargs)
         site = recorder.sites.here(2)
-        recorder.backward_site = site  # for autograd threads that have no Python frames of their own
+        recorder.begin_backward(site)
         outer = recorder.enter(WaitKind.BACKWARD, site)
         try:
             return original(*args, **kwargs)

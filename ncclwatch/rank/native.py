@@ -1,0 +1,129 @@
+"""The recorder whose hot paths are native: kernels and Work.wait in C++, everything rare as in Python.
+
+`ncclwatch/native/recorder.cpp` keeps the books of groups, works and waits, straight in the ring's
+memory. It asks this class about what it meets for the first time: a group, a thread, a line.
+"""
+
+from types import CodeType, ModuleType
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from ncclwatch.contract import config
+from ncclwatch.contract import ring as layout
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.ownership import is_users
+from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
+from ncclwatch.rank.patches.collectives import group_of
+from ncclwatch.rank.recorder import ALL_REDUCE, RECV, SEND, Issued, Recorder, ThreadState
+from ncclwatch.rank.ringfile import NO_WAIT, RingFile
+
+# In the order of Layout and Codes in the C++ sources.
+_LAYOUT = (
+    layout.HEADER_BYTES, layout.GROUPS_AT, layout.GROUP_BYTES, layout.THREADS_AT, layout.THREAD_BYTES, layout.WAIT_AT,
+    layout.PEERS_AT, layout.PEER_BYTES, layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD, Word.FORWARDS,
+    Word.DROPPED, Word.BATCH, Word.BACKWARD_SITE,
+)  # fmt: skip
+_CODES = (
+    SEND, RECV, ALL_REDUCE,
+    *(WAITS.index(kind) + 1 for kind in (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)),
+    len(REDUCE_OPS), len(DTYPES) - 1,
+)  # fmt: skip
+
+
+class NativeRecorder(Recorder):
+    """A `Recorder` for one ring; only one of them records at a time in a process."""
+
+    def __init__(self, ring: RingFile, module: ModuleType) -> None:
+        super().__init__(ring)
+        self._native = module
+        dtypes = {getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
+        module.begin(ring.memory, _LAYOUT, _CODES, dtypes, self)
+
+    def close(self) -> None:
+        """Stop recording; the ring's memory stays mapped, for a thread that is still inside."""
+        self._native.end()
+
+    # -- what the C++ asks, with the GIL held ----------------------------------------------------------
+
+    def new_thread(self) -> int:
+        """Return this thread's row."""
+        return self._new_row()
+
+    def new_group(self, pg: "c10d.ProcessGroup") -> tuple[int, list[int], int]:
+        """Return (row, ranks, collectives that went unseen) of a group met for the first time."""
+        group = group_of(self, pg)
+        return group.number, group.ranks, group.enqueued
+
+    def new_peer(self, group: int, peer: int) -> int:
+        """Return a row of p2p counters."""
+        return self.ring.add_peer(group, peer)
+
+    def is_users(self, code: CodeType) -> int:
+        """Return 1 for the user's own code."""
+        return int(is_users(code.co_filename))
+
+    def site(self, code: CodeType, line: int) -> int:
+        """Return the id of a line."""
+        return self.sites.of(code, line)
+
+    def labelled(self, site: int, label: int) -> int:
+        """Return the id of a site together with what its operation is for."""
+        return self.sites.labelled(site, label)
+
+    def note_exception(self) -> None:
+        """Record the exception that is being handled on this thread."""
+        self._note_exception()
+
+    # -- what the patches and the pulse call -------------------------------------------------------------
+
+    def thread(self) -> ThreadState:
+        """Return this thread's state."""
+        state = self._thread
+        if state.row < 0:
+            state.row = self._native.thread_row()
+        return state
+
+    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
+        """Say that this thread enters a wait of its own (not one for an operation)."""
+        self._native.enter_wait(WAITS.index(kind) + 1, site)
+        return NO_WAIT
+
+    def leave(self, outer: bytes) -> None:
+        """Say that this thread left its wait."""
+        self._native.leave_wait()
+
+    def forget_group(self, name: str) -> None:
+        """Record that this rank destroyed a group."""
+        self._native.forget_group(name)
+        super().forget_group(name)
+
+    def drain_all(self) -> None:
+        """Note what is complete in all groups."""
+        self._native.drain_all()
+
+    def set_label(self, label: int) -> int:
+        """Say what this thread's next operations are for; returns what it was."""
+        return int(self._native.set_label(label))
+
+    def set_buckets(self, name: str, buckets: list[tuple[int, int]]) -> None:
+        """Say which gradient buckets a group has."""
+        self._native.set_buckets(name, buckets)
+
+    def begin_backward(self, site: int) -> None:
+        """Record that backward() was called."""
+        self.ring.set_word(Word.BACKWARD_SITE, site)
+        self._native.begin_backward()
+
+    def set_completed(self, name: str, seq: int) -> None:
+        """Record how far a group is by its backend's own account."""
+        self._native.set_completed(name, seq)
+
+    def count_batch(self, loader: int, drawn: int) -> None:
+        """Remember which batch of which loader the following operations belong to."""
+        super().count_batch(loader, drawn)
+        self.ring.set_word(Word.BATCH, self.batch_word)
+
+    def forget(self) -> None:
+        """In a forked child: be off."""
+        self._native.forget()
