@@ -36,7 +36,7 @@ unit: $(BIN)/.installed ## unit, property and scenario tests
 	$(BIN)/pytest tests/unit tests/properties tests/scenarios
 
 integration: $(BIN)/.installed ## tests on real processes
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/integration tests/coverage
 
 zoo: $(BIN)/.installed ## each program of the zoo once: real hangs, scored
 	$(BIN)/pytest tests/zoo

@@ -15,6 +15,8 @@ FRAMEWORKS = frozenset(
     "typing_extensions wrapt decorator tqdm click fire hydra absl typer beartype jaxtyping typeguard tensordict "
     "pytest _pytest pluggy ncclwatch ncclwatch_agent ncclwatch_server".split()
 )
+# Code that the interpreter and torch's compilers make, whose lines nobody wrote.
+_GENERATED = ("<frozen", "<eval_with_key>", "<torch", "<__array_function__", "<fx")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
@@ -29,7 +31,7 @@ def is_users(filename: str) -> bool:
 
 def is_users_by_path(filename: str) -> bool:
     """Say the same of a path that another machine sent. It is only read, never looked up here."""
-    if not filename or filename.startswith(("<frozen", _OWN)):
+    if not filename or filename.startswith((*_GENERATED, _OWN)) or "/torchinductor_" in filename:
         return False
     for marker in _PACKAGES:
         at = filename.rfind(marker)

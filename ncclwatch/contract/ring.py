@@ -92,11 +92,12 @@ class Flag:
 GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (JSON), flags
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
+GROUP_FRONTIER = struct.Struct("<QQQQ")  # head and done
 # Thread row: a static cell, a spare cell, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
 WAIT = struct.Struct("<IQIIIHBBi")  # stamp, since, site | stamp, seq, group, kind, op, peer
 WAIT_AT = 32
-PEER_STATIC = struct.Struct("<IIQ")  # group index, peer, unused
+PEER_STATIC = struct.Struct("<IiQ")  # group index, peer (-1: a receive from anyone), unused
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
 LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
 LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the latest pass that ended itself

@@ -132,6 +132,8 @@ struct Thread {
   uint32_t label = 0;
   std::vector<Wait> waits;
   Issued newest;
+  long region = -1;  // inside of something that issues and waits in C++: waits when it was entered
+  Issued region_op;  // the first of its operations that is not through
   const c10d::ProcessGroup* group_of = nullptr;
   Group* group = nullptr;
 };
@@ -338,12 +340,26 @@ void leave(State& state, Thread& thread) {
   if (thread.row >= 0) state.ring.set_wait(thread.row, thread.waits.empty() ? Wait() : thread.waits.back());
 }
 
+void leave_issue(State& state, Thread& thread, const Issued& issued) {
+  if (thread.region >= 0) {
+    if (thread.region_op.group != nullptr) drain(state, *thread.region_op.group);
+    if (thread.region_op.group == nullptr || thread.region_op.seq <= thread.region_op.group->completed) {
+      const Wait wait = thread.waits.back();
+      thread.waits.resize(static_cast<size_t>(thread.region));
+      thread.waits.push_back(wait);
+      thread.region_op = issued;
+      return;
+    }
+  }
+  leave(state, thread);
+}
+
 // -- operations ------------------------------------------------------------------------------------
 
 // How the arguments of one c10d op are read: positions in its schema, -1 where there is none.
 struct Spec {
   int op, sized_by, group, root, reduce_op;
-  bool has_size, is_p2p, blocks_inside;
+  bool has_size, is_p2p;
 };
 
 const at::Tensor* first_tensor(const c10::IValue& found) {
@@ -565,20 +581,21 @@ class Kernel final : public c10::OperatorKernel {
     }
     const size_t outputs = op.schema().returns().size();
     Thread& thread = t_thread;
-    if (spec_.blocks_inside) enter(*state, thread, issued.kind, issued.site, &issued);
+    // Issuing may itself block: NCCL's first collective of a group, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored_barrier.
+    enter(*state, thread, issued.kind, issued.site, &issued);
     try {
       op.redispatchBoxed(below, stack);
     } catch (...) {
-      if (spec_.blocks_inside) leave(*state, thread);
+      leave(*state, thread);
       refuse(*state, issued);
       throw;
     }
-    if (spec_.blocks_inside) leave(*state, thread);
     try {
       track(*state, issued, outputs > 0 ? &stack->back() : nullptr);
     } catch (...) {
       state->ring.count_dropped();
     }
+    leave_issue(*state, thread, issued);
   }
 
  private:
@@ -696,13 +713,13 @@ void end() {
 // In a forked child: be off, and touch nothing that the parent may have held locked.
 void forget() { g_state.store(nullptr); }
 
-using Row = std::tuple<std::string, int, int, int, int, int, bool, bool, bool>;
+using Row = std::tuple<std::string, int, int, int, int, int, bool, bool>;
 
 void install(const std::vector<Row>& ops) {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect,
                                                   __FILE__, __LINE__);
-  for (const auto& [name, op, sized_by, group, root, reduce_op, has_size, is_p2p, blocks_inside] : ops) {
-    const Spec spec{op, sized_by, group, root, reduce_op, has_size, is_p2p, blocks_inside};
+  for (const auto& [name, op, sized_by, group, root, reduce_op, has_size, is_p2p] : ops) {
+    const Spec spec{op, sized_by, group, root, reduce_op, has_size, is_p2p};
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(spec)));
   }
   auto functional = std::make_unique<torch::Library>(torch::Library::IMPL, "_c10d_functional",
@@ -743,6 +760,23 @@ void enter_wait(uint8_t kind, uint32_t site) {
 void leave_wait() {
   State* state = state_or_null();
   if (state != nullptr) leave(*state, thread_of(*state));
+}
+
+long enter_region() {
+  State* state = state_or_null();
+  if (state == nullptr) return -1;
+  Thread& thread = thread_of(*state);
+  return std::exchange(thread.region, static_cast<long>(thread.waits.size()));
+}
+
+void leave_region(long outer) {
+  State* state = state_or_null();
+  if (state == nullptr) return;
+  Thread& thread = thread_of(*state);
+  if (thread.region >= 0) thread.waits.resize(std::min(thread.waits.size(), static_cast<size_t>(thread.region)));
+  thread.region = outer;
+  thread.region_op = Issued();
+  if (thread.row >= 0) state->ring.set_wait(thread.row, thread.waits.empty() ? Wait() : thread.waits.back());
 }
 
 uint32_t set_label(uint32_t label) {
@@ -834,6 +868,8 @@ PYBIND11_MODULE(_ncclwatch_native, module) {
   module.def("site_here", &site_here);
   module.def("enter_wait", &enter_wait);
   module.def("leave_wait", &leave_wait);
+  module.def("enter_region", &enter_region);
+  module.def("leave_region", &leave_region);
   module.def("set_label", &set_label);
   module.def("forget_group", &forget_group);
   module.def("drain_all", &drain_all);

@@ -157,7 +157,7 @@ def _note_if_initialised() -> None:
     from ncclwatch.rank.patches.lifecycle import note_initialised
 
     if _recorder is not None and dist.is_available() and dist.is_initialized():
-        note_initialised(_recorder)
+        note_initialised(_recorder, in_use=True)
 
 
 def detach() -> None:

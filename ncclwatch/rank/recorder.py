@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from ncclwatch.contract.model import Op, WaitKind
@@ -19,6 +20,7 @@ from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
 
 WORKS_MAX = 256
+DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
 RETIRED_S = 0.3  # a backend drops a finished work within microseconds
 RETIRED_NUMEL_MAX = 4_000_000  # elements that retired works may hold
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -30,6 +32,7 @@ _RECV_WAIT = _WAIT_CODE[WaitKind.RECV]
 ALL_REDUCE = _OP_CODE[Op.ALL_REDUCE]
 SEND = _OP_CODE[Op.SEND]
 RECV = _OP_CODE[Op.RECV]
+_P2P = (SEND, RECV)
 
 
 class Work(Protocol):
@@ -64,7 +67,9 @@ class Issued:
 
     __slots__ = ("before", "done", "group", "kind", "label", "numel", "on_host", "op", "peer", "seq", "site")
 
-    def __init__(self, group: Group, op: int, seq: int, site: int, peer: int, before: int) -> None:
+    def __init__(  # noqa: PLR0913 - as many as it has fields
+        self, group: Group, op: int, seq: int, site: int, peer: int, before: int, numel: int, label: int
+    ) -> None:
         self.group = group
         self.op = op
         self.seq = seq
@@ -73,8 +78,8 @@ class Issued:
         self.before = before  # the group's prefix hash without this operation
         self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
         self.done = False
-        self.label = 0
-        self.numel = 0
+        self.label = label
+        self.numel = numel
         self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
 
 
@@ -86,6 +91,8 @@ class ThreadState(threading.local):
         self.issued = 0
         self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
         self.newest: Issued | None = None
+        self.inside = False  # of something that issues operations and waits for them in C++, where nobody sees it
+        self.inside_for: Issued | None = None  # the first of those operations that is not through
         self.label = 0  # what the operations that follow are for
         self.group_wait = False  # inside init_process_group, new_group or destroy_process_group
 
@@ -146,6 +153,32 @@ class Recorder:
         if state.row >= 0:
             self.ring.set_wait(state.row, outer)
 
+    def leave_issue(self, outer: bytes, issued: Issued) -> None:
+        """Say that an operation has been issued; what issues and waits in one go is said to wait for it now."""
+        state = self._thread
+        if not state.inside:
+            self.leave(outer)
+            return
+        first = state.inside_for
+        if first is not None:
+            self.drain(first.group)
+            if first.seq > first.group.completed:
+                self.leave(outer)  # the wait for the first one
+                return
+        state.inside_for = issued
+
+    @contextlib.contextmanager
+    def waiting_in_c_plus_plus(self) -> Iterator[None]:
+        """Mark something that issues operations and waits for them before it returns, without a `Work.wait`."""
+        state = self.thread()
+        outer, was_inside = state.wait, state.inside
+        state.inside = True
+        try:
+            yield
+        finally:
+            state.inside, state.inside_for = was_inside, None
+            self.leave(outer)
+
     # -- operations ----------------------------------------------------------------------------
 
     def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int) -> Group:
@@ -164,37 +197,37 @@ class Recorder:
 
     def issue(self, group: Group, op: int, numel: int, signature: tuple[int, int, int], site: int) -> Issued:
         """Record an operation before the backend gets it; `signature` is (peer, dtype, reduce op) codes."""
-        state = self.thread()
+        state = self._thread
+        if state.row < 0:
+            self.thread()
         label = state.label or (_next_bucket(group, numel) if group.buckets and op == ALL_REDUCE else 0)
         if label:
             site = self.sites.labelled(site, label)
         word = signature_word(*signature)
         peer = signature[0]
-        before = group.prefix
-        if op in (SEND, RECV):
+        before = prefix = group.prefix
+        p2p = op in _P2P
+        if p2p:
             seq = self._count_p2p(group, op, peer)
-            prefix = group.prefix
         else:
             seq = next(group.seqs)
             mixed = (op * 0x9E3779B97F4A7C15 ^ numel * 0xC2B2AE3D27D4EB4F ^ word * 0x165667B19E3779F9) & _MASK
-            prefix = group.prefix = (group.prefix * 0x100000001B3 + mixed + 1) & _MASK
+            prefix = group.prefix = (before * 0x100000001B3 + mixed + 1) & _MASK
             group.enqueued = seq
-        self._note_exception()
-        event = self.ring.add_event(
-            group.number, op, max(state.row, 0), numel, site, prefix, seq,
-            (self.batch_word, self.forwards, word),
-        )  # fmt: skip
-        if op not in (SEND, RECV) and group.number != NO_GROUP:
+        if sys.exc_info()[1] is not None:
+            self._note_exception()
+        ring, row, number = self.ring, state.row, group.number
+        event = ring.add_event(
+            number, op, row if row > 0 else 0, numel, site, prefix, seq, self.batch_word, self.forwards, word
+        )
+        if not p2p and number != NO_GROUP:
             group.newest_event = event
-            self.ring.set_group_head(group.number, prefix, seq)
-            self.ring.set_group_done(group.number, group.completed, event)
+            ring.set_group(number, (prefix, seq, group.completed, event + 1))
         state.issued += 1
-        if state.row >= 0:
-            self.ring.set_thread_issued(state.row, state.issued)
-        state.newest = Issued(group, op, seq, site, peer, before)
-        state.newest.numel = numel
-        state.newest.label = label
-        return state.newest
+        if row >= 0:
+            ring.set_thread_issued(row, state.issued)
+        issued = state.newest = Issued(group, op, seq, site, peer, before, numel, label)
+        return issued
 
     def _count_p2p(self, group: Group, op: int, peer: int) -> int:
         row, counts = group.peers.get(peer) or (-1, [0, 0, 0, 0])
@@ -231,7 +264,7 @@ class Recorder:
             return
         self.open_works[id(work)] = issued
         group.works.append((issued, work))
-        if len(group.works) > 1:
+        if len(group.works) > DRAIN_ABOVE:
             self.drain(group)
 
     def drain(self, group: Group) -> None:

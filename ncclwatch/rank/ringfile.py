@@ -17,6 +17,9 @@ from ncclwatch.contract import config
 from ncclwatch.contract import ring as layout
 from ncclwatch.contract.ring import Word
 
+# Looked up once: these are on the path of every operation.
+_EVENTS_AT, _EVENTS_MAX, _EVENTS_HEAD = layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD
+_pack_event = layout.EVENT.pack
 NO_WAIT = bytes(layout.WAIT.size)
 
 
@@ -36,6 +39,7 @@ class RingFile:
         self.path = path
         self._map = _create(path)
         self._bytes = memoryview(self._map)
+        self._all_words = self._bytes.cast("Q")
         self._words = self._bytes[layout.HEADER_BYTES : layout.GROUPS_AT].cast("Q")
         self._grow = threading.RLock()
         self._ids: dict[str, int] = {}
@@ -118,6 +122,11 @@ class RingFile:
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 12
         self._bytes[at : at + 4] = struct.pack("<I", flag)
 
+    def set_group(self, number: int, frontier: tuple[int, int, int, int]) -> None:
+        """Store (prefix hash, enqueued, completed, number of the newest event + 1) of a group."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16
+        self._bytes[at : at + 32] = layout.GROUP_FRONTIER.pack(*frontier)
+
     def set_group_head(self, number: int, prefix_hash: int, enqueued: int) -> None:
         """Store the frontier of what this rank issued in a group."""
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16
@@ -135,13 +144,11 @@ class RingFile:
 
     def set_thread_issued(self, number: int, issued: int) -> None:
         """Store how many operations a thread has issued."""
-        at = layout.THREADS_AT + number * layout.THREAD_BYTES + 8
-        self._bytes[at : at + 8] = struct.pack("<Q", issued)
+        self._all_words[(layout.THREADS_AT + number * layout.THREAD_BYTES + 8) // 8] = issued
 
     def thread_issued(self, number: int) -> int:
         """Return how many operations a thread has issued."""
-        at = layout.THREADS_AT + number * layout.THREAD_BYTES + 8
-        return int.from_bytes(self._bytes[at : at + 8], "little")
+        return self._all_words[(layout.THREADS_AT + number * layout.THREAD_BYTES + 8) // 8]
 
     def wait(self, site: int, seq: int, group: int, kind: int, op: int, peer: int) -> bytes:
         """Return the bytes of a wait that begins now; kind is an index into `WAITS` plus one."""
@@ -193,18 +200,19 @@ class RingFile:
         site: int,
         prefix: int,
         seq: int,
-        progress: tuple[int, int, int],
+        batch: int,
+        forwards: int,
+        signature: int,
     ) -> int:
-        """Append one operation; `progress` is (batch word, forwards, signature word). Returns its number."""
+        """Append one operation; batch and signature are the packed words of the layout. Returns its number."""
         number = next(self._events)
-        stamp = layout.event_stamp(number)
-        batch, forwards, signature = progress
-        at = layout.EVENTS_AT + number % config.EVENTS_MAX * layout.EVENT_BYTES
-        self._bytes[at : at + layout.EVENT_BYTES] = layout.EVENT.pack(
+        stamp = (number + 1) & 0xFFFFFFFF or 1  # layout.event_stamp
+        at = _EVENTS_AT + number % _EVENTS_MAX * 64
+        self._bytes[at : at + 64] = _pack_event(
             stamp, time.monotonic_ns(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
             stamp, batch, forwards & 0xFFFFFFFF, signature,
         )  # fmt: skip
-        self._words[Word.EVENTS_HEAD] = number + 1
+        self._words[_EVENTS_HEAD] = number + 1
         return number
 
     def set_sample(self, index: int, since_ns: int, found: dict[str, object]) -> None:
@@ -226,6 +234,7 @@ class RingFile:
     def close(self) -> None:
         """Unmap the ring. The file stays for the agent, which removes it."""
         self._words.release()
+        self._all_words.release()
         self._bytes.release()
         self._map.close()
 

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", default="")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as runtime:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime:
         os.environ.update(NCCLWATCH_RUNTIME_DIR=runtime, NCCLWATCH_AGENT="0")
         os.environ.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
         rows = measure(given.rounds)

@@ -56,7 +56,7 @@ def run_ranks(program: str, count: int, runtime: Path, *arguments: str, **more: 
         for rank in range(count)
     ]
     try:
-        outputs = [rank.communicate(timeout=90) for rank in ranks]
+        outputs = [rank.communicate(timeout=300) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

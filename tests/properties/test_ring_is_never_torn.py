@@ -25,7 +25,7 @@ loader = ring.add_loader(0)
 def hammer(first):
     for n in range(first, 1 << 30, 2):
         m = n & 0xFFFFF
-        ring.add_event(group, m % 12, 7, n * 3, n & 0xFFFFFF, n * 5, n, (n & 0x3FFFFFF, n, m))
+        ring.add_event(group, m % 12, 7, n * 3, n & 0xFFFFFF, n * 5, n, n & 0x3FFFFFF, n, m)
         ring.set_group_head(group, n * 7, n)
         ring.set_group_done(group, n, n)
         ring.set_wait(thread, ring.wait(n, n, group, 1, m % 12, m))

@@ -8,12 +8,14 @@ the included set also under inference_mode. Nothing above this layer needs to be
 nothing can be counted twice.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch._C import DispatchKey, _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
@@ -68,6 +70,7 @@ def install(patches: Patches, current: Callable[[], Recorder | None], native: Mo
         native.install(list(_native_rows()))
         patches.on_restore(native.uninstall)
         patches.replace(_distributed_c10d.Work, "wait", native.make_wait)
+        _install_regions(patches, current)
         return
     after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
     kernels: dict[str, Callable[..., object]] = {}
@@ -77,6 +80,14 @@ def install(patches: Patches, current: Callable[[], Recorder | None], native: Mo
     wait_tensor = torch.ops._c10d_functional.wait_tensor.default
     _register(patches, "_c10d_functional", {"wait_tensor": _make_wait_tensor(wait_tensor, after, current)})
     patches.replace(_distributed_c10d.Work, "wait", lambda f: _make_wait(f, current))
+    _install_regions(patches, current)
+
+
+def _install_regions(patches: Patches, current: Callable[[], Recorder | None]) -> None:
+    """Patch what issues operations and waits for them in C++: DDP's constructor, buffers, and rebuilt buckets."""
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        patches.replace(dist, name, lambda f: _make_region(f, current))
+    patches.replace(_distributed_c10d.Reducer, "_rebuild_buckets", lambda f: _make_region(f, current))
 
 
 def _specs() -> "Iterable[tuple[str, torch._ops.OpOverload, _Kernel]]":
@@ -87,14 +98,14 @@ def _specs() -> "Iterable[tuple[str, torch._ops.OpOverload, _Kernel]]":
             yield name, overload, _positions(overload, sized_by, op)
 
 
-def _native_rows() -> Iterable[tuple[str, int, int, int, int, int, bool, bool, bool]]:
+def _native_rows() -> Iterable[tuple[str, int, int, int, int, int, bool, bool]]:
     """Yield the same as the native recorder takes it."""
     for name, _, spec in _specs():
         op = spec.op
         sized = op not in (Op.BARRIER, Op.MONITORED_BARRIER)
         yield (
             name, OPS.index(op), spec.sized_by, spec.group, spec.root, spec.reduce_op,
-            sized, op.is_p2p, op is Op.MONITORED_BARRIER,
+            sized, op.is_p2p,
         )  # fmt: skip
 
 
@@ -123,71 +134,76 @@ def _make_kernel(
     spec: _Kernel,
     current: Callable[[], Recorder | None],
 ) -> Callable[..., object]:
-    code = OPS.index(spec.op)
-    blocks_inside = spec.op is Op.MONITORED_BARRIER
+    issue = _make_issue(spec)
+    redispatch = overload._handle.redispatch_boxed  # what overload.redispatch calls
 
     def kernel(keyset: "torch._C.DispatchKeySet", *args: object, **kwargs: object) -> object:
         recorder = current()
-        issued = None if recorder is None else _issue(recorder, spec, code, args)
+        issued = None if recorder is None else issue(recorder, args)
         if recorder is None or issued is None:
-            return overload.redispatch(keyset & after, *args, **kwargs)
-        outer = recorder.enter(WaitKind.COLLECTIVE, issued.site, issued) if blocks_inside else None
+            return redispatch(keyset & after, *args, **kwargs)
+        # Issuing may block by itself: NCCL's first collective of a group, TORCH_DISTRIBUTED_DEBUG=DETAIL,
+        # monitored_barrier.
+        outer = recorder.enter(WaitKind.COLLECTIVE, issued.site, issued)
         try:
-            result = overload.redispatch(keyset & after, *args, **kwargs)
+            result = redispatch(keyset & after, *args, **kwargs)
         except BaseException:
+            recorder.leave(outer)
             recorder.refuse(issued)
             raise
-        finally:
-            if outer is not None:
-                recorder.leave(outer)
         _track(recorder, issued, result)
+        recorder.leave_issue(outer, issued)
         return result
 
     return kernel
 
 
-def _issue(recorder: Recorder, spec: _Kernel, code: int, args: tuple[object, ...]) -> Issued | None:
-    """Record an operation; None if it could not be read. Never raises into the user's collective."""
-    try:
-        tensor = _first_tensor(args[spec.sized_by if spec.sized_by >= 0 else 0])
-        if tensor is not None and tensor.is_meta:  # a compiler tries the op on; nothing moves
+def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], Issued | None]:
+    """Return what records one kind of operation; None if it could not be read, or if nothing moves.
+
+    The fields of `spec` are looked up here, once: this is on the path of every operation.
+    """
+    code = OPS.index(spec.op)
+    group_at, root_at, reduce_at, sized_at = spec.group, spec.root, spec.reduce_op, spec.sized_by
+    tensor_at = max(sized_at, 0)  # tensors of p2p are the first argument, too
+    has_size = spec.op not in (Op.BARRIER, Op.MONITORED_BARRIER)
+    sizes_agree = sized_at >= 0 or spec.op.is_p2p
+    reduce_max = len(REDUCE_OPS) - 1
+    unbox = c10d.ProcessGroup.unbox
+
+    def issue(recorder: Recorder, args: tuple[Any, ...]) -> Issued | None:
+        try:
+            tensors = args[tensor_at]
+            tensor = _first_tensor(tensors)
+            if tensor is not None and tensor.is_meta:  # a compiler tries the op on
+                return None
+            numel = dtype = 0
+            if has_size and tensor is not None:
+                dtype = _DTYPE_CODE.get(tensor.dtype, _OTHER_DTYPE)
+                if sizes_agree:
+                    numel = tensor.numel() if tensors is tensor else sum(part.numel() for part in tensors)
+            group = group_of(recorder, unbox(args[group_at]))
+            reduce_op = min(args[reduce_at].op() + 1, reduce_max) if reduce_at >= 0 else 0
+            peer = _global_rank(group, args[root_at]) if root_at >= 0 else -1
+            site = recorder.sites.here(3) or recorder.backward_site
+            issued = recorder.issue(group, code, numel, (peer, dtype, reduce_op), site)
+            issued.on_host = tensor is not None and tensor.is_cpu
+            return issued
+        except Exception:  # nothing of ours may stop training; the gap is counted
+            recorder.ring.count_dropped()
             return None
-        group = group_of(recorder, c10d.ProcessGroup.unbox(args[spec.group]))  # type: ignore[arg-type]
-        numel, dtype = (0, 0) if tensor is None else _size(args, spec, tensor)
-        reduce_code = 0
-        if spec.reduce_op >= 0:
-            reduce_code = min(args[spec.reduce_op].op() + 1, len(REDUCE_OPS) - 1)  # type: ignore[attr-defined]
-        peer = -1
-        if spec.root >= 0 and isinstance(root := args[spec.root], int):
-            peer = group.ranks[root] if 0 <= root < len(group.ranks) else root
-        site = recorder.sites.here(3) or recorder.backward_site
-        issued = recorder.issue(group, code, numel, (peer, dtype, reduce_code), site)
-        issued.on_host = tensor is not None and tensor.device.type == "cpu"
-        return issued
-    except Exception:  # nothing of ours may stop training; the gap is counted
-        recorder.ring.count_dropped()
-        return None
+
+    return issue
 
 
-def _first_tensor(found: object) -> torch.Tensor | None:
-    while isinstance(found, (list, tuple)):
-        if not found:
-            return None
-        found = found[0]
-    return found if isinstance(found, torch.Tensor) else None
+def _first_tensor(found: Any) -> torch.Tensor | None:
+    while type(found) is list:
+        found = found[0] if found else None
+    return found  # type: ignore[no-any-return]
 
 
-def _size(args: tuple[object, ...], spec: _Kernel, tensor: torch.Tensor) -> tuple[int, int]:
-    """Return (elements, dtype code) that members must agree on; 0 elements where sizes may differ."""
-    if spec.op in (Op.BARRIER, Op.MONITORED_BARRIER):
-        return 0, 0
-    dtype = _DTYPE_CODE.get(tensor.dtype, _OTHER_DTYPE)
-    if spec.sized_by < 0:
-        return (tensor.numel() if spec.op.is_p2p else 0), dtype
-    tensors = args[spec.sized_by]
-    if isinstance(tensors, (list, tuple)) and len(tensors) > 1:
-        return sum(part.numel() for part in tensors if isinstance(part, torch.Tensor)), dtype
-    return tensor.numel(), dtype
+def _global_rank(group: Group, rank: int) -> int:
+    return group.ranks[rank] if 0 <= rank < len(group.ranks) else rank
 
 
 def group_of(recorder: Recorder, pg: "c10d.ProcessGroup") -> Group:
@@ -208,6 +224,18 @@ def _track(recorder: Recorder, issued: Issued, result: object) -> None:
         recorder.track(issued, work)
     except Exception:  # as in _issue
         recorder.ring.count_dropped()
+
+
+def _make_region(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def region(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        if recorder is None:
+            return original(*args, **kwargs)
+        with recorder.waiting_in_c_plus_plus():
+            return original(*args, **kwargs)
+
+    return region
 
 
 def _make_wait(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
@@ -255,14 +283,14 @@ def _make_wait_tensor(
     return wait_tensor
 
 
-def known_groups(recorder: Recorder) -> Iterable[str]:
-    """Register the groups that exist already, when attach() comes after init_process_group."""
+def known_groups(recorder: Recorder, *, in_use: bool) -> Iterable[str]:
+    """Register the groups that exist. `in_use`: they may have run collectives before anybody recorded them."""
     for pg in list(c10d._world.pg_map):
         name = pg.group_name
         if name not in recorder.groups:
             ranks = c10d._world.pg_group_ranks.get(pg, {})
             members = sorted(ranks, key=ranks.__getitem__)
-            recorder.add_group(name, pg.group_desc or "", members, _seen_before(name))
+            recorder.add_group(name, pg.group_desc or "", members, _seen_before(name) if in_use else 0)
         yield name
 
 

@@ -65,16 +65,16 @@ def _make_init(
             recorder.ring.set_word(Word.ENDPOINT, recorder.ring.string(endpoint))
         result = waiting(*args, **kwargs)
         if recorder is not None:
-            note_initialised(recorder)
+            note_initialised(recorder, in_use=False)
         return result
 
     return init_process_group
 
 
-def note_initialised(recorder: Recorder) -> None:
-    """Record the groups that exist and the default group's timeout. Never raises."""
+def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
+    """Record the groups that exist and the default group's timeout. Never raises. `in_use` as in `known_groups`."""
     try:
-        for _ in known_groups(recorder):
+        for _ in known_groups(recorder, in_use=in_use):
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
         pg = dist.group.WORLD

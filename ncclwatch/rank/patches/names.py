@@ -16,6 +16,7 @@ from ncclwatch.rank.recorder import Recorder
 
 Current = Callable[[], Recorder | None]
 _LOOKED = "_ncclwatch_looked"
+_NAME = "_ncclwatch_name"
 LOOKS_MAX = 12  # forwards after which DDP's buckets do not change any more
 
 
@@ -28,9 +29,10 @@ def install(patches: Patches, current: Current) -> None:
         for name in ("unshard", "post_backward"):
             patches.replace(FSDPParamGroup, name, lambda f: _make_labelled(f, current, _fsdp2_unit))
     with contextlib.suppress(ImportError):
-        from torch.distributed.fsdp import _runtime_utils
+        from torch.distributed.fsdp import FullyShardedDataParallel, _runtime_utils
         from torch.distributed.fsdp._flat_param import FlatParamHandle
 
+        patches.replace(FullyShardedDataParallel, "forward", lambda f: _make_fsdp1_forward(f, current))
         patches.replace(FlatParamHandle, "unshard", lambda f: _make_labelled(f, current, _fsdp1_unit))
         patches.replace(_runtime_utils, "_reduce_grad", lambda f: _make_labelled(f, current, _fsdp1_state_unit))
 
@@ -63,11 +65,29 @@ def _fsdp2_unit(unit: object, *_: object) -> str:
 
 
 def _fsdp1_unit(handle: object, *_: object) -> str:
-    return f"FSDP unit of {_some(list(getattr(handle, 'flat_param')._fqns))}"  # noqa: B009 - private, so not typed
+    name = vars(handle).get(_NAME)
+    return f"FSDP unit {name}" if name else "FSDP root unit"
 
 
 def _fsdp1_state_unit(state: object, handle: object, *_: object) -> str:
     return _fsdp1_unit(handle)
+
+
+def _make_fsdp1_forward(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    """Wrap the forward of FSDP1's modules: the outermost one names the units inside it, once."""
+
+    @functools.wraps(original)
+    def forward(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
+        if not torch.compiler.is_compiling() and current() is not None and _LOOKED not in vars(self):
+            with contextlib.suppress(Exception):  # as above
+                for name, module in self.named_modules():
+                    vars(module)[_LOOKED] = 1  # modules inside are entered later, and know only their own part
+                    handle = getattr(module, "_handle", None)
+                    if handle is not None:
+                        vars(handle)[_NAME] = name.replace("_fsdp_wrapped_module.", "").removesuffix(".")
+        return original(self, *args, **kwargs)
+
+    return forward
 
 
 def _some(names: list[str]) -> str:

@@ -85,9 +85,13 @@ def _doomed(
             for block in blocks[rank]:
                 operation = block.operation
                 waits_for = absent[operation]
-                hopeless = operation in mismatched or any(m in doomed or m in gone for m in waits_for if m != rank)
-                lost = any(m in gone for m in operation.members)
-                if not hopeless and not lost:
+                lost = {m for m in operation.members if m in gone}
+                held_up = lost | {m for m in waits_for if m in doomed and m != rank}
+                if operation.from_anyone:  # one sender is enough
+                    hopeless = held_up >= set(operation.members) - {rank}
+                else:
+                    hopeless = operation in mismatched or bool(held_up)
+                if not hopeless:
                     doomed.discard(rank)
                     changed = True
                     break

@@ -46,6 +46,11 @@ class Operation:
     source: int = -1  # of p2p
     target: int = -1
 
+    @property
+    def from_anyone(self) -> bool:
+        """Whether any one of the other members can let it go on: a receive that names no source."""
+        return self.kind is WaitKind.RECV and self.source < 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
