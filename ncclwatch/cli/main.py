@@ -2,6 +2,8 @@
 
 import click
 
+from ncclwatch.cli.build_native import build_native
+from ncclwatch.cli.doctor import doctor
 from ncclwatch.cli.run import run
 from ncclwatch.cli.status import status
 from ncclwatch.cli.version import version
@@ -12,6 +14,8 @@ def main() -> None:
     """Say which rank, on which host, at which line, hangs a PyTorch training job."""
 
 
+main.add_command(build_native)
+main.add_command(doctor)
 main.add_command(run)
 main.add_command(status)
 main.add_command(version)

@@ -16,7 +16,8 @@ from types import FrameType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import launch
+from ncclwatch.rank import launch, torch_versions
+from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder, describe_exception
 
 AGENT_CHECK_S = 3.0
@@ -37,6 +38,7 @@ class Pulse:
         self._agent_checked = float("-inf") if first else time.monotonic()
         self._warn = warn
         self._agent_starts = 0
+        self._devices = DeviceProgress(recorder, torch_versions.flight_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
@@ -64,6 +66,7 @@ class Pulse:
         recorder = self._recorder
         recorder.ring.set_word(Word.PULSE_NS, time.monotonic_ns())
         recorder.drain_all()
+        self._look_at_devices()
         if recorder.pending_exception is not None:
             found, recorder.pending_exception = recorder.pending_exception, None
             recorder.ring.set_sample(config.THREADS_MAX, time.monotonic_ns(), found)
@@ -76,6 +79,13 @@ class Pulse:
         elif time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
             self._agent_checked = time.monotonic()
             self._see_to_agent()
+
+    def _look_at_devices(self) -> None:
+        try:
+            self._devices.look()
+        except Exception:  # another layout of torch's: completion on devices stays unknown
+            self._recorder.ring.count_dropped()
+            self._devices = DeviceProgress(self._recorder, lambda _: "{}")
 
     def _tell(self, trouble: str) -> None:
         self._agent_starts = launch.STARTS_MAX

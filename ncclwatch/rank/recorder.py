@@ -52,6 +52,7 @@ class Group:
         self.enqueued = enqueued
         self.completed = enqueued
         self.newest_event = -1
+        self.on_device = False  # its collectives run on a GPU, in the order of one backend
         self.prefix = 0
         self.seqs = itertools.count(enqueued + 1)
         self.works: deque[tuple[Issued, Work]] = deque()

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS
+from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Group, Issued, Recorder
 
@@ -214,7 +215,14 @@ def group_of(recorder: Recorder, pg: "c10d.ProcessGroup") -> Group:
         return known
     ranks = c10d._world.pg_group_ranks.get(pg)
     members = sorted(ranks, key=ranks.__getitem__) if ranks else list(range(pg.size()))
-    return recorder.add_group(name, pg.group_desc or "", members, 0)
+    return _add_group(recorder, pg, members, 0)
+
+
+def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], enqueued: int) -> Group:
+    group = recorder.add_group(pg.group_name, pg.group_desc or "", members, enqueued)
+    backend = str(c10d._world.pg_map.get(pg, ("",))[0])
+    group.on_device = backend in ("nccl", "cuda:nccl")
+    return group
 
 
 def _track(recorder: Recorder, issued: Issued, result: object) -> None:
@@ -290,15 +298,14 @@ def known_groups(recorder: Recorder, *, in_use: bool) -> Iterable[str]:
         if name not in recorder.groups:
             ranks = c10d._world.pg_group_ranks.get(pg, {})
             members = sorted(ranks, key=ranks.__getitem__)
-            recorder.add_group(name, pg.group_desc or "", members, _seen_before(name) if in_use else 0)
+            _add_group(recorder, pg, members, _seen_before(name) if in_use else 0)
         yield name
 
 
 def _seen_before(name: str) -> int:
     """Return how many collectives a group ran before attach(), by torch's own flight recorder."""
     try:
-        dump = getattr(_distributed_c10d, "_dump_fr_trace_json")(True, False)  # noqa: B009 - absent from torch's stubs
-        entries = json.loads(dump).get("entries", [])
+        entries = json.loads(torch_versions.flight_recorder_dump(True)).get("entries", [])
         return max((e["collective_seq_id"] for e in entries if e["process_group"][0] == name), default=0)
     except Exception:  # absent in this build, or another layout
         return 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -23,18 +24,16 @@ LOOKS_MAX = 12  # forwards after which DDP's buckets do not change any more
 def install(patches: Patches, current: Current) -> None:
     """Patch what knows the names."""
     patches.replace(DistributedDataParallel, "forward", lambda f: _make_ddp_forward(f, current))
-    with contextlib.suppress(ImportError):
-        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-
+    unit = torch_versions.fsdp2_unit_class()
+    if unit is not None:
         for name in ("unshard", "post_backward"):
-            patches.replace(FSDPParamGroup, name, lambda f: _make_labelled(f, current, _fsdp2_unit))
-    with contextlib.suppress(ImportError):
-        from torch.distributed.fsdp import FullyShardedDataParallel, _runtime_utils
-        from torch.distributed.fsdp._flat_param import FlatParamHandle
-
-        patches.replace(FullyShardedDataParallel, "forward", lambda f: _make_fsdp1_forward(f, current))
-        patches.replace(FlatParamHandle, "unshard", lambda f: _make_labelled(f, current, _fsdp1_unit))
-        patches.replace(_runtime_utils, "_reduce_grad", lambda f: _make_labelled(f, current, _fsdp1_state_unit))
+            patches.replace(unit, name, lambda f: _make_labelled(f, current, _fsdp2_unit))
+    parts = torch_versions.fsdp1_parts()
+    if parts is not None:
+        module, handle, reducing = parts
+        patches.replace(module, "forward", lambda f: _make_fsdp1_forward(f, current))
+        patches.replace(handle, "unshard", lambda f: _make_labelled(f, current, _fsdp1_unit))
+        patches.replace(reducing, "_reduce_grad", lambda f: _make_labelled(f, current, _fsdp1_state_unit))
 
 
 def _make_labelled(

@@ -11,6 +11,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
+from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -31,15 +32,12 @@ class _Pass:
 
 def install(patches: Patches, current: Current) -> None:
     """Patch the training loop's own landmarks."""
-    engine = (torch.autograd.graph, torch.autograd)
+    engine = torch_versions.backward_engine_modules()
     patches.replace_everywhere(engine, "_engine_run_backward", lambda f: _make_backward(f, current))
     patches.replace(DistributedDataParallel, "forward", lambda f: _make_forward(f, current))
-    try:
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        patches.replace(FullyShardedDataParallel, "forward", lambda f: _make_forward(f, current))
-    except ImportError:  # a build without FSDP
-        pass
+    parts = torch_versions.fsdp1_parts()
+    if parts is not None:
+        patches.replace(parts[0], "forward", lambda f: _make_forward(f, current))
     loaders = _Loaders(current)
     patches.replace(DataLoader, "__iter__", loaders.make_iter)
     patches.replace(_BaseDataLoaderIter, "__next__", loaders.make_next)

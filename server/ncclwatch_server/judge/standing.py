@@ -157,6 +157,7 @@ def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> l
         op=oldest.op,
         peer=oldest.peer,
         site=wait.site or oldest.site,
+        label=oldest.label,
     )
     return [Block(rank=view.rank, operation=operation, wait=inner, thread=thread, issued=oldest)]
 
