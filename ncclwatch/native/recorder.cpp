@@ -631,7 +631,9 @@ class WaitTensor final : public c10::OperatorKernel {
 
 // -- Work.wait -------------------------------------------------------------------------------------
 
-PyObject* g_wait = nullptr;  // what Work.wait was
+// Each wrapper holds what Work.wait was when it was made: another library may keep an old one of ours inside its own.
+// Only the newest records.
+PyObject* g_newest_original = nullptr;
 
 const c10d::Work* work_of(PyObject* self) {
   try {
@@ -642,8 +644,8 @@ const c10d::Work* work_of(PyObject* self) {
   }
 }
 
-PyObject* wait(PyObject*, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
-  State* state = g_state.load(std::memory_order_acquire);
+PyObject* wait(PyObject* original, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+  State* state = original == g_newest_original ? g_state.load(std::memory_order_acquire) : nullptr;
   const c10d::Work* work = state != nullptr && count > 0 ? work_of(arguments[0]) : nullptr;
   Issued issued;
   if (work != nullptr) {
@@ -651,12 +653,12 @@ PyObject* wait(PyObject*, PyObject* const* arguments, Py_ssize_t count, PyObject
     const auto found = state->open.find(work);
     if (found != state->open.end()) issued = found->second;
   }
-  if (issued.group == nullptr) return PyObject_Vectorcall(g_wait, arguments, static_cast<size_t>(count), names);
+  if (issued.group == nullptr) return PyObject_Vectorcall(original, arguments, static_cast<size_t>(count), names);
   Thread& thread = thread_of(*state);
   uint32_t site = state->sites.here();
   if (site != 0 && issued.label != 0) site = state->sites.labelled(site, issued.label);
   enter(*state, thread, issued.kind, site != 0 ? site : issued.site, &issued);
-  PyObject* result = PyObject_Vectorcall(g_wait, arguments, static_cast<size_t>(count), names);
+  PyObject* result = PyObject_Vectorcall(original, arguments, static_cast<size_t>(count), names);
   leave(*state, thread);
   if (result != nullptr && issued.on_host) mark_done(*issued.group, work);
   drain(*state, *issued.group);
@@ -732,13 +734,12 @@ void install(const std::vector<Row>& ops) {
 void uninstall() { g_libraries.clear(); }
 
 py::object make_wait(const py::object& original) {
-  Py_XDECREF(g_wait);
-  g_wait = original.inc_ref().ptr();
-  PyObject* function = PyCFunction_New(&g_wait_method, nullptr);
+  PyObject* function = PyCFunction_New(&g_wait_method, original.ptr());
   if (function == nullptr) throw py::error_already_set();
   PyObject* method = PyInstanceMethod_New(function);
   Py_DECREF(function);
   if (method == nullptr) throw py::error_already_set();
+  g_newest_original = original.ptr();
   return py::reinterpret_steal<py::object>(method);
 }
 

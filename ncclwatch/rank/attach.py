@@ -53,6 +53,11 @@ def _attach(native: bool | str) -> None:
     from ncclwatch.rank.patches import collectives, lifecycle, names, training
 
     patches = Patches()
+
+    def current() -> Recorder | None:
+        """Return the recorder while these patches are on: a wrapper that somebody still holds later is dead."""
+        return _recorder if _patches is patches else None
+
     _native = _load_native(native)
     try:
         collectives.install(patches, current, _native)

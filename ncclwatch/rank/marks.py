@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import attach
+from ncclwatch.rank.ringfile import RingFile
 
 
 def step(number: int | None = None) -> None:
@@ -14,7 +15,8 @@ def step(number: int | None = None) -> None:
     if recorder is None:
         return
     recorder.steps_marked = True
-    recorder.count_step(recorder.ring.word(Word.STEPS) + 1 if number is None else max(0, int(number)))
+    with contextlib.suppress(Exception):  # nothing of ours may stop training
+        recorder.count_step(recorder.ring.word(Word.STEPS) + 1 if number is None else max(0, int(number)))
 
 
 @contextlib.contextmanager
@@ -25,11 +27,17 @@ def phase(name: str) -> Iterator[None]:
         yield
         return
     ring = recorder.ring
-    outer = ring.word(Word.PHASE), ring.word(Word.PHASE_NS)
-    ring.set_word(Word.PHASE_NS, time.monotonic_ns())
-    ring.set_word(Word.PHASE, ring.string(str(name)[:100]))
+    outer = (0, 0)
+    with contextlib.suppress(Exception):  # as above
+        outer = ring.word(Word.PHASE), ring.word(Word.PHASE_NS)
+        _set_phase(ring, ring.string(str(name)[:100]), time.monotonic_ns())
     try:
         yield
     finally:
-        ring.set_word(Word.PHASE, outer[0])
-        ring.set_word(Word.PHASE_NS, outer[1])
+        with contextlib.suppress(Exception):
+            _set_phase(ring, *outer)
+
+
+def _set_phase(ring: RingFile, name: int, since_ns: int) -> None:
+    ring.set_word(Word.PHASE_NS, since_ns)
+    ring.set_word(Word.PHASE, name)

@@ -4,8 +4,6 @@
 memory. It asks this class about what it meets for the first time: a group, a thread, a line.
 """
 
-import contextlib
-from collections.abc import Iterator
 from types import CodeType, ModuleType
 
 import torch
@@ -95,14 +93,13 @@ class NativeRecorder(Recorder):
         """Say that this thread left its wait."""
         self._native.leave_wait()
 
-    @contextlib.contextmanager
-    def waiting_in_c_plus_plus(self) -> Iterator[None]:
-        """Mark something that issues operations and waits for them before it returns, without a `Work.wait`."""
-        outer = self._native.enter_region()
-        try:
-            yield
-        finally:
-            self._native.leave_region(outer)
+    def enter_region(self) -> object:
+        """Enter what issues operations and waits for them before it returns."""
+        return self._native.enter_region()
+
+    def leave_region(self, outer: object) -> None:
+        """Leave it."""
+        self._native.leave_region(outer)
 
     def forget_group(self, name: str) -> None:
         """Record that this rank destroyed a group."""

@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
@@ -121,6 +120,10 @@ class Recorder:
 
     # -- threads and waits -------------------------------------------------------------------
 
+    def state(self) -> ThreadState:
+        """Return this thread's state as it is."""
+        return self._thread
+
     def thread(self) -> ThreadState:
         """Return this thread's state, giving it a row in the ring at first sight."""
         state = self._thread
@@ -168,17 +171,26 @@ class Recorder:
                 return
         state.inside_for = issued
 
-    @contextlib.contextmanager
-    def waiting_in_c_plus_plus(self) -> Iterator[None]:
-        """Mark something that issues operations and waits for them before it returns, without a `Work.wait`."""
-        state = self.thread()
-        outer, was_inside = state.wait, state.inside
+    def enter_region(self) -> Any:
+        """Enter what issues operations and waits for them before it returns, without a `Work.wait`.
+
+        Returns what `leave_region` takes.
+        """
+        state = self._thread
+        outer = state.wait, state.inside
         state.inside = True
-        try:
-            yield
-        finally:
-            state.inside, state.inside_for = was_inside, None
-            self.leave(outer)
+        return outer
+
+    def leave_region(self, outer: Any) -> None:
+        """Leave it, and with it the wait for its last operation."""
+        state = self._thread
+        wait, state.inside = outer
+        state.inside_for = None
+        self.leave(wait)
+
+    def newest(self) -> Issued | None:
+        """Return the operation that this thread issued last."""
+        return self._thread.newest
 
     # -- operations ----------------------------------------------------------------------------
 
@@ -386,8 +398,15 @@ class Recorder:
         self.ring.set_word(Word.FORWARDS, self.forwards)
 
     def count_batch(self, loader: int, drawn: int) -> None:
-        """Remember which batch of which loader the following operations belong to."""
+        """Record a batch that a loader gave; the following operations belong to it."""
         self.batch_word = (loader + 1) << BATCH_BITS | drawn & (1 << BATCH_BITS) - 1
+        self.ring.set_loader_counts(loader, drawn, self.loader_ended.get(loader, 0))
+
+    def end_pass(self, loader: int, number: int, drawn: int) -> None:
+        """Record that a pass over a loader ended by itself."""
+        self.loader_ended[loader] = number
+        self.ring.set_loader_last(loader, drawn)
+        self.ring.set_loader_counts(loader, drawn, number)
 
 
 def _next_bucket(group: Group, numel: int) -> int:

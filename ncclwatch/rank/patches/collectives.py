@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Group, Issued, Recorder
 
@@ -140,27 +141,26 @@ def _make_kernel(
 
     def kernel(keyset: "torch._C.DispatchKeySet", *args: object, **kwargs: object) -> object:
         recorder = current()
-        issued = None if recorder is None else issue(recorder, args)
-        if recorder is None or issued is None:
+        begun = None if recorder is None else issue(recorder, args)
+        if recorder is None or begun is None:
             return redispatch(keyset & after, *args, **kwargs)
-        # Issuing may block by itself: NCCL's first collective of a group, TORCH_DISTRIBUTED_DEBUG=DETAIL,
-        # monitored_barrier.
-        outer = recorder.enter(WaitKind.COLLECTIVE, issued.site, issued)
+        issued, outer = begun
         try:
             result = redispatch(keyset & after, *args, **kwargs)
         except BaseException:
-            recorder.leave(outer)
-            recorder.refuse(issued)
+            guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.refuse, issued)
             raise
-        _track(recorder, issued, result)
-        recorder.leave_issue(outer, issued)
+        _track(recorder, issued, outer, result)
         return result
 
     return kernel
 
 
-def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], Issued | None]:
-    """Return what records one kind of operation; None if it could not be read, or if nothing moves.
+def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple[Issued, bytes] | None]:
+    """Return what records one kind of operation and enters its wait; None if it could not, or if nothing moves.
+
+    Issuing may block by itself: NCCL's first collective of a group, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored_barrier.
 
     The fields of `spec` are looked up here, once: this is on the path of every operation.
     """
@@ -172,7 +172,7 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], Issue
     reduce_max = len(REDUCE_OPS) - 1
     unbox = c10d.ProcessGroup.unbox
 
-    def issue(recorder: Recorder, args: tuple[Any, ...]) -> Issued | None:
+    def issue(recorder: Recorder, args: tuple[Any, ...]) -> tuple[Issued, bytes] | None:
         try:
             tensors = args[tensor_at]
             tensor = _first_tensor(tensors)
@@ -189,9 +189,9 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], Issue
             site = recorder.sites.here(3) or recorder.backward_site
             issued = recorder.issue(group, code, numel, (peer, dtype, reduce_op), site)
             issued.on_host = tensor is not None and tensor.is_cpu
-            return issued
-        except Exception:  # nothing of ours may stop training; the gap is counted
-            recorder.ring.count_dropped()
+            return issued, recorder.enter(WaitKind.COLLECTIVE, site, issued)
+        except Exception:  # nothing of ours may stop training
+            guarded.count_gap(recorder)
             return None
 
     return issue
@@ -225,13 +225,15 @@ def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], 
     return group
 
 
-def _track(recorder: Recorder, issued: Issued, result: object) -> None:
+def _track(recorder: Recorder, issued: Issued, outer: bytes, result: object) -> None:
     try:
         box = result[-1] if isinstance(result, (tuple, list)) else result
         work = c10d.Work.unbox(box) if isinstance(box, torch.ScriptObject) else None
         recorder.track(issued, work)
-    except Exception:  # as in _issue
-        recorder.ring.count_dropped()
+        recorder.leave_issue(outer, issued)
+    except Exception:
+        guarded.count_gap(recorder)
+        guarded.leave(recorder, outer)
 
 
 def _make_region(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
@@ -240,8 +242,12 @@ def _make_region(original: Callable[..., object], current: Callable[[], Recorder
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
-        with recorder.waiting_in_c_plus_plus():
+        outer = guarded.ask(recorder, recorder.enter_region)
+        try:
             return original(*args, **kwargs)
+        finally:
+            if outer is not None:
+                guarded.attempt(recorder, recorder.leave_region, outer)
 
     return region
 
@@ -252,19 +258,27 @@ def _make_wait(original: Callable[..., object], current: Callable[[], Recorder |
         issued = None if recorder is None else recorder.open_works.get(id(self))
         if recorder is None or issued is None:
             return original(self, *args, **kwargs)
-        site = recorder.sites.here(2)
-        if issued.label and site:
-            site = recorder.sites.labelled(site, issued.label)
-        outer = recorder.enter(WaitKind.COLLECTIVE, site or issued.site, issued)
+        outer = _enter_wait(recorder, issued)
         try:
             result = original(self, *args, **kwargs)
             issued.done = issued.on_host
             return result
         finally:
-            recorder.leave(outer)
-            recorder.drain(issued.group)
+            guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.drain, issued.group)
 
     return wait
+
+
+def _enter_wait(recorder: Recorder, issued: Issued) -> bytes | None:
+    try:
+        site = recorder.sites.here(3)
+        if issued.label and site:
+            site = recorder.sites.labelled(site, issued.label)
+        return recorder.enter(WaitKind.COLLECTIVE, site or issued.site, issued)
+    except Exception:
+        guarded.count_gap(recorder)
+        return None
 
 
 def _make_wait_tensor(
@@ -276,17 +290,17 @@ def _make_wait_tensor(
 
     def wait_tensor(keyset: "torch._C.DispatchKeySet", tensor: torch.Tensor) -> object:
         recorder = current()
-        newest = None if recorder is None else recorder.thread().newest
+        newest = None if recorder is None else guarded.ask(recorder, recorder.newest)
         if recorder is None or newest is None or newest.seq <= newest.group.completed:
             return overload.redispatch(keyset & after, tensor)
-        outer = recorder.enter(WaitKind.COLLECTIVE, newest.site, newest)
+        outer = _enter_wait(recorder, newest)
         try:
             result = overload.redispatch(keyset & after, tensor)
             newest.done = newest.on_host
             return result
         finally:
-            recorder.leave(outer)
-            recorder.drain(newest.group)
+            guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.drain, newest.group)
 
     return wait_tensor
 

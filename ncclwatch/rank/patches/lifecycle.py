@@ -10,6 +10,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
+from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.collectives import known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -37,15 +38,15 @@ def _make_waiting(original: Callable[..., object], current: Current, kind: WaitK
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
-        state = recorder.thread()
-        if state.group_wait:  # inside init_process_group or new_group already: the outermost says what it is
+        state = guarded.ask(recorder, recorder.state)
+        if state is None or state.group_wait:  # inside init_process_group already, say: the outermost says what it is
             return original(*args, **kwargs)
         state.group_wait = True
-        outer = recorder.enter(kind, recorder.sites.here(2))
+        outer = guarded.enter(recorder, kind, 2)
         try:
             return original(*args, **kwargs)
         finally:
-            recorder.leave(outer)
+            guarded.leave(recorder, outer)
             state.group_wait = False
 
     return waiting
@@ -61,14 +62,18 @@ def _make_init(
         before_init(dict(kwargs))
         recorder = current()
         if recorder is not None:
-            endpoint = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-            recorder.ring.set_word(Word.ENDPOINT, recorder.ring.string(endpoint))
+            guarded.attempt(recorder, _note_endpoint, recorder)
         result = waiting(*args, **kwargs)
         if recorder is not None:
             note_initialised(recorder, in_use=False)
         return result
 
     return init_process_group
+
+
+def _note_endpoint(recorder: Recorder) -> None:
+    endpoint = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    recorder.ring.set_word(Word.ENDPOINT, recorder.ring.string(endpoint))
 
 
 def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
@@ -94,14 +99,18 @@ def _make_destroy(original: Callable[..., object], current: Current) -> Callable
         recorder = current()
         result = waiting(*args, **kwargs)
         if recorder is not None:
-            alive = {pg.group_name for pg in c10d._world.pg_map}
-            for name in [name for name in recorder.groups if name not in alive]:
-                recorder.forget_group(name)
-            if not alive:
-                recorder.ring.set_word(Word.INITIALISED, 0)
+            guarded.attempt(recorder, _note_destroyed, recorder)
         return result
 
     return destroy_process_group
+
+
+def _note_destroyed(recorder: Recorder) -> None:
+    alive = {pg.group_name for pg in c10d._world.pg_map}
+    for name in [name for name in recorder.groups if name not in alive]:
+        recorder.forget_group(name)
+    if not alive:
+        recorder.ring.set_word(Word.INITIALISED, 0)
 
 
 def _make_rendezvous(original: Callable[..., object], current: Current) -> Callable[..., object]:

@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -49,11 +50,13 @@ def _make_labelled(
         label = 0
         with contextlib.suppress(Exception):  # a name is never worth an exception in training
             label = recorder.sites.label(describe(*args))
-        outer = recorder.set_label(label)
+        outer = 0
+        with contextlib.suppress(Exception):
+            outer = recorder.set_label(label)
         try:
             return original(*args, **kwargs)
         finally:
-            recorder.set_label(outer)
+            guarded.attempt(recorder, recorder.set_label, outer)
 
     return labelled
 

@@ -12,6 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -49,7 +50,7 @@ def _make_step_hook(current: Current) -> Callable[..., None]:
     def count(*_: object) -> None:
         recorder = current()
         if recorder is not None and not recorder.steps_marked:
-            recorder.count_step(recorder.ring.word(Word.STEPS) + 1)
+            guarded.attempt(recorder, lambda: recorder.count_step(recorder.ring.word(Word.STEPS) + 1))
 
     return count
 
@@ -60,13 +61,12 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
-        site = recorder.sites.here(2)
-        recorder.begin_backward(site)
-        outer = recorder.enter(WaitKind.BACKWARD, site)
+        guarded.attempt(recorder, lambda: recorder.begin_backward(recorder.sites.here(2)))
+        outer = guarded.enter(recorder, WaitKind.BACKWARD, 2)
         try:
             return original(*args, **kwargs)
         finally:
-            recorder.leave(outer)
+            guarded.leave(recorder, outer)
 
     return _engine_run_backward
 
@@ -78,7 +78,7 @@ def _make_forward(original: Callable[..., object], current: Current) -> Callable
             return original(self, *args, **kwargs)
         recorder = current()
         if recorder is not None and self.training and torch.is_grad_enabled() and not recorder.in_forward:
-            recorder.count_forward()
+            guarded.attempt(recorder, recorder.count_forward)
             recorder.in_forward = True  # an FSDP model wraps FSDP modules: only the outermost counts
             try:
                 return original(self, *args, **kwargs)
@@ -107,7 +107,7 @@ class _Loaders:
                 try:
                     vars(iterator)[_PASS] = self._begin(recorder, loader)
                 except Exception:  # an iterator of a kind of its own; its batches stay uncounted
-                    recorder.ring.count_dropped()
+                    guarded.count_gap(recorder)
             return iterator
 
         return __iter__
@@ -135,19 +135,16 @@ class _Loaders:
             this: _Pass | None = None if recorder is None else vars(iterator).get(_PASS)
             if recorder is None or this is None or this.row < 0:
                 return original(iterator)
-            outer = recorder.enter(WaitKind.DATA, recorder.sites.here(2))
+            outer = guarded.enter(recorder, WaitKind.DATA, 2)
             try:
                 batch = original(iterator)
             except StopIteration:
-                recorder.loader_ended[this.row] = this.number
-                recorder.ring.set_loader_last(this.row, this.drawn)
-                recorder.ring.set_loader_counts(this.row, this.drawn, this.number)
+                guarded.attempt(recorder, recorder.end_pass, this.row, this.number, this.drawn)
                 raise
             finally:
-                recorder.leave(outer)
+                guarded.leave(recorder, outer)
             this.drawn += 1
-            recorder.count_batch(this.row, this.drawn)
-            recorder.ring.set_loader_counts(this.row, this.drawn, recorder.loader_ended.get(this.row, 0))
+            guarded.attempt(recorder, recorder.count_batch, this.row, this.drawn)
             return batch
 
         return __next__

@@ -1,0 +1,52 @@
+"""What patches do with the recorder around the user's call. None of it raises: a gap is counted instead."""
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.rank.recorder import Recorder
+
+Answer = TypeVar("Answer")
+
+
+def count_gap(recorder: Recorder) -> None:
+    """Count something that could not be recorded."""
+    with contextlib.suppress(Exception):
+        recorder.ring.count_dropped()
+
+
+def attempt(recorder: Recorder, record: Callable[..., object], *arguments: object) -> None:
+    """Record something, whatever comes of it."""
+    try:
+        record(*arguments)
+    except Exception:
+        count_gap(recorder)
+
+
+def ask(recorder: Recorder, question: Callable[[], Answer]) -> Answer | None:
+    """Return the answer, None if it could not be had."""
+    try:
+        return question()
+    except Exception:
+        count_gap(recorder)
+        return None
+
+
+def enter(recorder: Recorder, kind: WaitKind, depth: int) -> bytes | None:
+    """Say that this thread enters a wait at the user's line `depth` frames out; returns what `leave` takes."""
+    try:
+        return recorder.enter(kind, recorder.sites.here(depth + 1))
+    except Exception:
+        count_gap(recorder)
+        return None
+
+
+def leave(recorder: Recorder, outer: bytes | None) -> None:
+    """Say that this thread left its wait; None: it was not recorded."""
+    if outer is None:
+        return
+    try:
+        recorder.leave(outer)
+    except Exception:
+        count_gap(recorder)
