@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint types imports unit integration zoo wheel test bench clean
+.PHONY: help demo lint types imports unit integration zoo wheel test bench onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -47,7 +47,10 @@ wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 test: lint types imports unit integration zoo wheel ## everything, cheapest first
 	@echo "all green"
 
-bench: $(BIN)/.installed ## onset-to-verdict times of the zoo, as in the README
+bench: $(BIN)/.installed ## what recording and the agent cost, as in the README
+	$(BIN)/python -m tests.bench
+
+onset: $(BIN)/.installed ## onset-to-verdict times of the zoo, as in the README
 	$(BIN)/python -m tests.bench.onset
 
 clean: ## remove the virtual environment and caches

@@ -82,6 +82,10 @@ class Word:
     BACKWARD_SITE = 22  # string id: where backward() was called last
 
 
+_WORDS = struct.Struct("<23Q")  # those in use
+_WORDS_END = HEADER_BYTES + _WORDS.size
+
+
 class Flag:
     """Bits of a group row."""
 
@@ -266,7 +270,7 @@ class Ring:
 
     def words(self) -> tuple[int, ...]:
         """Return the live words, see `Word`."""
-        return struct.unpack("<64Q", self._map[HEADER_BYTES : HEADER_BYTES + WORDS_BYTES])
+        return _WORDS.unpack(self._map[HEADER_BYTES:_WORDS_END])
 
     def string(self, offset: int) -> str:
         """Return the text with this id, "" for 0 and for an id that was never published."""

@@ -31,6 +31,7 @@ class Ended:
     verdict_at: float | None
     leftovers: tuple[str, ...]  # command lines of processes that outlived it
     last_words: str  # the last line on standard error
+    standstill: str = ""  # if it had to be killed: its output's tail and the stacks of its processes
 
     @property
     def onset_to_verdict_s(self) -> float | None:
@@ -88,7 +89,9 @@ class Job:
             self._process.wait(timeout_s)
         exit_code = self._process.poll()
         wall_s = time.time() - self._started_at
+        standstill = ""
         if exit_code is None:
+            standstill = self._standstill()
             self.kill()
         leftovers = self._leftovers()
         self.kill()
@@ -101,6 +104,7 @@ class Job:
             verdict_at=self.verdict_at,
             leftovers=leftovers,
             last_words=self._last_words(),
+            standstill=standstill,
         )
 
     def kill(self) -> None:
@@ -112,6 +116,15 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_TICK_S)
         self._process.wait()
+
+    def _standstill(self) -> str:
+        """Return what is needed to understand why the job did not end: a CI has no second look."""
+        parts = []
+        for name in ("stdout", "stderr"):
+            parts.append(f"-- {name}\n" + (self._directory / name).read_text(errors="replace")[-2000:])
+        for pid in self.processes():
+            parts.append(f"-- {pid} {_command_line(pid)}\n{_stacks(pid)}")
+        return "\n".join(parts)
 
     def _last_words(self) -> str:
         lines = (self._directory / "stderr").read_text(errors="replace").split("\n")
@@ -129,7 +142,7 @@ class Job:
         return thread
 
     def _copy_lines(self, pipe: IO[bytes], target: Path) -> None:
-        with target.open("wb", buffering=0) as file:
+        with pipe, target.open("wb", buffering=0) as file:
             for line in pipe:
                 if VERDICT in line and self.verdict_at is None:
                     self.verdict_at = time.time()
@@ -177,6 +190,15 @@ def _command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return "(gone)"
+
+
+def _stacks(pid: int) -> str:
+    command = [_script("py-spy"), "dump", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20.0)
+    except subprocess.TimeoutExpired:
+        return "(no stack within 20 s)"
+    return done.stdout or done.stderr
 
 
 def _script(name: str) -> str:

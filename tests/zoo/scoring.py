@@ -49,6 +49,9 @@ def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
 
 
 def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator[Check]:
+    if ended.exit_code is None:
+        yield Check(name="outcome", wrong=f"still running after {ended.wall_s:.0f} s, killed\n{ended.standstill}")
+        return
     if isinstance(report, Unreadable):
         yield Check(name="outcome", wrong=f"{report.reason} (it ended with {ended.last_words!r})")
         return
@@ -69,8 +72,6 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
 
 
 def _outcome(truth: Truth, ended: Ended, report: Report) -> str:
-    if ended.exit_code is None:
-        return f"still running after {ended.wall_s:.0f} s, killed"
     if truth.expect is Expect.HEALTHY:
         alarms = "; ".join(f"{i.cause}: {i.summary}" for i in report.critical)
         if alarms:
