@@ -1,0 +1,83 @@
+"""What does the node agent cost? Eight ranks that write rings, a real agent, a real server, 1 Hz.
+
+CPU seconds of the agent's process per second, from /proc, and its resident memory. Polling: the live words of
+eight rings read once, against reading all small tables of the same rings.
+"""
+
+import os
+import tempfile
+import time
+import timeit
+from pathlib import Path
+
+from ncclwatch.contract.ring import Ring
+from tests.integration.agent_node import Node
+from tests.integration.server_process import ServerProcess
+
+RANKS = 8
+SECONDS = 20.0
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def poll_us(paths: list[Path]) -> tuple[float, float]:
+    """Return the microseconds of reading the live words of all rings, and of reading all their small tables."""
+    rings = [Ring(str(path)) for path in paths]
+
+    def live_words() -> None:
+        for ring in rings:
+            ring.words()
+
+    def tables() -> None:
+        for ring in rings:
+            ring.words(), ring.threads(), ring.groups(), ring.peers(), ring.loaders()
+
+    found = [min(timeit.repeat(way, number=2000, repeat=7)) / 2000 * 1e6 for way in (live_words, tables)]
+    for ring in rings:
+        ring.close()
+    return found[0], found[1]
+
+
+def measure() -> list[dict[str, object]]:
+    """Return the rows of the agent."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime, ServerProcess(Path(runtime)) as server:
+        node = Node(Path(runtime) / "rings")
+        try:
+            for rank in range(RANKS):
+                node.rank(rank, server.url)
+            pid = node.spawn_agent()
+            while server.get("/api/v1/jobs").json() == []:
+                time.sleep(0.1)
+            time.sleep(3.0)  # its start is not its steady state
+            before, began = cpu_s(pid), time.monotonic()
+            time.sleep(SECONDS)
+            used = (cpu_s(pid) - before) / (time.monotonic() - began)
+            heads, tables = poll_us(list((Path(runtime) / "rings").glob("*/*.ring")))
+            return [
+                {"agent": "CPU for 8 ranks at 1 Hz", "percent_of_a_core": round(used * 100, 3)},
+                {"agent": "resident memory", "mb": round(resident_mb(pid), 1)},
+                {"agent": "poll of 8 rings, live words", "us": round(heads, 2), "ratio": round(heads / tables, 4)},
+                {"agent": "poll of 8 rings, all small tables", "us": round(tables, 2), "ratio": 1.0},
+            ]
+        finally:
+            node.close()
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    """Print the rows."""
+    for row in rows:
+        print("agent:", ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.items() if key != "agent"),
+              f"({row['agent']})")  # fmt: skip
+
+
+if __name__ == "__main__":
+    show(measure())
