@@ -9,7 +9,10 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
+
+from ncclwatch.native.build import SOURCES
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +27,9 @@ def _run(*command: str | Path, cwd: Path, code: int = 0) -> str:
 def _build(into: Path) -> Path:
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", into, ROOT, cwd=into)
     (wheel,) = into.glob("ncclwatch-*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    missing = {f"ncclwatch/native/{name}" for name in SOURCES} - packed
+    assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
     return wheel
 
 
