@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring import NO_GROUP, Ring, Word
+from ncclwatch.rank.torch_versions import flight_recorder_dump
 from tests.coverage.rows import RANK, ROWS, SAVED, SHARED
 
 
@@ -93,9 +93,9 @@ def watched(name: str, other: Ring) -> Iterator[list[object]]:
 
 
 def witness() -> dict[str, int]:
-    """Return the number of collectives of each group by torch's flight recorder."""
+    """Return the number of collectives of each group by torch's flight recorder; before torch 2.8 it has no gloo."""
     counts: dict[str, int] = {}
-    for entry in json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))["entries"]:
+    for entry in json.loads(flight_recorder_dump(True)).get("entries", []):
         if not entry["is_p2p"]:
             name = entry["process_group"][0]
             counts[name] = max(counts.get(name, 0), entry["collective_seq_id"])

@@ -103,6 +103,8 @@ BACKEND_SPENDS_MORE = {"reduce_scatter": 1, "monitored_barrier": 1}
 def test_sequence_numbers_are_the_backends_own(recorded):
     _, (rank_0, _) = recorded
     rows = {name: row for name, row in rank_0["rows"].items() if "witness" in row and "again" not in name}
+    if not any(row["witness"] for row in rows.values()):
+        pytest.skip("the flight recorder of this torch knows nothing of gloo")
     spent, compared = 0, 0
     for name, row in rows.items():
         collectives = [each["group"] for each in row["operations"] if each["op"] not in ("send", "recv")]

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
-from torch._C import _distributed_c10d
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -77,6 +76,7 @@ mark("dcp")
 
 from ncclwatch.contract.ring import Ring  # noqa: E402
 from ncclwatch.rank import attach  # noqa: E402
+from ncclwatch.rank.torch_versions import flight_recorder_dump  # noqa: E402
 
 with Ring(attach.current().ring.path) as ring:
     events = ring.events(1000)
@@ -92,7 +92,7 @@ with Ring(attach.current().ring.path) as ring:
     sites = sorted({ring.string(e.site).split("\x1f")[0].rsplit("/", 1)[-1] for e in events})
     frontier = {g.name: (g.enqueued, g.completed) for g in groups.values()}
     waits = [thread.wait for thread in ring.threads()]
-recorder = json.loads(_distributed_c10d._dump_fr_trace_json())["entries"]
+recorder = json.loads(flight_recorder_dump(True)).get("entries", [])
 witness: dict[str, int] = {}
 for entry in recorder:
     witness[entry["process_group"][0]] = max(witness.get(entry["process_group"][0], 0), entry["collective_seq_id"])

@@ -1,4 +1,4 @@
-"""Train and write a large checkpoint from rank 0, slowly, to spare the shared file system.
+"""Train, and write what fits into twelve seconds of a large state from rank 0, slowly, to spare the shared file system.
 
 torchrun --standalone --nproc-per-node 3 c03_late_io.py
 """
@@ -19,6 +19,7 @@ import ncclwatch
 OPTIMIZER_STATE = 75_000_000  # 300 MB of float32
 SLICE_BYTES = 8 << 20
 BYTES_PER_S = 25_000_000
+WRITE_S = 12.0
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -31,8 +32,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Non
 
 
 def write_slowly(state: Tensor, path: Path) -> None:
-    """Write slice by slice, each flushed to the disk, at a limited rate."""
+    """Write slice by slice, each flushed to the disk, at a limited rate; the rest is for the next checkpoint."""
     data = memoryview(state.numpy()).cast("B")
+    end = time.monotonic() + WRITE_S
     with path.open("wb") as file:
         for begin in range(0, len(data), SLICE_BYTES):
             due = time.monotonic() + SLICE_BYTES / BYTES_PER_S
@@ -40,6 +42,8 @@ def write_slowly(state: Tensor, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
             time.sleep(max(0.0, due - time.monotonic()))
+            if time.monotonic() > end:
+                break
 
 
 def main() -> None:
