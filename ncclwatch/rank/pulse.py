@@ -38,7 +38,7 @@ class Pulse:
         self._agent_checked = float("-inf") if first else time.monotonic()
         self._warn = warn
         self._agent_starts = 0
-        self._devices = DeviceProgress(recorder, torch_versions.flight_recorder_dump)
+        self._devices = DeviceProgress(recorder, torch_versions.nccl_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)

@@ -3,22 +3,30 @@
 The range that is meant is in `ncclwatch.contract.version`; what is absent is left out, never an error.
 """
 
+import json
 from types import ModuleType
+from typing import Any
 
 
-def flight_recorder_dump(entries: bool) -> str:
-    """Return the dump of torch's flight recorder as JSON, with its entries or without; "{}" if there is none.
+def nccl_recorder_dump(entries: bool) -> str:
+    """Return the dump of the flight recorder for NCCL as JSON, with its entries or without; "{}" if there is none."""
+    return _dump("_dump_nccl_trace_json", entries)
 
-    Builds with CUDA have one for NCCL; since 2.8 there is one for the other backends.
-    """
+
+def flight_recorder_entries() -> list[dict[str, Any]]:
+    """Return what torch's flight recorders hold: builds with CUDA have one for NCCL, 2.8 and newer one for the rest."""
+    dumps = (json.loads(_dump(name, True)) for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"))
+    return [entry for dump in dumps for entry in dump.get("entries", [])]
+
+
+def _dump(name: str, entries: bool) -> str:
     from torch._C import _distributed_c10d
 
-    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
-        dump = getattr(_distributed_c10d, name, None)
-        if dump is not None:
-            found = dump(entries, False)
-            return found.decode() if isinstance(found, bytes) else str(found)
-    return "{}"
+    dump = getattr(_distributed_c10d, name, None)
+    if dump is None:
+        return "{}"
+    found = dump(entries, False)
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def fsdp2_unit_class() -> type | None:

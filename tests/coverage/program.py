@@ -19,7 +19,7 @@ import torch.distributed as dist
 import ncclwatch
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring import NO_GROUP, Ring, Word
-from ncclwatch.rank.torch_versions import flight_recorder_dump
+from ncclwatch.rank.torch_versions import flight_recorder_entries
 from tests.coverage.rows import RANK, ROWS, SAVED, SHARED
 
 
@@ -95,7 +95,7 @@ def watched(name: str, other: Ring) -> Iterator[list[object]]:
 def witness() -> dict[str, int]:
     """Return the number of collectives of each group by torch's flight recorder; before torch 2.8 it has no gloo."""
     counts: dict[str, int] = {}
-    for entry in json.loads(flight_recorder_dump(True)).get("entries", []):
+    for entry in flight_recorder_entries():
         if not entry["is_p2p"]:
             name = entry["process_group"][0]
             counts[name] = max(counts.get(name, 0), entry["collective_seq_id"])

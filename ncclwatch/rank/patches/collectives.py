@@ -9,7 +9,6 @@ nothing can be counted twice.
 """
 
 import functools
-import json
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -319,7 +318,7 @@ def known_groups(recorder: Recorder, *, in_use: bool) -> Iterable[str]:
 def _seen_before(name: str) -> int:
     """Return how many collectives a group ran before attach(), by torch's own flight recorder."""
     try:
-        entries = json.loads(torch_versions.flight_recorder_dump(True)).get("entries", [])
+        entries = torch_versions.flight_recorder_entries()
         return max((e["collective_seq_id"] for e in entries if e["process_group"][0] == name), default=0)
     except Exception:  # absent in this build, or another layout
         return 0

@@ -76,7 +76,7 @@ mark("dcp")
 
 from ncclwatch.contract.ring import Ring  # noqa: E402
 from ncclwatch.rank import attach  # noqa: E402
-from ncclwatch.rank.torch_versions import flight_recorder_dump  # noqa: E402
+from ncclwatch.rank.torch_versions import flight_recorder_entries  # noqa: E402
 
 with Ring(attach.current().ring.path) as ring:
     events = ring.events(1000)
@@ -92,7 +92,7 @@ with Ring(attach.current().ring.path) as ring:
     sites = sorted({ring.string(e.site).split("\x1f")[0].rsplit("/", 1)[-1] for e in events})
     frontier = {g.name: (g.enqueued, g.completed) for g in groups.values()}
     waits = [thread.wait for thread in ring.threads()]
-recorder = json.loads(flight_recorder_dump(True)).get("entries", [])
+recorder = flight_recorder_entries()
 witness: dict[str, int] = {}
 for entry in recorder:
     witness[entry["process_group"][0]] = max(witness.get(entry["process_group"][0], 0), entry["collective_seq_id"])
