@@ -308,7 +308,8 @@ class Situation:
         for rank in ranks_of(names):
             done = [
                 OpView(
-                    group=group, seq=seq, op=Op(op), site=site_of(site), completed=True, numel=100, dtype="float32",
+                    group=group, seq=seq, op=Op(op), site=site_of(site), completed=True,
+                    numel=0 if op == "barrier" else 100, dtype="" if op == "barrier" else "float32",
                     batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
                     forwards=int(found["forward"]) + n if "forward" in found else 0, thread=1000 + rank,
                     age_s=60.0,

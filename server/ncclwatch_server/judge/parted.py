@@ -12,7 +12,8 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
+from ncclwatch_server.judge.alignment import Shift
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -63,7 +64,7 @@ def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
         explanation=_explanation(case, found, operation.group, operation.seq),
         advice=ADVICE[found.cause],
         culprits=tuple(
-            culprit(views[rank], _site_of(case, rank, side), f"in {op_words(side.op)}")
+            culprit(views[rank], _site_of(case, rank, side, found.shift), f"in {op_words(side.op)}")
             for side in sides
             for rank in side.ranks
             if rank in guilty
@@ -91,7 +92,9 @@ def _block_of(case: Case, rank: int, group: str, seq: int) -> Block | None:
     return next(found, None)
 
 
-def _site_of(case: Case, rank: int, side: Side) -> CallSite | None:
+def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite | None:
+    if shift is not None and shift.skipped < 0:
+        return shift.op.site  # the call too many is the mistake; where it stands now is a consequence
     block = _block_of(case, rank, side.op.group, side.op.seq)
     return (block.wait.site if block else None) or side.site
 
@@ -100,13 +103,15 @@ def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
     lead = "one of: " if found.one_of else ""
     own = found.culprit
     where = f"{lead}{ranks_words(own.ranks)} {_is(own)} in {own.op.op.value}{at(own.site)}"
-    if found.condition and not found.condition_on_others:
+    if found.condition and not found.condition_on_others and found.shift is None:
         where += f", under `{found.condition}`"
     rest = ", ".join(
         f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}" for side in found.others
     )
     hosts = {case.views[rank].host for rank in own.ranks}
     host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+    if found.shift is not None:
+        return f"{ranks_words(own.ranks)}{host} {_shift_call(found, found.shift)}. Now {where}, while {rest}."
     return f"{where}{host}, while {rest}. They can never meet."
 
 
@@ -135,6 +140,8 @@ def _reason(found: Parting, own: str) -> str:
         return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
     if found.slip is not None:
         return _slip_words(found, found.slip, own)
+    if found.shift is not None:
+        return _shift_words(found, found.shift, own)
     if found.condition:
         whose = "The others' call" if found.condition_on_others else "That call"
         return f"{whose} is made under `{found.condition}`, so not by all ranks."
@@ -163,8 +170,34 @@ def _slip_words(found: Parting, slip: Slip, own: str) -> str:
     )
 
 
+def _shift_call(found: Parting, shift: Shift) -> str:
+    call = f"{shift.op.op.value}{at(shift.op.site)}"
+    if found.condition:
+        call += f", under `{found.condition}`,"
+    if shift.count > 1:
+        call = f"{shift.count} calls, beginning with {call}"
+    ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""
+    if shift.skipped > 0:
+        return f"skipped {call}{ago}, which the others made"
+    return f"made {call}{ago}, which the others did not"
+
+
+def _shift_words(found: Parting, shift: Shift, own: str) -> str:
+    return (
+        f"It began earlier, at operation #{shift.seq}: {own} {_shift_call(found, shift)}. Equal calls pair silently, "
+        "so each later one was matched with the wrong one of the others."
+    )
+
+
 def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
     other = max(found.others, key=lambda side: len(side.ranks))
+    if found.shift is not None:
+        own = find_issued(views[found.culprit.ranks[0]], group, found.shift.seq) or found.culprit.op
+        their = find_issued(views[other.ranks[0]], group, found.shift.seq) or other.op
+        return Divergence(
+            group=group, seq=found.shift.seq, culprit_op=own.op.value, culprit_site=own.site,
+            victim_op=their.op.value, victim_site=their.site, fact=found.why_culprit,
+        )  # fmt: skip
     if found.slip is not None:
         guilty = found.culprit.ranks[0]
         mine = find_issued(views[guilty], group, found.slip.seq)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
+from ncclwatch_server.judge.alignment import Shift, find_shift
 from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
 from ncclwatch_server.judge.source import loop_left, rank_condition, ways_past
 from ncclwatch_server.judge.standing import find_issued
@@ -32,6 +33,7 @@ class Parting:
     others: tuple[Side, ...]
     one_of: bool = False
     slip: Slip | None = None
+    shift: Shift | None = None
     condition: str = ""  # the test of the rank round the culprit's call, or round the others'
     condition_on_others: bool = False
     counts: Mapping[int, int] | None = None  # batches drawn by rank, where they differ
@@ -44,6 +46,10 @@ def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[
     """Return how the sides parted. `sides` are at least two; `members` are those of the group."""
     first = min(side.op.seq for side in sides)
     slip = find_slip(views, sides[0].op.group, members, first)
+    shift = find_shift(views, sides[0].op.group, members) if slip is None else None
+    shifted = _shifted(views, sides, shift) if shift is not None else None
+    if shift is not None and shifted is not None:
+        return _parted_by_shift(views, sides, shifted, shift)
     culprit, why, decided = odd_side(views, sides, slip)
     others = tuple(side for side in sides if side is not culprit)
     found = _why(views, culprit, others, slip)
@@ -62,6 +68,39 @@ def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[
     )
 
 
+def _shifted(views: Mapping[int, RankView], sides: tuple[Side, ...], shift: Shift) -> Side | None:
+    """Return the side that skipped or added a call before the hang, None if nobody can tell."""
+    if shift.decided:
+        chosen = [side for side in sides if set(side.ranks) & set(shift.ranks)]
+        return chosen[0] if len(chosen) == 1 and set(chosen[0].ranks) <= set(shift.ranks) else None
+    chosen = [side for side in sides if _departed_at(views, side, shift.group, shift.seq)]
+    if len(chosen) != 1:  # the habit does not tell: a call that is made on one side only is one too many
+        chosen = [side for side in sides if shift.seen_from(side.ranks).skipped < 0 and _lonely(views, side, shift.op)]
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _lonely(views: Mapping[int, RankView], side: Side, op: OpView) -> bool:
+    """Say whether no rank outside this side ever made a call."""
+    return all(never_called_there(view, op) for rank, view in views.items() if rank not in side.ranks)
+
+
+def _parted_by_shift(views: Mapping[int, RankView], sides: tuple[Side, ...], culprit: Side, shift: Shift) -> Parting:
+    own = shift.seen_from(culprit.ranks)
+    others = tuple(side for side in sides if side is not culprit)
+    callers = culprit if own.skipped < 0 else others[0]
+    note = rank_condition(views[callers.ranks[0]], own.op.site, own.op.op.value)
+    what = "skipped" if own.skipped > 0 else "made"
+    return Parting(
+        cause=Cause.RANK_CONDITIONAL_COLLECTIVE if note is not None else Cause.DIVERGENT_CONTROL_FLOW,
+        culprit=culprit,
+        others=others,
+        shift=own,
+        condition=note.condition if note is not None else "",
+        condition_on_others=callers is not culprit,
+        why_culprit=f"it {what} a call that the others {'made' if own.skipped > 0 else 'did not make'}",
+    )
+
+
 def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip | None) -> tuple[Side, str, bool]:
     """Return (culprit side, reason in words, whether the evidence decides)."""
     total = sum(len(side.ranks) for side in sides)
@@ -70,7 +109,7 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
         if len(slipped) == 1 and set(slipped[0].ranks) <= set(slip.ranks):
             return slipped[0], "it fell out of step with the others first", True
     if slip is not None and not slip.decided:
-        departed = [side for side in sides if _departed_at(views, side, slip)]
+        departed = [side for side in sides if _departed_at(views, side, slip.group, slip.seq)]
         if len(departed) == 1:
             return departed[0], "it departed from its own earlier iterations first", True
     largest = max(sides, key=lambda side: len(side.ranks))
@@ -89,8 +128,8 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
     return min(sides, key=lambda side: len(side.ranks)), "the evidence does not decide which side is wrong", False
 
 
-def _departed_at(views: Mapping[int, RankView], side: Side, slip: Slip) -> bool:
-    op = find_issued(views[side.ranks[0]], slip.group, slip.seq)
+def _departed_at(views: Mapping[int, RankView], side: Side, group: str, seq: int) -> bool:
+    op = find_issued(views[side.ranks[0]], group, seq)
     return op is not None and departs_from_habit(views[side.ranks[0]], op) is True
 
 
