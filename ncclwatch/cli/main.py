@@ -3,13 +3,14 @@
 import click
 
 from ncclwatch.cli.build_native import build_native
+from ncclwatch.cli.contributed import Commands
 from ncclwatch.cli.doctor import doctor
 from ncclwatch.cli.run import run
 from ncclwatch.cli.status import status
 from ncclwatch.cli.version import version
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Say which rank, on which host, at which line, hangs a PyTorch training job."""
 

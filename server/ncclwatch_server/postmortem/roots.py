@@ -1,0 +1,149 @@
+"""Whom does everybody wait for, in the end?
+
+Edges run from a rank to an operation it is in, and from the operation to those who have not come. A rank
+that waits for others itself is on the way, never the end: only one that is in nothing, one without a file,
+or a circle can be a root. So the rank that reports the timeout is as innocent as any other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ncclwatch_server.postmortem.frontier import Stuck
+from ncclwatch_server.postmortem.recording import Recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Who is in what, and whom that needs."""
+
+    stuck: tuple[Stuck, ...]
+    of_rank: Mapping[int, tuple[Stuck, ...]]
+
+    @property
+    def blocked(self) -> tuple[int, ...]:
+        """Return the ranks that are in something."""
+        return tuple(sorted(self.of_rank))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Ranks that others wait for in the same operations, and that wait for nobody."""
+
+    ranks: tuple[int, ...]
+    operations: tuple[Stuck, ...]  # those they have not come to
+    victims: tuple[int, ...]  # who waits for them, directly or through others
+
+
+def waits_of(stuck: Iterable[Stuck]) -> Waits:
+    """Return the waits that these operations make."""
+    found = tuple(stuck)
+    of_rank: dict[int, list[Stuck]] = {}
+    for each in found:
+        for rank in each.waiting:
+            of_rank.setdefault(rank, []).append(each)
+    return Waits(stuck=found, of_rank={rank: tuple(each) for rank, each in of_rank.items()})
+
+
+def outside_roots(waits: Waits, recordings: Mapping[int, Recording]) -> tuple[Root, ...]:
+    """Return the ranks with a file that are in nothing while others need them."""
+    free = {rank for rank in recordings if rank not in waits.of_rank}
+    return _clustered(waits, [(each, tuple(rank for rank in each.absent if rank in free)) for each in waits.stuck])
+
+
+def unknown_roots(waits: Waits) -> tuple[Root, ...]:
+    """Return the ranks nobody knows of, where all others have come."""
+    return _clustered(waits, [(each, () if each.absent else each.unknown) for each in waits.stuck])
+
+
+def _clustered(waits: Waits, needed: Sequence[tuple[Stuck, tuple[int, ...]]]) -> tuple[Root, ...]:
+    """Put ranks that are needed by one operation into one root."""
+    clusters: list[set[int]] = []
+    for _, ranks in needed:
+        if ranks:
+            touched = [cluster for cluster in clusters if cluster & set(ranks)]
+            clusters = [cluster for cluster in clusters if cluster not in touched]
+            clusters.append(set(ranks).union(*touched))
+    roots = []
+    for cluster in clusters:
+        operations = tuple(each for each, ranks in needed if cluster & set(ranks))
+        victims = reaching(waits, cluster, through_unknown=True)
+        roots.append(Root(ranks=tuple(sorted(cluster)), operations=operations, victims=victims))
+    return tuple(sorted(roots, key=lambda root: (-len(root.victims), root.ranks)))
+
+
+def reaching(waits: Waits, roots: Iterable[int], *, through_unknown: bool = False) -> tuple[int, ...]:
+    """Return the blocked ranks whose waits lead to one of `roots`, these left out."""
+    wanted = set(roots)
+    by_needed: dict[int, list[Stuck]] = {}
+    for each in waits.stuck:
+        for rank in (*each.absent, *(each.unknown if through_unknown else ())):
+            by_needed.setdefault(rank, []).append(each)
+    reached, queue = set(wanted), list(wanted)
+    while queue:
+        for each in by_needed.pop(queue.pop(), ()):
+            fresh = [rank for rank in each.waiting if rank not in reached]
+            reached.update(fresh)
+            queue += fresh
+    return tuple(sorted(reached - wanted))
+
+
+def circle(waits: Waits, excluded: Iterable[int]) -> tuple[int, ...]:
+    """Return blocked ranks that need each other and nobody else, of those that lead to no other root; () if none."""
+    left = set(waits.of_rank) - set(excluded)
+    # Nodes: ranks as they are, operations as negative numbers. So edges are as few as memberships.
+    edges: dict[int, list[int]] = {rank: [] for rank in left}
+    for number, each in enumerate(waits.stuck, 1):
+        needed = [rank for rank in each.absent if rank in left]
+        if needed:
+            edges[-number] = needed
+            for rank in each.waiting:
+                if rank in left:
+                    edges[rank].append(-number)
+    for component in strong_components(edges):
+        ranks = [node for node in component if node >= 0]
+        if len(ranks) > 1 and all(to in component for node in component for to in edges[node]):
+            return tuple(sorted(ranks))
+    return ()
+
+
+def strong_components(edges: Mapping[int, Sequence[int]]) -> list[frozenset[int]]:
+    """Return the strongly connected components of a graph, the last ones of each way first (Tarjan, 1972)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found: list[frozenset[int]] = []
+    for start in edges:
+        if start in order:
+            continue
+        path = [(start, iter(edges[start]))]
+        _enter(start, order, low, stack, on_stack)
+        while path:
+            node, rest = path[-1]
+            fresh = next((to for to in rest if to not in order or _lower(low, node, to, order, on_stack)), None)
+            if fresh is not None:
+                _enter(fresh, order, low, stack, on_stack)
+                path.append((fresh, iter(edges[fresh])))
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == order[node]:
+                at = stack.index(node) if stack[-1] != node else len(stack) - 1
+                found.append(frozenset(stack[at:]))
+                on_stack.difference_update(stack[at:])
+                del stack[at:]
+    return found
+
+
+def _enter(node: int, order: dict[int, int], low: dict[int, int], stack: list[int], on_stack: set[int]) -> None:
+    order[node] = low[node] = len(order)
+    stack.append(node)
+    on_stack.add(node)
+
+
+def _lower(low: dict[int, int], node: int, to: int, order: Mapping[int, int], on_stack: set[int]) -> bool:
+    """Note an edge to a node that was seen before. Always false: there is nothing to enter."""
+    if to in on_stack:
+        low[node] = min(low[node], order[to])
+    return False
