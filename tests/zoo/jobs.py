@@ -123,7 +123,7 @@ class Job:
         for name in ("stdout", "stderr"):
             parts.append(f"-- {name}\n" + (self._directory / name).read_text(errors="replace")[-2000:])
         for pid in self.processes():
-            parts.append(f"-- {pid} {_command_line(pid)}\n{_stacks(pid)}")
+            parts.append(f"-- {pid} {_command_line(pid)}\n{stacks(pid)}")
         return "\n".join(parts)
 
     def _last_words(self) -> str:
@@ -161,9 +161,9 @@ class Job:
         return {**inherited, **own, **extra}
 
 
-def torchrun(program: Path, nproc: int) -> tuple[str, ...]:
+def torchrun(program: Path, nproc: int, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command that starts a program the way its user would."""
-    return (_script("torchrun"), "--standalone", f"--nproc-per-node={nproc}", str(program))
+    return (_script("torchrun"), "--standalone", f"--nproc-per-node={nproc}", str(program), *arguments)
 
 
 def watched(report: Path, on_hang: str, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -192,7 +192,17 @@ def _command_line(pid: int) -> str:
         return "(gone)"
 
 
-def _stacks(pid: int) -> str:
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with, nothing if it is gone or not ours."""
+    try:
+        settings = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(setting.split("=", 1) for setting in settings if "=" in setting)
+
+
+def stacks(pid: int) -> str:
+    """Return what each Python thread of a process is in, as py-spy writes it."""
     command = [_script("py-spy"), "dump", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20.0)

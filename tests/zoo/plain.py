@@ -1,15 +1,17 @@
 """Does each program do what its truth says when nobody watches it?"""
 
 import os
+import re
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .jobs import Job, torchrun
+from .jobs import Job, environment_of, stacks, torchrun
 from .truth import Expect, Truth
 
-SETTLE_S = 8.0  # from the onset to the first look
-LOOK_S = 4.0  # how long the processes are looked at
+SETTLE_S = 5.0  # from the onset to the first look
+LOOK_S = 3.0  # how long the processes are looked at
 IDLE_CPU_MAX = 0.1  # of a core and process; torchrun itself polls at about 0.03
 
 # Stands in for the package, so that the programs run where it is not installed.
@@ -27,6 +29,7 @@ class Confirmation:
     program: str
     seen: str
     wrong: str = ""
+    places: tuple[str, ...] = ()  # of a hang: in which function, called from which line of the program, each rank is
 
 
 def confirm(truth: Truth, directory: Path) -> Confirmation:
@@ -35,7 +38,7 @@ def confirm(truth: Truth, directory: Path) -> Confirmation:
     stub.mkdir(parents=True)
     (stub / "ncclwatch.py").write_text(_STUB)
     path = os.pathsep.join(filter(None, (str(stub), os.environ.get("PYTHONPATH"))))
-    command = torchrun(truth.program, truth.nproc)
+    command = torchrun(truth.program, truth.nproc, truth.arguments)
     with Job(command, directory, {"PYTHONPATH": path}) as job:
         if truth.expect is Expect.HANG:
             return _look_at_hang(truth, job)
@@ -46,11 +49,11 @@ def confirm(truth: Truth, directory: Path) -> Confirmation:
     wrong = "" if right else f"expected {truth.expect.value}"
     if right and truth.expect is Expect.CRASH and ended.onset_at is None:
         wrong = "it crashed before the onset"
-    return Confirmation(program=truth.program.stem, seen=seen, wrong=wrong)
+    return Confirmation(program=truth.name, seen=seen, wrong=wrong)
 
 
 def _look_at_hang(truth: Truth, job: Job) -> Confirmation:
-    name = truth.program.stem
+    name = truth.name
     deadline = time.monotonic() + truth.timeout_s
     while job.onset_at() is None and job.exit_code is None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -67,7 +70,21 @@ def _look_at_hang(truth: Truth, job: Job) -> Confirmation:
         seen=f"{len(before)} processes still there {SETTLE_S + LOOK_S:.0f} s after the onset, "
         f"the busiest at {busiest:.0%} of a core",
         wrong="" if busiest <= IDLE_CPU_MAX else "it computes",
+        places=tuple(_places(truth, before)),
     )
+
+
+def _places(truth: Truth, pids: Iterable[int]) -> Iterator[str]:
+    """Say of every thread that is in the program's own code where it is, innermost function and line of the program."""
+    own = {path.name for path in truth.program.parent.glob("*.py")}
+    for pid in pids:
+        rank = environment_of(pid).get("RANK")
+        for thread in re.split(r"^Thread ", stacks(pid), flags=re.MULTILINE)[1:] if rank else ():
+            frames = [line.strip() for line in thread.splitlines()[1:] if "(" in line]
+            ours = next((frame for frame in frames if any(f"{name}:" in frame for name in own)), "")
+            name = re.search(r'"(.*)"', thread.splitlines()[0])
+            if ours:
+                yield f"rank {rank} {name[1] if name else ''}: {frames[0]} from {ours}"
 
 
 def _cpu_s(pid: int) -> float:

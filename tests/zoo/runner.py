@@ -1,6 +1,7 @@
 """Run the zoo and print how many verdicts are right.
 
-python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--json FILE] [--keep DIR] [--plain]
+python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--json FILE] [--keep DIR] [--plain] [--scoreboard DIR]
+python -m tests.zoo.runner --seed 7 --count 20      (cases drawn by injection.py; --only then takes their ids)
 """
 
 import argparse
@@ -14,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from . import plain, report
+from . import injection, plain, report, scoreboard
 from .jobs import Job, torchrun, watched
 from .scoring import CHECKS, Score, score
-from .truth import Expect, Truth, TruthError, load_all
+from .truth import Truth, TruthError, load_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,16 @@ class Options:
     json: Path | None
     keep: Path | None
     plain: bool
+    scoreboard: Path | None
+    seed: int | None
+    count: int
 
 
 def run(truth: Truth, directory: Path) -> Score:
     """Run one program under ncclwatch, once, and score the verdict."""
-    on_hang = "report" if truth.expect is Expect.HEALTHY else "abort"
+    on_hang = "abort" if truth.expect.alarms else "report"
     path = directory / "report.json"
-    command = watched(path, on_hang, torchrun(truth.program, truth.nproc))
+    command = watched(path, on_hang, torchrun(truth.program, truth.nproc, truth.arguments))
     with Job(command, directory, {}) as job:
         ended = job.wait(truth.timeout_s)
     return score(truth, ended, report.read(path))
@@ -45,11 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; 1 means that something is wrong."""
     options = _parse(arguments)
     try:
-        truths = load_all(options.only)
+        truths = load_all(options.only) if options.seed is None else _drawn(options)
     except TruthError as error:
         print(error, file=sys.stderr)
         return 2
     return _confirm_all(truths, options) if options.plain else _score_all(truths, options)
+
+
+def _drawn(options: Options) -> tuple[Truth, ...]:
+    cases = injection.draw(options.seed or 0, options.count)
+    return tuple(case for case in cases if not options.only or case.id in options.only)
 
 
 def _score_all(truths: Sequence[Truth], options: Options) -> int:
@@ -65,6 +74,8 @@ def _score_all(truths: Sequence[Truth], options: Options) -> int:
     print(summary(scores))
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(scores)))
+    if options.scoreboard:
+        print(scoreboard.write(options.scoreboard, scoreboard.build(truths, scores)))
     return 0 if all(score.right for score in scores) else 1
 
 
@@ -77,6 +88,8 @@ def _confirm_all(truths: Sequence[Truth], options: Options) -> int:
                 confirmations.append(seen)
                 state = f"WRONG ({seen.wrong})" if seen.wrong else truth.expect.value
                 print(f"{seen.program:<28}{state}: {seen.seen}", flush=True)
+                for place in seen.places:
+                    print(f"    {place}", flush=True)
     wrong = sum(1 for seen in confirmations if seen.wrong)
     print(f"{len(confirmations) - wrong} of {len(confirmations)} as their truth says")
     if options.json:
@@ -123,9 +136,21 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--json", type=Path, help="write all scores to this file")
     parser.add_argument("--keep", type=Path, help="keep output and reports in this directory")
     parser.add_argument("--plain", action="store_true", help="run without ncclwatch; check the programs")
+    parser.add_argument("--scoreboard", type=Path, help="write scoreboard.json and scoreboard.md to this directory")
+    parser.add_argument("--seed", type=int, help="draw cases with injected faults instead of the programs")
+    parser.add_argument("--count", type=int, default=len(injection.FAULTS), help="how many cases to draw")
     given = parser.parse_args(arguments)
     only = tuple(name.strip() for name in given.only.split(",") if name.strip())
-    return Options(only=only, repeat=given.repeat, json=given.json, keep=given.keep, plain=given.plain)
+    return Options(
+        only=only,
+        repeat=given.repeat,
+        json=given.json,
+        keep=given.keep,
+        plain=given.plain,
+        scoreboard=given.scoreboard,
+        seed=given.seed,
+        count=given.count,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Is the verdict right? Compares what ncclwatch said and did with the truth about a program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .report import CallSite, Incident, Report, Unreadable
 from .truth import Expect, Line, Truth
 
 EXIT_ABORTED = 70  # what `ncclwatch run --on-hang abort` exits with
-CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "victims", "told", "clean")
+CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "certainty", "victims", "told", "clean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Score:
 def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
     """Judge one run under ncclwatch."""
     return Score(
-        program=truth.program.stem,
+        program=truth.name,
         checks=(*_checks(truth, ended, report), _clean(ended)),
         onset_to_verdict_s=ended.onset_to_verdict_s,
         wall_s=ended.wall_s,
@@ -56,27 +56,36 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
         yield Check(name="outcome", wrong=f"{report.reason} (it ended with {ended.last_words!r})")
         return
     yield Check(name="outcome", wrong=_outcome(truth, ended, report))
-    if truth.expect is Expect.HEALTHY:
+    if truth.expect.alarms:
+        yield Check(name="told", wrong="" if ended.verdict_at else "no critical verdict on standard error")
+    else:
         yield Check(name="told", wrong="a critical verdict was printed" if ended.verdict_at else "")
+    if truth.expect is Expect.HEALTHY:
         return
-    yield Check(name="told", wrong="" if ended.verdict_at else "no critical verdict on standard error")
-    if not report.critical:
+    severity = "critical" if truth.expect.alarms else "warning"
+    said = [incident for incident in report.incidents if incident.severity == severity]
+    if not said:
         return
-    # The first critical incident is the one that the user reads.
-    incident = report.critical[0]
+    # The first incident is the one that the user reads.
+    incident = said[0]
     yield Check(name="culprit", wrong=_culprit(truth, incident))
     yield Check(name="cause", wrong=_cause(truth, incident))
     yield Check(name="call site", wrong="; ".join(_call_sites(truth, incident)))
     yield Check(name="fix", wrong=_fix(truth, incident))
-    yield Check(name="victims", wrong=_victims(truth, report))
+    if truth.certainty:
+        yield Check(name="certainty", wrong=_certainty(truth, incident))
+    yield Check(name="victims", wrong=_victims(truth, said))
 
 
 def _outcome(truth: Truth, ended: Ended, report: Report) -> str:
-    if truth.expect is Expect.HEALTHY:
+    if not truth.expect.alarms:
         alarms = "; ".join(f"{i.cause}: {i.summary}" for i in report.critical)
         if alarms:
             return f"false alarm: {alarms}"
-        return f"exit code {ended.exit_code} of a healthy job" if ended.exit_code else ""
+        if ended.exit_code:
+            return f"exit code {ended.exit_code} of a job that ends well"
+        warned = any(incident.severity == "warning" for incident in report.incidents)
+        return "no warning" if truth.expect is Expect.SLOW and not warned else ""
     if not report.critical:
         return f"no critical incident (exit code {ended.exit_code})"
     if truth.expect is Expect.HANG and ended.exit_code != EXIT_ABORTED:
@@ -119,8 +128,13 @@ def _fix(truth: Truth, incident: Incident) -> str:
     return f"none of {', '.join(map(repr, truth.advice_any))} in the advice {incident.advice!r}"
 
 
-def _victims(truth: Truth, report: Report) -> str:
-    accused = {culprit.rank for incident in report.critical for culprit in incident.culprits}
+def _certainty(truth: Truth, incident: Incident) -> str:
+    right = incident.certainty in truth.certainty
+    return "" if right else f"{incident.certainty or 'none'}, not {' or '.join(truth.certainty)}"
+
+
+def _victims(truth: Truth, said: Sequence[Incident]) -> str:
+    accused = {culprit.rank for incident in said for culprit in incident.culprits}
     blamed = sorted(accused - set(truth.culprits))
     return f"victims blamed: {blamed}" if blamed else ""
 

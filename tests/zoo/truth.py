@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 PROGRAMS = Path(__file__).parent / "programs"
+CERTAINTIES = {"PROVEN", "STALLED", "LATE"}
 
 
 class Expect(enum.Enum):
@@ -20,7 +21,13 @@ class Expect(enum.Enum):
 
     HANG = "hang"
     CRASH = "crash"
+    SLOW = "slow"  # it ends well, and one rank makes all others wait: worth a warning, never an alarm
     HEALTHY = "healthy"
+
+    @property
+    def alarms(self) -> bool:
+        """Whether a critical verdict is what a user needs."""
+        return self in (Expect.HANG, Expect.CRASH)
 
 
 class TruthError(Exception):
@@ -66,12 +73,20 @@ class Truth:
     expect: Expect
     confirmed: str  # what was seen without ncclwatch
     cause: tuple[str, ...] = ()  # accepted words, best first
+    certainty: tuple[str, ...] = ()  # accepted words; empty = not scored
     culprits: tuple[int, ...] = ()
     culprits_any: bool = False  # any non-empty subset of the culprits is right
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
     sides: tuple[Side, ...] = ()
     timeout_s: float = 120.0
+    known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
     program: Path = Path()
+    arguments: tuple[str, ...] = ()  # of the program; a case that was drawn has some
+
+    @property
+    def name(self) -> str:
+        """What this is called in tables; a drawn case has only its id."""
+        return self.id if self.arguments else self.program.stem
 
     def lines_of(self, rank: int) -> tuple[Line, ...]:
         """Return the lines that may be named as the call site of the rank."""
@@ -141,6 +156,10 @@ def _validate(truth: Truth) -> None:
     facts = (truth.culprits, truth.cause, truth.advice_any)
     if any(facts) if truth.expect is Expect.HEALTHY else not all(facts):
         raise TruthError(f"{name}.toml: a fault has culprits, a cause and advice; a healthy job has none")
+    if not set(truth.certainty) <= CERTAINTIES:
+        raise TruthError(f"{name}.toml: a certainty is one of {', '.join(sorted(CERTAINTIES))}")
+    if truth.known_wrong and not truth.known_wrong.endswith("."):
+        raise TruthError(f"{name}.toml: known_wrong is a sentence")
     for side in truth.sides:
         for marker in side.call_site:
             resolve(marker, truth.program)
