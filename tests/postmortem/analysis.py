@@ -18,10 +18,10 @@ def said(*paths: Path) -> dict[str, Any]:
 
 
 def told(*paths: Path) -> str:
-    """Return the answer for people."""
+    """Return the answer for people, unwrapped."""
     result = CliRunner().invoke(analyze, [*map(str, paths)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.stdout
+    return " ".join(result.stdout.split())
 
 
 def brief(*paths: Path) -> list[tuple[str, str, str, list[int], list[int]]]:

@@ -169,8 +169,8 @@ class Job:
         }
 
     def write(
-        self, folder: Path, *, age_s: float | None = 620.0, missing: Iterable[int] = (), last: dict[int, int] | None = None,
-        prefix: str = "nccl_trace_rank_",
+        self, folder: Path, *, age_s: float | None = 620.0, missing: Iterable[int] = (),
+        last: dict[int, int] | None = None, prefix: str = "nccl_trace_rank_",
     ) -> Path:  # fmt: skip
         """Write the dumps of all ranks as torch does. `age_s`: from the newest operation to the dump; None: now."""
         for rank in sorted(set(range(self.world)) - set(missing)):

@@ -22,6 +22,7 @@ from ncclwatch_server.postmortem.entries import (
     name_of,
     newest_stamp,
     number,
+    p2p_seq,
 )
 from ncclwatch_server.postmortem.errors import Unreadable
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
@@ -71,12 +72,11 @@ def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names,
     seen: set[str] = set()
     by_group = _by_group(dump.entries)
     for (name, desc), found in by_group.items():
-        seen.update((str(found[0]["pg_id"]), str(found[-1]["pg_id"])))
         key = GroupKey(name, dump.config.get(name, ("", ()))[1])
-        newest = [entry for entry in found if entry["pg_id"] == found[-1]["pg_id"]]
-        instances = 1 if len(newest) == len(found) else len({str(entry["pg_id"]) for entry in found})
-        has_p2p = any(" " in str(entry["profiling_name"]) for entry in newest)
-        collectives, p2p = split(newest) if has_p2p else (newest, [])
+        newest, instances = _newest_instance(found)
+        seen.update((str(found[0]["pg_id"]), str(found[-1]["pg_id"])))
+        # The number of sends and receives runs on with every entry of the group.
+        collectives, p2p = split(newest) if p2p_seq(newest[-1]) else (newest, [])
         pairs += pair_records(rank, key, p2p, dump.whole, names)
         if collectives:
             groups[key] = _group(dump, key, desc, (collectives, p2p), (instances, names))
@@ -98,6 +98,14 @@ def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names,
         newest_ns=max((newest_stamp(found[-1]) for found in by_group.values()), default=0),
         written_ns=written_ns,
     )
+
+
+def _newest_instance(found: list[Entry]) -> tuple[list[Entry], int]:
+    """Return the entries of the group that was made last under one name, and how many were made."""
+    newest = found[-1]["pg_id"]
+    if found[0]["pg_id"] == newest:
+        return found, 1
+    return [entry for entry in found if entry["pg_id"] == newest], len({str(entry["pg_id"]) for entry in found})
 
 
 def _by_group(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:

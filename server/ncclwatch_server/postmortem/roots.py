@@ -76,7 +76,7 @@ def reaching(waits: Waits, roots: Iterable[int], *, through_unknown: bool = Fals
     wanted = set(roots)
     by_needed: dict[int, list[Stuck]] = {}
     for each in waits.stuck:
-        for rank in (*each.absent, *(each.unknown if through_unknown else ())):
+        for rank in (*each.absent, *(each.unknown if through_unknown else ()), *_held_up_inside(waits, each)):
             by_needed.setdefault(rank, []).append(each)
     reached, queue = set(wanted), list(wanted)
     while queue:
@@ -85,6 +85,14 @@ def reaching(waits: Waits, roots: Iterable[int], *, through_unknown: bool = Fals
             reached.update(fresh)
             queue += fresh
     return tuple(sorted(reached - wanted))
+
+
+def _held_up_inside(waits: Waits, stuck: Stuck) -> tuple[int, ...]:
+    """Return who has entered an operation that all have entered, and is held up in another one."""
+    if stuck.absent or stuck.unknown:
+        return ()
+    inside = {*stuck.waiting, stuck.source, stuck.target} if stuck.source >= 0 else stuck.waiting
+    return tuple(rank for rank in inside if any(other is not stuck for other in waits.of_rank.get(rank, ())))
 
 
 def circle(waits: Waits, excluded: Iterable[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ncclwatch_server.postmortem.errors import Unreadable
 
 MEMORY_BYTES_MAX = 4 << 30  # that one file may make this process grow by
+_AHEAD_BYTES = 1 << 18
 # What the unpickler of CPython raises on bytes that are no pickle, or a hostile one.
 _GARBAGE = (
     pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, LookupError, OverflowError,
@@ -34,7 +35,8 @@ class _Refusing(pickle.Unpickler):
 def load(data: bytes) -> object:
     """Return the plain value in a pickle. Raises `Unreadable`."""
     try:
-        return _Refusing(io.BytesIO(data)).load()
+        # A buffered reader can be looked ahead in; without that the unpickler asks for every few bytes anew.
+        return _Refusing(io.BufferedReader(io.BytesIO(data), _AHEAD_BYTES)).load()
     except MemoryError as error:
         raise Unreadable("it asks for more memory than a dump can need") from error
     except _GARBAGE as error:

@@ -1,0 +1,151 @@
+"""What a dump does not tell must not be concluded: lost files, cut buffers, copies, dumps of a job that is well."""
+
+from pathlib import Path
+
+from tests.postmortem.analysis import brief, said, told
+from tests.postmortem.dumps import DONE, OPEN, Job
+
+
+def test_healthy_dumps_have_no_verdict(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    assert said(job.write(tmp_path))["incidents"] == []
+    assert "nothing is wrong" in told(tmp_path)
+
+
+def test_a_rank_without_a_file_is_unknown_and_never_called_absent(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 3], state=OPEN)
+    answer = said(job.write(tmp_path, missing=[2]))
+    incident = answer["incidents"][0]
+    assert [culprit["rank"] for culprit in incident["culprits"]] == [2]
+    assert incident["one_of"] is True
+    assert incident["certainty"] == "STALLED"
+    assert "no file of rank 2" in incident["summary"]
+    assert any("no file of rank 2" in note for note in answer["notes"])
+
+
+def test_an_absent_rank_with_a_file_comes_before_one_without(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1], state=OPEN)
+    assert [each[3] for each in brief(job.write(tmp_path, missing=[2]))] == [[3]]
+
+
+def test_a_file_written_before_the_others_went_on_accuses_nobody(tmp_path: Path):
+    """Rank 3's file does not know of what all others completed, which they could not have without it."""
+    job = Job(4)
+    job.steps(30)
+    early = job.dump(3)["entries"][:28]
+    job.op(range(4), state=OPEN)
+    job.ranks[3].entries = early
+    assert all(3 not in each[3] or said(tmp_path)["incidents"][0]["one_of"] for each in brief(job.write(tmp_path)))
+    assert "older than those of the others" in told(tmp_path)
+
+
+def test_buffers_cut_at_different_places_do_not_disturb(tmp_path: Path):
+    job = Job(4)
+    job.group("9", range(4), "dp")
+    for _ in range(100):
+        job.steps(1)
+        job.steps(1, "9")
+    job.op([0, 1, 2], "9", state=OPEN)
+    folder = job.write(tmp_path, last={0: 20, 1: 7, 2: 55, 3: 12})
+    assert brief(folder) == [("critical", "STALLED", "undetermined", [3], [0, 1, 2])]
+    assert "lost its older entries" in told(folder)
+
+
+def test_a_group_that_fell_out_of_the_buffer_is_told_by_the_status(tmp_path: Path):
+    job = Job(4)
+    job.group("9", range(4), "dp")
+    job.steps(3, "9")
+    job.steps(40)
+    job.op([0, 1, 2], "9", state=OPEN)
+    assert brief(job.write(tmp_path, last={3: 20}))[0][3] == [3]
+
+
+def test_numbers_that_batches_shifted_are_not_compared_when_the_beginning_is_lost(tmp_path: Path):
+    job = Job(4)
+    for _ in range(10):
+        job.batch(0, [("send", 1)])
+        job.batch(1, [("recv", 0)])
+        job.op(range(4), name="broadcast", state=DONE)
+        job.op(range(4), state=DONE)
+    job.op([0, 1], name="broadcast", state=OPEN)
+    job.op([2, 3], name="broadcast", state=OPEN)
+    assert all(each[1] != "PROVEN" for each in brief(job.write(tmp_path, last={rank: 15 for rank in range(4)})))
+
+
+def test_a_wait_that_a_healthy_job_shows_too_is_no_alarm(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    assert brief(job.write(tmp_path, age_s=0.2)) == []
+    assert [each[:2] for each in brief(job.write(tmp_path, age_s=3.0))] == [("info", "LATE")]
+    assert [each[:2] for each in brief(job.write(tmp_path, age_s=5.0))] == [("critical", "STALLED")]
+
+
+def test_copied_files_say_that_their_times_tell_nothing(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    folder = job.write(tmp_path, age_s=40 * 86400.0)
+    assert brief(folder)[0][3] == [3]
+    assert "times of the files do not tell" in told(folder)
+
+
+def test_a_transfer_in_flight_is_no_hang(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op(range(4), state=OPEN)
+    assert brief(job.write(tmp_path, age_s=20.0)) == []
+
+
+def test_some_ranks_through_and_some_not_yet_is_no_hang_at_that_moment(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1], state=DONE)
+    job.op([2, 3], state=OPEN)
+    assert brief(job.write(tmp_path, age_s=1.0)) == []
+
+
+def test_ragged_all_gather_scatter_and_uneven_reduce_scatter_are_legal(tmp_path: Path):
+    job = Job(4)
+    for rank in range(4):
+        job.op([rank], name="all_gather", size=rank + 1, out=10, state=OPEN)
+    assert brief(job.write(tmp_path, age_s=1.0)) == []
+    job = Job(4)
+    job.op([0], name="scatter", size=40, out=10, state=OPEN)
+    job.op([1, 2, 3], name="scatter", size=0, out=10, state=OPEN)
+    assert brief(job.write(tmp_path, age_s=1.0)) == []
+
+
+def test_one_group_name_with_other_members_on_other_ranks_is_another_group(tmp_path: Path):
+    job = Job(4)
+    one = job.group("107", [0, 1], "tp", of="107/a")
+    other = job.group("107", [2, 3], "pp", of="107/b")
+    job.steps(300, one)
+    job.steps(3, other, name="broadcast")
+    job.op([0, 1], one, state=OPEN)
+    job.op([2], other, name="broadcast", state=OPEN)
+    assert [each[3] for each in brief(job.write(tmp_path))] == [[3]]
+
+
+def test_a_group_made_anew_under_its_old_name_is_counted_anew(tmp_path: Path):
+    job = Job(2)
+    job.steps(9)
+    for rank in range(2):
+        job.ranks[rank].pg_ids["0"] = 40 + rank
+        job.ranks[rank].collective["0"] = 0
+    job.steps(2, name="broadcast")
+    job.op([0], name="broadcast", state=OPEN)
+    assert [each[3] for each in brief(job.write(tmp_path))] == [[1]]
+
+
+def test_gloo_never_tells_members_and_only_retires(tmp_path: Path):
+    job = Job(3, backend="gloo")
+    job.steps(5)
+    assert brief(job.write(tmp_path)) == []
+    job.op([0, 2], state=OPEN)
+    assert [each[3] for each in brief(job.write(tmp_path))] == [[1]]
