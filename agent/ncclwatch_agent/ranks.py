@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, WaitKind
-from ncclwatch.contract.ring import GroupRow, Ring, ThreadRow, Word
+from ncclwatch.contract.ring import Flag, GroupRow, Ring, ThreadRow, Word
 from ncclwatch.contract.wire import PROCESS_STATES, group_key
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
@@ -90,6 +90,7 @@ class LocalRank:
         threads = self.ring.threads()
         groups = [(row, self._pending_s(row, now_ns)) for row in self.ring.groups()]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
+        device_s = max((seconds for row, seconds in groups if row.flags == Flag.ASYNC), default=0.0)
         rank_row = (
             self.rank,
             _STATE_CODE[self.watch.state],
@@ -97,7 +98,7 @@ class LocalRank:
             int(words[Word.INITIALISED] == 1),
             int(self.detached),
             age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns),
-            wait_age_s(threads, pending_s, now_ns),
+            max(wait_age_s(threads, pending_s, now_ns), device_s),  # a device waits, wherever its host stands
             sum(row.issued for row in threads),
             words[Word.STEPS],
         )
@@ -112,7 +113,7 @@ class LocalRank:
         While the group makes progress, its newest operation gives a lower bound without a scan;
         the events are scanned once for each operation that outlives a tick.
         """
-        if row.completed >= row.enqueued or row.newest_event < 0:
+        if row.completed >= row.enqueued or row.newest_event < 0 or row.flags & Flag.BLIND:
             return 0.0
         known = self._pending_since.get(row.number)
         if known is None or known[0] != row.completed:

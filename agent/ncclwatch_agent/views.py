@@ -154,6 +154,7 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         loader=event.loader,
         forwards=event.forwards,
         completed=picture.is_completed(event),
+        in_order=event.in_order,
         age_s=picture.age_s(event.time_ns),
     )
 
@@ -167,7 +168,7 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
     """Return the rank's frontier in each of its groups, with the oldest unfinished operation."""
     views = []
     for row in picture.groups:
-        event = pending_event(picture.ring, row)
+        event = None if row.flags & Flag.BLIND else pending_event(picture.ring, row)
         views.append(
             GroupView(
                 name=row.name,
@@ -178,6 +179,7 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
                 prefix_hash=row.prefix_hash,
                 pending=op_view(picture, event) if event else None,
                 destroyed=bool(row.flags & Flag.DESTROYED),
+                asynchronous=bool(row.flags & Flag.ASYNC),
             )
         )
     return tuple(views)
@@ -236,6 +238,7 @@ def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> Thread
         doing=frames[0] if frames else None,
         frames=frames,
         leaf=_text(found.get("leaf")),
+        calling=_text(found.get("call")),
         same_s=age_s(looked_ns, since_ns),
         exception=_text(found.get("exc")),
         exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),

@@ -138,6 +138,7 @@ class OpView:
     loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
     forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
     completed: bool = False
+    in_order: bool = False  # issued with async_op=False: what its thread issues later, in any group, comes after it
     age_s: float = 0.0  # since it was issued
     label: str = (
         ""  # what it is for, where that is known: "gradient bucket 2 (fc.weight and 3 more)", "FSDP unit layers.3"
@@ -169,6 +170,7 @@ class ThreadView:
     doing: CallSite | None = None  # innermost line of the user's code
     frames: tuple[CallSite, ...] = ()  # the user's own frames, innermost first (bounded)
     leaf: str = ""  # innermost Python frame of all, "function file:line"
+    calling: str = ""  # what `doing` is calling, by its last name: "item"; "" if it calls nothing or nobody can tell
     same_s: float = 0.0  # for how long the Python stack has not changed; 0: unknown or moving
     cpu_still_s: float = 0.0  # for how long the thread has used next to no CPU
     in_kernel: str = ""  # wait channel or system call, where readable
@@ -187,8 +189,11 @@ class GroupView:
     enqueued: int
     completed: int
     prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
-    pending: OpView | None = None  # the oldest unfinished operation
+    pending: OpView | None = None  # the oldest unfinished operation; None also where nobody knows what is complete
     destroyed: bool = False
+    asynchronous: bool = (
+        False  # a device waits for its operations, in the order of their issue, and the host runs ahead
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

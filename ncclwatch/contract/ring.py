@@ -90,6 +90,8 @@ class Flag:
     """Bits of a group row."""
 
     DESTROYED = 1
+    ASYNC = 2  # returning from wait() says nothing: a device waits, and the host runs ahead
+    BLIND = 4  # nobody tells what of it is complete
 
 
 # Group row.
@@ -122,6 +124,7 @@ DTYPES = (
 REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
 NO_GROUP = 0xFFFF
 SITE_SEPARATOR = "\x1f"  # in a call site's text: file, line, function, and what the operation is for, if known
+IN_ORDER = 1 << 30  # of an event's signature word: issued with async_op=False, so what follows comes after it
 BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
 
 
@@ -219,6 +222,7 @@ class EventRow(NamedTuple):
     peer: int
     dtype: str
     reduce_op: str
+    in_order: bool  # what its thread issues later, in any group, comes after it
 
 
 class Ring:
@@ -407,6 +411,7 @@ class Ring:
             index, time_ns, group, OPS[op], thread, numel, site, prefix, seq,
             batch & (1 << BATCH_BITS) - 1, batch >> BATCH_BITS, forwards, (word & 0xFFFFF) - 1,
             DTYPES[min(dtype, len(DTYPES) - 1)], REDUCE_OPS[min(reduce_op, len(REDUCE_OPS) - 1)],
+            bool(word & IN_ORDER),
         )  # fmt: skip
 
 

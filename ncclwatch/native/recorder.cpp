@@ -36,6 +36,7 @@ constexpr uint64_t kRetiredNs = 300'000'000;   // a backend drops a finished wor
 constexpr uint64_t kRetiredNumelMax = 4'000'000;
 constexpr size_t kOpenMax = 4096;              // works that can be told apart when they are waited for
 constexpr uint16_t kNoGroup = 0xFFFF;
+constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring
 
 // Codes of ncclwatch.contract.ring that this file needs by name.
 struct Codes {
@@ -78,6 +79,8 @@ struct Group {
   std::string name;
   int number = kNoGroup;
   std::vector<int> ranks;
+  bool host_waits = true;   // returning from wait() on host memory means that the work is done
+  bool by_account = false;  // works on a GPU are NCCL's: never held, never asked
   uint64_t enqueued = 0, completed = 0, prefix = 0;
   int64_t newest_event = -1;
   std::deque<Held> works;
@@ -173,11 +176,14 @@ Group* meet(State& state, const c10::intrusive_ptr<c10d::ProcessGroup>& pg) {
   py::gil_scoped_acquire gil;
   const py::object found = ask(state, "new_group", py::cast(pg));
   if (found.is_none()) return nullptr;
-  const auto [number, ranks, enqueued] = found.cast<std::tuple<int, std::vector<int>, uint64_t>>();
+  const auto [number, ranks, enqueued, host_waits, by_account] =
+      found.cast<std::tuple<int, std::vector<int>, uint64_t, bool, bool>>();
   auto group = std::make_unique<Group>();
   group->name = pg->getGroupName();
   group->number = number;
   group->ranks = ranks;
+  group->host_waits = host_waits;
+  group->by_account = by_account;
   group->enqueued = group->completed = enqueued;
   std::lock_guard<std::mutex> guard(state.groups_lock);
   Group*& slot = state.groups[pg.get()];
@@ -358,7 +364,7 @@ void leave_issue(State& state, Thread& thread, const Issued& issued) {
 
 // How the arguments of one c10d op are read: positions in its schema, -1 where there is none.
 struct Spec {
-  int op, sized_by, group, root, reduce_op;
+  int op, sized_by, group, root, reduce_op, async_op;
   bool has_size, is_p2p;
 };
 
@@ -463,7 +469,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
   issued->op = event.op;
   issued->peer = peer;
   issued->numel = event.numel;
-  issued->on_host = tensor != nullptr && tensor->is_cpu();
+  issued->on_host = group->host_waits && tensor != nullptr && tensor->is_cpu();
   {
     std::unique_lock<std::mutex> guard(group->lock);
     if (label == 0 && !group->buckets.empty() && event.op == state.codes.all_reduce) {
@@ -492,6 +498,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
       group->prefix = group->prefix * 0x100000001B3u + mixed + 1;
     }
     event.prefix = group->prefix;
+    if (spec.async_op >= 0 && !arguments[spec.async_op].toBool()) event.signature |= kInOrder;  // no part of the hash
     event.seq = static_cast<uint32_t>(issued->seq);
     const int64_t number = state.ring.add_event(event);
     if (!spec.is_p2p) {
@@ -532,10 +539,12 @@ void track(State& state, const Issued& issued, const c10::IValue* result) {
     show_done(state, group);
     return;
   }
+  // A GPU's tensors are not kept alive, and NCCL's works are not asked: it tells itself how far it is.
+  const bool held_until_done = issued.on_host || !group.by_account;
   {
     std::lock_guard<std::mutex> guard(state.open_lock);
     const bool fresh = state.open.insert_or_assign(work.get(), issued).second;
-    if (!issued.on_host && fresh) {  // not held, so it leaves no trace when it ends: the oldest are forgotten
+    if (!held_until_done && fresh) {  // not held, so it leaves no trace when it ends: the oldest are forgotten
       state.open_order.push_back(work.get());
       if (state.open_order.size() > kOpenMax) {
         state.open.erase(state.open_order.front());
@@ -543,16 +552,26 @@ void track(State& state, const Issued& issued, const c10::IValue* result) {
       }
     }
   }
-  if (!issued.on_host) return;  // a device's tensors are not kept alive; its completion is asked of the backend
+  if (!held_until_done) return;
   size_t held = 0;
+  WorkPtr replaced;  // dropped after the lock
   {
     std::lock_guard<std::mutex> guard(group.lock);
     if (!collective) {
       if (group.p2p_works.size() < kWorksMax) group.p2p_works.push_back({issued, std::move(work)});
       return;
     }
+    if (!group.host_waits && group.works.size() >= kWorksMax) {
+      // The host is far ahead of a stream that ends its works in order: the newest stands for those before it.
+      replaced = std::move(group.works.back().work);
+      group.works.pop_back();
+    }
     group.works.push_back({issued, std::move(work)});
     held = group.works.size();
+  }
+  if (replaced) {
+    std::lock_guard<std::mutex> guard(state.open_lock);
+    state.open.erase(replaced.get());
   }
   if (held > 1) drain(state, group);
 }
@@ -715,13 +734,13 @@ void end() {
 // In a forked child: be off, and touch nothing that the parent may have held locked.
 void forget() { g_state.store(nullptr); }
 
-using Row = std::tuple<std::string, int, int, int, int, int, bool, bool>;
+using Row = std::tuple<std::string, int, int, int, int, int, int, bool, bool>;
 
 void install(const std::vector<Row>& ops) {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect,
                                                   __FILE__, __LINE__);
-  for (const auto& [name, op, sized_by, group, root, reduce_op, has_size, is_p2p] : ops) {
-    const Spec spec{op, sized_by, group, root, reduce_op, has_size, is_p2p};
+  for (const auto& [name, op, sized_by, group, root, reduce_op, async_op, has_size, is_p2p] : ops) {
+    const Spec spec{op, sized_by, group, root, reduce_op, async_op, has_size, is_p2p};
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(spec)));
   }
   auto functional = std::make_unique<torch::Library>(torch::Library::IMPL, "_c10d_functional",

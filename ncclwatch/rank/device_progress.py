@@ -6,13 +6,15 @@ torch's flight recorder tells what it found, for each group: the last collective
 completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with torch 2.4 or newer). A dump
 without its entries costs microseconds and takes no lock of CUDA's.
 
-A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own.
+A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. Until an account of
+a group has been seen, the ring says that nobody knows what of it is complete.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ncclwatch.contract.ring import Flag
 from ncclwatch.rank.recorder import Recorder
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON
@@ -41,6 +43,7 @@ class DeviceProgress:
             known = self._recorder.groups.get(name or "")
             if known is not None and known.on_device:
                 self._recorder.set_completed(known.name, int(group["last_completed_collective"]))
+                self._recorder.flag(known, Flag.BLIND, on=False)
 
 
 def group_names(dump: Mapping[str, Any]) -> dict[str, str]:

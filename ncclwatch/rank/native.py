@@ -50,10 +50,10 @@ class NativeRecorder(Recorder):
         """Return this thread's row."""
         return self._new_row()
 
-    def new_group(self, pg: "c10d.ProcessGroup") -> tuple[int, list[int], int]:
-        """Return (row, ranks, collectives that went unseen) of a group met for the first time."""
+    def new_group(self, pg: "c10d.ProcessGroup") -> tuple[int, list[int], int, bool, bool]:
+        """Return (row, ranks, collectives that went unseen, host_waits, by_account) of a group at first sight."""
         group = group_of(self, pg)
-        return group.number, group.ranks, group.enqueued
+        return group.number, group.ranks, group.enqueued, group.host_waits, group.by_account
 
     def new_peer(self, group: int, peer: int) -> int:
         """Return a row of p2p counters."""

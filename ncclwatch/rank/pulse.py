@@ -17,6 +17,7 @@ from types import FrameType
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import launch, torch_versions
+from ncclwatch.rank.calls import call_name
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder, describe_exception
 
@@ -120,6 +121,9 @@ class Pulse:
             ]
             for code, line in self._recorder.sites.users_frames(frame, FRAMES_MAX)
         ]
+        users = self._recorder.sites.users_frame(frame)
+        if users is not None:
+            found["call"] = call_name(users.f_code, users.f_lasti)
         if isinstance(error, tuple):  # Python 3.10 and 3.11 give what sys.exc_info() would
             error = error[1]
         if isinstance(error, BaseException) and not isinstance(error, StopIteration):

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import BATCH_BITS, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
+from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
 
@@ -51,7 +51,10 @@ class Group:
         self.enqueued = enqueued
         self.completed = enqueued
         self.newest_event = -1
-        self.on_device = False  # its collectives run on a GPU, in the order of one backend
+        self.flags = 0  # of its row in the ring
+        self.host_waits = True  # whoever returns from wait() on a tensor in host memory has seen the work done
+        self.by_account = False  # works on a GPU are NCCL's: never held, never asked; NCCL tells itself how far it is
+        self.on_device = False  # all its collectives run on a GPU, in the order of one backend
         self.prefix = 0
         self.seqs = itertools.count(enqueued + 1)
         self.works: deque[tuple[Issued, Work]] = deque()
@@ -76,7 +79,7 @@ class Issued:
         self.site = site
         self.peer = peer
         self.before = before  # the group's prefix hash without this operation
-        self.on_host = False  # its tensors are in host memory, so whoever returns from wait() has seen it done
+        self.on_host = False  # whoever returns from wait() has seen it done
         self.done = False
         self.label = label
         self.numel = numel
@@ -117,6 +120,7 @@ class Recorder:
         self._exception_seen = 0
         self._retired: deque[tuple[float, int, Work]] = deque()
         self._retired_numel = 0
+        self._unheld: deque[int] = deque()  # ids of works that are known and not held
 
     # -- threads and waits -------------------------------------------------------------------
 
@@ -206,10 +210,22 @@ class Recorder:
         group = self.groups.pop(name, None)
         if group is not None and group.number != NO_GROUP:
             self.drain(group)
-            self.ring.flag_group(group.number, Flag.DESTROYED)
+            self.flag(group, Flag.DESTROYED)
 
-    def issue(self, group: Group, op: int, numel: int, signature: tuple[int, int, int], site: int) -> Issued:
-        """Record an operation before the backend gets it; `signature` is (peer, dtype, reduce op) codes."""
+    def flag(self, group: Group, flag: int, on: bool = True) -> None:
+        """Set or clear a flag of a group."""
+        flags = group.flags | flag if on else group.flags & ~flag
+        if flags != group.flags and group.number != NO_GROUP:
+            group.flags = flags
+            self.ring.flag_group(group.number, flags)
+
+    def issue(
+        self, group: Group, op: int, numel: int, signature: tuple[int, int, int], site: int, in_order: bool = False
+    ) -> Issued:
+        """Record an operation before the backend gets it; `signature` is (peer, dtype, reduce op) codes.
+
+        `in_order`: what this thread issues later comes after it, in any group. Members need not agree on that.
+        """
         state = self._thread
         if state.row < 0:
             self.thread()
@@ -231,7 +247,16 @@ class Recorder:
             self._note_exception()
         ring, row, number = self.ring, state.row, group.number
         event = ring.add_event(
-            number, op, row if row > 0 else 0, numel, site, prefix, seq, self.batch_word, self.forwards, word
+            number,
+            op,
+            row if row > 0 else 0,
+            numel,
+            site,
+            prefix,
+            seq,
+            self.batch_word,
+            self.forwards,
+            word | IN_ORDER if in_order else word,
         )
         if not p2p and number != NO_GROUP:
             group.newest_event = event
@@ -267,6 +292,10 @@ class Recorder:
     def track(self, issued: Issued, work: Work | None) -> None:
         """Keep the work of an operation until it is complete; without a work it is complete now."""
         group = issued.group
+        if group.by_account and not issued.on_host:
+            if work is not None:
+                self._know(issued, work)
+            return
         if issued.kind != _COLLECTIVE:
             if work is not None and len(group.p2p_works) < WORKS_MAX:
                 self.open_works[id(work)] = issued
@@ -276,9 +305,19 @@ class Recorder:
             self._complete(group, issued.seq)
             return
         self.open_works[id(work)] = issued
+        if not group.host_waits and len(group.works) >= WORKS_MAX:
+            # The host is far ahead of a stream that ends its works in order: the newest stands for those before it.
+            self.open_works.pop(id(group.works.pop()[1]), None)
         group.works.append((issued, work))
         if len(group.works) > DRAIN_ABOVE:
             self.drain(group)
+
+    def _know(self, issued: Issued, work: Work) -> None:
+        """Remember what a work is for without holding it. It leaves no trace when it ends: the oldest are forgotten."""
+        self.open_works[id(work)] = issued
+        self._unheld.append(id(work))
+        while len(self._unheld) > WORKS_MAX:
+            self.open_works.pop(self._unheld.popleft(), None)
 
     def drain(self, group: Group) -> None:
         """Note the works of a group that are complete, oldest first. Never waits."""

@@ -6,6 +6,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     group NAME RANKS                           a process group
     in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=)
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
+    device RANKS GROUP#SEQ OP SITE for S [sync]   issued on a device so long ago, and not finished
+    host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
     send|recv RANK PEER#N SITE for S           blocked in p2p
     init RANKS SITE for S                      in init_process_group
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
@@ -74,7 +76,7 @@ def options_of(words: list[str]) -> dict[str, str]:
         if "=" in word and not word.startswith("if"):
             key, _, value = word.partition("=")
             found[key] = value
-        elif word in ("exhausted", "busy"):
+        elif word in ("exhausted", "busy", "spins", "sync"):
             found[word] = "1"
         else:
             found[word] = words.pop(0)
@@ -159,7 +161,7 @@ class Situation:
             peer=int(found.get("root", "-1")),
             reduce_op=found.get("reduce", ""), batch=int(found.get("batch", str(last[-1].batch if last else 0))),
             forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
-            loader=1 if self.ranks[rank].loaders else 0, thread=1000 + rank,
+            loader=1 if self.ranks[rank].loaders else 0, thread=1000 + rank, in_order="sync" in found,
         )  # fmt: skip
         if op is Op.BARRIER:
             issued = dataclasses.replace(issued, numel=0, dtype="")
@@ -182,6 +184,42 @@ class Situation:
         still = {"cpu_still_s": wait.age_s, "same_s": wait.age_s}
         self._main(rank, wait=wait, doing=wait.site, frames=(wait.site,), **still)
         self._process(rank, cpu_still_s=wait.age_s, io_still_s=wait.age_s)
+
+    def do_device(self, words: list[str]) -> None:
+        names, target, op, site, *rest = words
+        name = target.partition("#")[0]
+        for rank in ranks_of(names):
+            before = next(group for group in self.ranks[rank].groups if group.name == name)
+            self._issue(rank, target, Op(op), site_of(site), options_of(rest))
+            *others, after = self.ranks[rank].groups
+            oldest = before if before.pending is not None else after
+            group = dataclasses.replace(
+                after, asynchronous=True, completed=oldest.completed, pending=oldest.pending
+            )  # fmt: skip
+            self._change(rank, groups=(*others, group))
+
+    def do_host(self, words: list[str]) -> None:
+        names, site, *rest = words
+        found = options_of(rest)
+        age_s = float(found["for"])
+        cpu_still_s = 0.0 if "spins" in found else age_s
+        for rank in ranks_of(names):
+            place = site_of(site)
+            wait = WaitView(kind=WaitKind(found["in"]), age_s=age_s, site=place) if "in" in found else None
+            issued = self.ranks[rank].history[-1]
+            if wait is not None and wait.kind is WaitKind.COLLECTIVE:
+                wait = dataclasses.replace(wait, group=issued.group, seq=issued.seq, op=issued.op, site=issued.site)
+            self._main(
+                rank, wait=wait, doing=place, frames=(place,), leaf=f"step {site}", calling=found.get("calling", ""),
+                same_s=age_s, cpu_still_s=cpu_still_s,
+            )  # fmt: skip
+            self._process(rank, cpu_still_s=cpu_still_s, io_still_s=age_s)
+
+    def do_engine(self, words: list[str]) -> None:
+        """engine RANKS: a thread of the autograd engine that has issued buckets and has no Python frame now."""
+        for rank in ranks_of(words[0]):
+            thread = ThreadView(tid=3000 + rank, main=False, issued=9, cpu_still_s=9.0)
+            self._change(rank, threads=(*self.ranks[rank].threads, thread))
 
     def do_backward(self, words: list[str]) -> None:
         names, target, site, *rest = words

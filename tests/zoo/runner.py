@@ -1,6 +1,7 @@
 """Run the zoo and print how many verdicts are right.
 
 python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--json FILE] [--keep DIR] [--plain] [--scoreboard DIR]
+python -m tests.zoo.runner --backend stream [...]   (collectives that return when they are enqueued, as NCCL's do)
 python -m tests.zoo.runner --seed 7 --count 20      (cases drawn by injection.py; --only then takes their ids)
 """
 
@@ -15,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from . import injection, plain, report, scoreboard
+from . import injection, plain, report, scoreboard, stream
 from .jobs import Job, torchrun, watched
 from .scoring import CHECKS, Score, score
-from .truth import Truth, TruthError, load_all
+from .truth import Backend, Truth, TruthError, load_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +34,18 @@ class Options:
     scoreboard: Path | None
     seed: int | None
     count: int
+    backend: Backend
 
 
-def run(truth: Truth, directory: Path) -> Score:
+def run(truth: Truth, directory: Path, backend: Backend = Backend.GLOO) -> Score:
     """Run one program under ncclwatch, once, and score the verdict."""
     on_hang = "abort" if truth.expect.alarms else "report"
     path = directory / "report.json"
-    command = watched(path, on_hang, torchrun(truth.program, truth.nproc, truth.arguments))
-    with Job(command, directory, {}) as job:
+    program, arguments, extra = truth.program, truth.arguments, {}
+    if backend is Backend.STREAM:
+        program, arguments, extra = stream.RUN, (str(program), *arguments), stream.environment()
+    command = watched(path, on_hang, torchrun(program, truth.nproc, arguments))
+    with Job(command, directory, extra) as job:
         ended = job.wait(truth.timeout_s)
     return score(truth, ended, report.read(path))
 
@@ -53,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TruthError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.backend is Backend.STREAM:
+        truths = tuple(truth for truth in truths if not truth.unfit_for_stream)
     return _confirm_all(truths, options) if options.plain else _score_all(truths, options)
 
 
@@ -67,7 +74,7 @@ def _score_all(truths: Sequence[Truth], options: Options) -> int:
         print(_row("program", [*CHECKS, "verdict after", "run"]))
         for number in range(options.repeat):
             for truth in truths:
-                scores.append(run(truth, workspace / f"{truth.id}-{number}"))
+                scores.append(run(truth, workspace / f"{truth.id}-{number}", options.backend))
                 print(_score_row(scores[-1]), flush=True)
                 for fault in scores[-1].faults:
                     print(f"    {fault}", flush=True)
@@ -139,6 +146,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--scoreboard", type=Path, help="write scoreboard.json and scoreboard.md to this directory")
     parser.add_argument("--seed", type=int, help="draw cases with injected faults instead of the programs")
     parser.add_argument("--count", type=int, default=len(injection.FAULTS), help="how many cases to draw")
+    parser.add_argument("--backend", type=Backend, choices=tuple(Backend), default=Backend.GLOO)
     given = parser.parse_args(arguments)
     only = tuple(name.strip() for name in given.only.split(",") if name.strip())
     return Options(
@@ -150,6 +158,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         scoreboard=given.scoreboard,
         seed=given.seed,
         count=given.count,
+        backend=given.backend,
     )
 
 

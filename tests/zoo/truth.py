@@ -30,6 +30,13 @@ class Expect(enum.Enum):
         return self in (Expect.HANG, Expect.CRASH)
 
 
+class Backend(enum.Enum):
+    """What a program's collectives run on."""
+
+    GLOO = "gloo"
+    STREAM = "stream"  # on the CPU with the semantics of NCCL, see stream/
+
+
 class TruthError(Exception):
     """A toml of the zoo does not fit its program."""
 
@@ -79,6 +86,7 @@ class Truth:
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
     sides: tuple[Side, ...] = ()
     timeout_s: float = 120.0
+    unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM
     known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
     program: Path = Path()
     arguments: tuple[str, ...] = ()  # of the program; a case that was drawn has some

@@ -19,7 +19,7 @@ from torch._C import DispatchKey, _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS
+from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
@@ -27,6 +27,7 @@ from ncclwatch.rank.recorder import Group, Issued, Recorder
 
 _DTYPE_CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
 _OTHER_DTYPE = len(DTYPES) - 1
+_HOST_BACKENDS = ("gloo", "mpi")  # wait() blocks the host until the work is done; with any other it may not
 
 
 class _Kernel(NamedTuple):
@@ -37,6 +38,7 @@ class _Kernel(NamedTuple):
     group: int
     root: int = -1
     reduce_op: int = -1
+    async_op: int = -1
 
 
 # Positions follow the schemas of torch 2.4 to 2.13; `_positions` checks them at install.
@@ -99,13 +101,13 @@ def _specs() -> "Iterable[tuple[str, torch._ops.OpOverload, _Kernel]]":
             yield name, overload, _positions(overload, sized_by, op)
 
 
-def _native_rows() -> Iterable[tuple[str, int, int, int, int, int, bool, bool]]:
+def _native_rows() -> Iterable[tuple[str, int, int, int, int, int, int, bool, bool]]:
     """Yield the same as the native recorder takes it."""
     for name, _, spec in _specs():
         op = spec.op
         sized = op not in (Op.BARRIER, Op.MONITORED_BARRIER)
         yield (
-            name, OPS.index(op), spec.sized_by, spec.group, spec.root, spec.reduce_op,
+            name, OPS.index(op), spec.sized_by, spec.group, spec.root, spec.reduce_op, spec.async_op,
             sized, op.is_p2p,
         )  # fmt: skip
 
@@ -126,6 +128,7 @@ def _positions(overload: "torch._ops.OpOverload", sized_by: str, op: Op) -> _Ker
         group=names.index("process_group"),
         root=next((names.index(name) for name in _PEERS if name in names), -1),
         reduce_op=names.index("reduce_op") if "reduce_op" in names else -1,
+        async_op=names.index("async_op") if "async_op" in names else -1,
     )
 
 
@@ -169,6 +172,7 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple
     has_size = spec.op not in (Op.BARRIER, Op.MONITORED_BARRIER)
     sizes_agree = sized_at >= 0 or spec.op.is_p2p
     reduce_max = len(REDUCE_OPS) - 1
+    async_at = spec.async_op
     unbox = c10d.ProcessGroup.unbox
 
     def issue(recorder: Recorder, args: tuple[Any, ...]) -> tuple[Issued, bytes] | None:
@@ -186,8 +190,9 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple
             reduce_op = min(args[reduce_at].op() + 1, reduce_max) if reduce_at >= 0 else 0
             peer = _global_rank(group, args[root_at]) if root_at >= 0 else -1
             site = recorder.sites.here(3) or recorder.backward_site
-            issued = recorder.issue(group, code, numel, (peer, dtype, reduce_op), site)
-            issued.on_host = tensor is not None and tensor.is_cpu
+            in_order = 0 <= async_at < len(args) and not args[async_at]  # left out where it has its default, True
+            issued = recorder.issue(group, code, numel, (peer, dtype, reduce_op), site, in_order)
+            issued.on_host = group.host_waits and tensor is not None and tensor.is_cpu
             return issued, recorder.enter(WaitKind.COLLECTIVE, site, issued)
         except Exception:  # nothing of ours may stop training
             guarded.count_gap(recorder)
@@ -219,9 +224,20 @@ def group_of(recorder: Recorder, pg: "c10d.ProcessGroup") -> Group:
 
 def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], enqueued: int) -> Group:
     group = recorder.add_group(pg.group_name, pg.group_desc or "", members, enqueued)
-    backend = str(c10d._world.pg_map.get(pg, ("",))[0])
-    group.on_device = backend in ("nccl", "cuda:nccl")
+    backends = _backends(pg)
+    group.host_waits = backends.get("cpu", "gloo") in _HOST_BACKENDS
+    group.by_account = backends.get("cuda") == "nccl"
+    group.on_device = backends == {"cuda": "nccl"}
+    asynchronous = not group.host_waits or any(name not in _HOST_BACKENDS for name in backends.values())
+    recorder.flag(group, (Flag.ASYNC if asynchronous else 0) | (Flag.BLIND if group.by_account else 0))
     return group
+
+
+def _backends(pg: "c10d.ProcessGroup") -> dict[str, str]:
+    """Return the name of a group's backend by device type; {} if torch does not tell."""
+    config = str(c10d._world.pg_backend_config.get(pg, ""))
+    pairs = (part.split(":", 1) for part in config.split(",") if ":" in part)
+    return dict(pairs)
 
 
 def _track(recorder: Recorder, issued: Issued, outer: bytes, result: object) -> None:

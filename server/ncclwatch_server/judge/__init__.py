@@ -6,8 +6,10 @@ gone; a circle of waits; ranks that never came or came to another address; ranks
 stand still or are late; all inside and nothing moves.
 """
 
+from dataclasses import replace
+
 from ncclwatch.contract.model import JobSnapshot, Verdict
-from ncclwatch_server.judge.case import open_case
+from ncclwatch_server.judge.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import deadlocks, mismatches
@@ -24,5 +26,15 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     for stage in STAGES:
         verdicts = stage(case)
         if verdicts:
-            return verdicts
+            return tuple(_with_hosts(case, verdict) for verdict in verdicts)
     return ()
+
+
+def _with_hosts(case: Case, verdict: Verdict) -> Verdict:
+    """Add where the hosts stand whose devices wait: that line is the one a debugger shows, and not the culprit's."""
+    ranks = sorted({*(culprit.rank for culprit in verdict.culprits), *verdict.victims})
+    hosts = hosts_words(case, ranks)
+    if not hosts:
+        return verdict
+    words = f"{verdict.explanation} The devices wait, and the hosts stand later in the program: {hosts}."
+    return replace(verdict, explanation=words)

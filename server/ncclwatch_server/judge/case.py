@@ -130,6 +130,18 @@ def waiting_words(views: Mapping[int, RankView], blocks: Iterable[Block]) -> str
     return "; ".join(phrases)
 
 
+def hosts_words(case: Case, ranks: Iterable[int]) -> str:
+    """Return where the hosts stand whose devices wait: "ranks 0-1 at train.py:88 in step(), calling item"."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        for block in case.found[rank].blocks if rank in case.found else ():
+            thread = block.thread
+            if block.on_device and thread.doing not in (None, block.wait.site):
+                calling = f", calling {thread.calling}" if thread.calling else ""
+                places.setdefault(f"at {thread.doing}{calling}", []).append(rank)
+    return "; ".join(f"{ranks_words(sorted(set(found)))} {where}" for where, found in sorted(places.items())[:4])
+
+
 def explained(case: Case, ranks: Iterable[int]) -> tuple[int, int]:
     """Return (blocked ranks among `ranks`, blocked ranks in all)."""
     blocked = set(case.blocked)

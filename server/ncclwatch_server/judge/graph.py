@@ -5,6 +5,10 @@ operation waits for all members that have not entered it. What no future of the 
 the greatest set of blocked ranks that is closed under waiting: begin with all of them and take
 out whoever has a way out, until nobody has. What remains is proven. The roots are what the waits
 lead to in the end; the method is that of the wait-for graphs of MUST (Hilbrich et al., 2013).
+
+On a device to enter means to start, and a member may have issued its part behind another one that is
+not finished: it is *behind*. Two streams that each hold what the other waits for make a circle that
+nobody sees who only counts what was issued.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +21,7 @@ from ncclwatch_server.judge.standing import (
     Standing,
     find_issued,
     has_entered,
+    held_back,
     op_key,
 )
 
@@ -35,6 +40,7 @@ class WaitGraph:
 
     blocks: Mapping[int, tuple[Block, ...]]  # of blocked ranks
     absent: Mapping[Operation, tuple[int, ...]]  # members that have not entered
+    behind: Mapping[Operation, tuple[int, ...]]  # members whose device has to finish something else first
     unseen: Mapping[Operation, tuple[int, ...]]  # members of which there is no news at all
     mismatches: tuple[Mismatch, ...]
     doomed: frozenset[int]  # ranks whose waits nothing can end
@@ -46,14 +52,19 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int]) -> WaitGraph
     quiet = frozenset(silent)
     absent: dict[Operation, tuple[int, ...]] = {}
     unseen: dict[Operation, tuple[int, ...]] = {}
+    behind: dict[Operation, tuple[int, ...]] = {}
     for operation in {block.operation for rank in found for block in found[rank].blocks}:
         unseen[operation] = tuple(m for m in operation.members if m not in found or m in quiet)
         absent[operation] = tuple(
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
         )
+        behind[operation] = tuple(
+            m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
+        )
     mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
-    doomed = _doomed(blocks, absent, {each.operation for each in mismatches}, found)
-    return WaitGraph(blocks=blocks, absent=absent, unseen=unseen, mismatches=mismatches, doomed=doomed)
+    needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
+    doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found)
+    return WaitGraph(blocks=blocks, absent=absent, behind=behind, unseen=unseen, mismatches=mismatches, doomed=doomed)
 
 
 def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
@@ -72,7 +83,7 @@ def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismat
 
 def _doomed(
     blocks: Mapping[int, tuple[Block, ...]],
-    absent: Mapping[Operation, tuple[int, ...]],
+    needed: Mapping[Operation, tuple[int, ...]],
     mismatched: set[Operation],
     found: Mapping[int, RankStanding],
 ) -> frozenset[int]:
@@ -84,7 +95,7 @@ def _doomed(
         for rank in sorted(doomed):
             for block in blocks[rank]:
                 operation = block.operation
-                waits_for = absent[operation]
+                waits_for = needed[operation]
                 lost = {m for m in operation.members if m in gone}
                 held_up = lost | {m for m in waits_for if m in doomed and m != rank}
                 if operation.from_anyone:  # one sender is enough
@@ -104,9 +115,7 @@ def cycle(graph: WaitGraph) -> tuple[int, ...]:
     Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
     """
     edges = {
-        rank: {
-            m for block in graph.blocks[rank] for m in graph.absent[block.operation] if m in graph.doomed and m != rank
-        }
+        rank: {m for block in graph.blocks[rank] for m in waited_for(graph, block) if m in graph.doomed and m != rank}
         for rank in graph.doomed
     }
     reach = {rank: _reachable(rank, edges) for rank in edges}
@@ -115,6 +124,21 @@ def cycle(graph: WaitGraph) -> tuple[int, ...]:
         if rank in reach[rank] and reach[rank] <= circle:
             return tuple(sorted(circle | {rank}))
     return ()
+
+
+def waited_for(graph: WaitGraph, block: Block) -> tuple[int, ...]:
+    """Return the members that a blocked rank waits for: those that have not entered, and those that are behind."""
+    return (*graph.absent[block.operation], *graph.behind[block.operation])
+
+
+def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
+    """Say whether a circle holds only if its devices run what they were given one after the other.
+
+    What was issued with async_op=True may run beside what the host reads: then neither the host nor what was
+    issued later is held up by it for certain.
+    """
+    blocks = [block for rank in circle for block in graph.blocks[rank]]
+    return any(block.on_device and not (block.issued is not None and block.issued.in_order) for block in blocks)
 
 
 def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:
@@ -147,7 +171,7 @@ def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
 def _touches(graph: WaitGraph, block: Block, reached: set[int]) -> bool:
     operation = block.operation
     absent = graph.absent[operation]
-    if any(rank in reached for rank in (*absent, *graph.unseen[operation])):
+    if any(rank in reached for rank in (*absent, *graph.behind[operation], *graph.unseen[operation])):
         return True
     # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
     return not absent and any(rank in reached for rank in operation.members)

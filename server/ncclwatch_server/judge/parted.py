@@ -28,11 +28,13 @@ from ncclwatch_server.judge.case import (
     wait_words,
     waiting_words,
 )
-from ncclwatch_server.judge.graph import Mismatch, cycle, victims_of
+from ncclwatch_server.judge.graph import Mismatch, cycle, is_likely_only, victims_of, waited_for
 from ncclwatch_server.judge.history import Slip
 from ncclwatch_server.judge.sides import Parting, Side, odd_side, part, uneven_counts
 from ncclwatch_server.judge.source import rank_condition
 from ncclwatch_server.judge.standing import Block, find_issued
+
+ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
 
 
 def mismatches(case: Case) -> tuple[Verdict, ...]:
@@ -232,9 +234,10 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: list[Block]
 def deadlocks(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that wait for each other in a circle, across groups or in send and recv."""
     circle = cycle(case.graph)
-    if not circle:
-        return ()
     blocks = [block for rank in circle for block in case.graph.blocks[rank]]
+    likely = is_likely_only(case.graph, circle)
+    if not circle or (likely and onset_s(blocks) < ORDER_S):
+        return ()
     sides = _sides_of(blocks)
     cause, guilty, one_of, reason = _why_circle(case, sides, blocks)
     victims = tuple(sorted({*victims_of(case.graph, circle), *circle} - set(guilty)))
@@ -242,7 +245,7 @@ def deadlocks(case: Case) -> tuple[Verdict, ...]:
     return (
         Verdict(
             cause=cause,
-            certainty=Certainty.PROVEN,
+            certainty=Certainty.STALLED if likely else Certainty.PROVEN,
             severity=Severity.CRITICAL,
             summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
             explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
@@ -324,7 +327,7 @@ def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tup
 def _circle_words(case: Case, blocks: list[Block]) -> str:
     phrases = []
     for block in blocks[:6]:
-        absent = [rank for rank in case.graph.absent[block.operation] if rank != block.rank]
+        absent = sorted({rank for rank in waited_for(case.graph, block) if rank != block.rank})
         phrases.append(
             f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
             f"needs {ranks_words(absent)} there"

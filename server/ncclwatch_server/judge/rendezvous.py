@@ -20,6 +20,8 @@ MISSING_S = 7.0  # for a rank of this very node that nobody has seen
 MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
 TOGETHER_S = 5.0  # all in init_process_group, and not together
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
+INSIDE_ON_DEVICE_S = 300.0  # a device that computes before it communicates looks the same, for a whole step
+INSIDE_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
 
 
 def missing(case: Case) -> tuple[Verdict, ...]:
@@ -118,7 +120,7 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
         and all(has_entered(case.found[rank], block.operation) for rank in block.operation.members)
     ]
     still = [block for block in blocks if _is_still(case, block)]
-    if not blocks or len(still) < len(blocks) or onset_s(blocks) < INSIDE_S:
+    if not blocks or len(still) < len(blocks) or onset_s(blocks) < max(_patience_s(case, b) for b in blocks):
         return ()
     ranks = tuple(sorted({block.rank for block in blocks}))
     what = WAIT_WORDS.get(blocks[0].wait.kind) or blocks[0].wait.op.value
@@ -151,7 +153,16 @@ def _inside_evidence(case: Case, blocks: list[Block]) -> tuple[Evidence, ...]:
     return tuple([block_evidence(b) for b in blocks[:16]] + source_evidence(case.views[first.rank], first.wait.site))
 
 
+def _patience_s(case: Case, block: Block) -> float:
+    if not block.on_device:
+        return INSIDE_S
+    timeout_s = case.views[block.rank].timeout_s
+    return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * case.snapshot.longest_wait_s)
+
+
 def _is_still(case: Case, block: Block) -> bool:
+    if block.on_device:  # a host that waits for CUDA spins
+        return True
     process = case.views[block.rank].process
     return process.cpu_still_s >= INSIDE_S / 2 and (process.io_unknown or process.io_still_s >= INSIDE_S / 2)
 

@@ -1,7 +1,8 @@
 """What is each rank's standing: blocked in operations, outside of all, frozen, or gone?
 
 A rank counts as blocked only when each of its threads that issues operations is blocked or
-idle: any other thread may still release what the blocked one waits for.
+idle: any other thread may still release what the blocked one waits for. Where collectives run on a
+device, the host is blocked elsewhere and later than in the call: see `devices`.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
+from ncclwatch_server.judge.devices import held_back_by, waits_on_device
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
 IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
@@ -61,6 +63,7 @@ class Block:
     wait: WaitView
     thread: ThreadView
     issued: OpView | None  # the operation as this rank issued it
+    on_device: bool = False  # the device waits in it; the host stands elsewhere, and `wait` is where it was issued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +101,19 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
 
 
 def _is_idle(thread: ThreadView) -> bool:
-    """Say whether a thread that is in no operation has stood still for long enough."""
-    return thread.same_s >= IDLE_S_MIN and thread.cpu_still_s >= IDLE_S_MIN
+    """Say whether a thread that is in no operation has stood still for long enough.
+
+    A thread of the autograd engine that issues gradient buckets has no Python frame when it is idle.
+    """
+    same = thread.same_s >= IDLE_S_MIN or not (thread.leaf or thread.main)
+    return same and thread.cpu_still_s >= IDLE_S_MIN
 
 
 def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
     wait = thread.wait
+    held_up = [each for each in waits_on_device(view, thread) if each.age_s >= BLOCKED_S_MIN]
+    if held_up:
+        return [_device_block(view, thread, issued) for issued in held_up]
     if wait is None or wait.age_s < BLOCKED_S_MIN:
         return []
     if wait.kind is WaitKind.BACKWARD:
@@ -113,6 +123,28 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
         return []
     issued = find_issued(view, operation.group, operation.seq, p2p=wait.op.is_p2p)
     return [Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=issued)]
+
+
+def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
+    group = group_of(view, issued.group)
+    members = group.ranks if group is not None else (view.rank,)
+    return Block(
+        rank=view.rank,
+        operation=Operation(group=issued.group, seq=issued.seq, members=members),
+        wait=WaitView(
+            kind=WaitKind.COLLECTIVE,
+            age_s=issued.age_s,
+            group=issued.group,
+            seq=issued.seq,
+            op=issued.op,
+            peer=issued.peer,
+            site=issued.site,
+            label=issued.label,
+        ),
+        thread=thread,
+        issued=issued,
+        on_device=True,
+    )
 
 
 def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operation | None:
@@ -190,6 +222,14 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
         return _has_entered_p2p(view, operation)
     group = group_of(view, operation.group)
     return group is not None and group.enqueued >= operation.seq
+
+
+def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
+    """Return what a member that has issued its part of a collective on a device has to finish first, if anything."""
+    group = group_of(standing.view, operation.group)
+    if group is None or operation.kind is not WaitKind.COLLECTIVE or group.enqueued < operation.seq:
+        return None
+    return held_back_by(standing.view, group, operation.seq)
 
 
 def _has_entered_p2p(view: RankView, operation: Operation) -> bool:

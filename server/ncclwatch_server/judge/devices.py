@@ -1,0 +1,89 @@
+"""In which operations does a device hold up its rank, and where does the host stand meanwhile?
+
+With NCCL a call returns when it is enqueued. The host runs ahead of its device until it reads a value, or until
+the launch queue is full, and what it is held up by is not where it stands: it is the oldest operation of the rank
+that is not finished. Whatever the rank issued later has not begun; that follows from the order of one stream, and
+between the streams of two groups it is only likely.
+
+That a device has not finished says nothing about a hang: it may compute. What tells is whether another rank has not
+issued the same operation.
+"""
+
+from ncclwatch.contract.model import GroupView, OpView, RankView, ThreadView, WaitKind
+
+PULSE_LOST_S = 3.0  # without it nobody knows what is finished, nor whether the host stands
+READING_S = 1.0  # in a call that reads from the device
+STANDING_S = 3.0  # at one instruction anywhere else, without CPU
+SPINNING_S = 6.0  # the same with CPU: a host that waits for CUDA spins by default, and one that computes looks alike
+
+# Calls that wait for a device; a host stands in them when it has run ahead. Others may, when the launch queue is full.
+READS = frozenset(
+    "item tolist cpu numpy synchronize nonzero wait_event current_stream_synchronize is_nonzero equal allclose "
+    "masked_select unique save".split()
+)
+# Calls that wait for something else on the host.
+_HOST_WAITS = frozenset(
+    "sleep acquire join get put select poll recv accept connect read readline readinto open flock lockf system "
+    "waitpid communicate input result urlopen".split()
+)
+_HOST_MODULES = ("threading", "queue", "selectors", "socket", "ssl", "subprocess", "connection", "popen_fork", "fcntl")
+# A thread that says of itself that it is in one of these waits for a device all the same.
+_INSIDE = (None, WaitKind.BACKWARD, WaitKind.DESTROY, WaitKind.SAVE)
+_OPERATIONS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)
+
+
+def pending_on_device(view: RankView) -> tuple[OpView, ...]:
+    """Return the oldest unfinished operation of each group on a device, the one issued first first."""
+    if view.pulse_age_s >= PULSE_LOST_S:
+        return ()
+    found = [
+        (group.pending.age_s, group.pending)
+        for group in view.groups
+        if group.asynchronous and not group.destroyed and group.pending is not None
+    ]
+    return tuple(pending for _, pending in sorted(found, key=lambda each: -each[0]))
+
+
+def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
+    """Return the operations by which its device holds a thread up; none if it does not wait for its device."""
+    pending = pending_on_device(view)
+    if not pending or not (thread.main or thread.issued):
+        return ()
+    wait = thread.wait
+    if wait is None or wait.kind in _INSIDE:
+        return pending[:1] if _stands(thread) else ()
+    if wait.kind not in _OPERATIONS or not _is_asynchronous(view, wait.group):
+        return ()
+    # The call itself blocks: a barrier does, the first one of a communicator, and a full queue.
+    own = tuple(each for each in pending[1:] if (each.group, each.seq) == (wait.group, wait.seq))
+    return (pending[0], *own)
+
+
+def _is_asynchronous(view: RankView, name: str) -> bool:
+    return any(group.name == name and group.asynchronous for group in view.groups)
+
+
+def _stands(thread: ThreadView) -> bool:
+    """Say whether a host thread stands at one instruction, for long enough and not for reasons of its own."""
+    _, _, place = thread.leaf.partition(" ")
+    module = place.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
+    if thread.calling in _HOST_WAITS or module in _HOST_MODULES:
+        return False
+    if thread.calling in READS:
+        return thread.same_s >= READING_S
+    if thread.cpu_still_s > 0:
+        return min(thread.same_s, thread.cpu_still_s) >= STANDING_S
+    return thread.same_s >= SPINNING_S
+
+
+def held_back_by(view: RankView, group: GroupView, seq: int) -> OpView | None:
+    """Return the operation behind which a rank's part of a collective has not begun yet, None if there is none.
+
+    `group` is the rank's own view of a group on a device; the rank has issued the collective.
+    """
+    if not group.asynchronous or group.completed >= seq:
+        return None
+    oldest = next(iter(pending_on_device(view)), None)
+    if oldest is None or group.pending is None or (oldest.group, oldest.seq) == (group.name, seq):
+        return None
+    return oldest if oldest.group != group.name else group.pending if group.pending.seq < seq else None

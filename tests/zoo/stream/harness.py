@@ -1,0 +1,79 @@
+"""Puts the stream backend where programs ask for gloo, and makes Python's own reads of values wait for it.
+
+Reads that pass the dispatcher (`item()`, `bool()`, `equal`, ...) wait in C++, see backend.cpp. These do not pass it:
+they look straight into the memory of a CPU tensor. On a GPU each of them begins with a copy to the host.
+"""
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+READS = ("tolist", "numpy", "cpu", "__array__", "__reduce_ex__", "share_memory_")
+NAME = "stream"
+
+
+def install(backend: ModuleType) -> None:
+    """Register the backend, and give it to all who ask for gloo."""
+    dist.Backend.register_backend(NAME, functools.partial(_create, backend), extended_api=True, devices=["cpu"])
+    for name in ("init_process_group", "new_group"):
+        _replace((c10d, dist), name, _instead_of_gloo)
+    backend.watch_reads()
+    for name in READS:
+        setattr(torch.Tensor, name, _after(getattr(torch.Tensor, name), backend.synchronize))
+    torch.save = _after(torch.save, backend.synchronize)
+    # They read in C++ what they have waited for: on a GPU by copies to the host.
+    blocking = functools.partial(_blocking, backend.set_blocking)
+    _replace((dist,), "_verify_params_across_processes", blocking)
+    _replace((torch._C._distributed_c10d.Reducer,), "_rebuild_buckets", blocking)
+    # Objects: their sizes are computed from what was gathered, and read at once.
+    for name in ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"):
+        _replace((c10d, dist), name, blocking)
+    # Destroying waits for what was enqueued, as NCCL's shutdown does.
+    _replace((c10d, dist), "destroy_process_group", lambda f: _after(f, backend.synchronize))
+
+
+def _create(backend: ModuleType, options: Any, _: object) -> object:
+    inner = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
+    return backend.StreamBackend(inner, options.group_rank, options.group_size)
+
+
+def _replace(holders: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
+    replaced = make(getattr(holders[0], name))
+    for holder in holders:
+        setattr(holder, name, replaced)
+
+
+def _instead_of_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("backend") in ("gloo", "cpu:gloo"):
+            kwargs["backend"] = NAME
+        return original(*(NAME if value in ("gloo", "cpu:gloo") else value for value in args), **kwargs)
+
+    return replaced
+
+
+def _after(original: Callable[..., Any], synchronize: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        synchronize()
+        return original(*args, **kwargs)
+
+    return read
+
+
+def _blocking(set_blocking: Callable[[bool], bool], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def blocking(*args: Any, **kwargs: Any) -> Any:
+        before = set_blocking(True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            set_blocking(before)
+
+    return blocking
