@@ -6,6 +6,9 @@ torch's flight recorder tells what it found, for each group: the last collective
 completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with torch 2.4 or newer). A dump
 without its entries costs microseconds and takes no lock of CUDA's.
 
+What is taken from it is how many are outstanding, enqueued and not completed, and never their numbers: NCCL
+counts a coalesced batch once, does not enqueue what a CUDA graph captures, and numbers p2p apart in the same field.
+
 A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. Until an account of
 a group has been seen, the ring says that nobody knows what of it is complete.
 """
@@ -14,8 +17,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclwatch.contract.ring import Flag
-from ncclwatch.rank.recorder import Recorder
+from ncclwatch.contract.ring import NO_GROUP, Flag
+from ncclwatch.rank.recorder import Group, Recorder
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON
 
@@ -31,19 +34,36 @@ class DeviceProgress:
 
     def look(self) -> None:
         """Note what is complete. Raises whatever the flight recorder raises; the pulse goes on."""
-        if not any(group.on_device for group in list(self._recorder.groups.values())):
+        groups = [group for group in list(self._recorder.groups.values()) if group.on_device]
+        if not groups:
             return
+        # Read before the account: what is issued meanwhile is outstanding in it, and is not taken for complete.
+        enqueued = {group.name: self._enqueued(group) for group in groups}
         status = _read(self._dump(False)).get("pg_status", {})
         unknown = set(status) - set(self._names)
         if unknown and not unknown <= self._asked:  # once for each: only an entry tells a number with its name
             self._names |= group_names(_read(self._dump(True)))
             self._asked |= unknown
-        for number, group in status.items():
-            name = self._names.get(number)
-            known = self._recorder.groups.get(name or "")
-            if known is not None and known.on_device:
-                self._recorder.set_completed(known.name, int(group["last_completed_collective"]))
-                self._recorder.flag(known, Flag.BLIND, on=False)
+        # A group that was destroyed and made again has the same name and a higher number.
+        numbers = {self._names[number]: number for number in sorted(status, key=int) if number in self._names}
+        for group in groups:
+            if group.name in numbers:
+                self._note(group, enqueued[group.name], status[numbers[group.name]])
+
+    def give_up(self) -> None:
+        """Say in the ring that nobody knows any more what is complete."""
+        for group in list(self._recorder.groups.values()):
+            if group.by_account:
+                self._recorder.flag(group, Flag.BLIND)
+
+    def _enqueued(self, group: Group) -> int:
+        return 0 if group.number == NO_GROUP else self._recorder.ring.group_enqueued(group.number)
+
+    def _note(self, group: Group, enqueued: int, status: Mapping[str, Any]) -> None:
+        outstanding = int(status["last_enqueued_collective"]) - int(status["last_completed_collective"])
+        if outstanding >= 0:  # else one of the two is the number of a p2p operation
+            self._recorder.set_completed(group.name, enqueued - outstanding)
+            self._recorder.flag(group, Flag.BLIND, on=False)
 
 
 def group_names(dump: Mapping[str, Any]) -> dict[str, str]:

@@ -84,8 +84,9 @@ class Pulse:
     def _look_at_devices(self) -> None:
         try:
             self._devices.look()
-        except Exception:  # another layout of torch's: completion on devices stays unknown
+        except Exception:  # another layout of torch's: completion on devices is unknown from now on
             self._recorder.ring.count_dropped()
+            self._devices.give_up()
             self._devices = DeviceProgress(self._recorder, lambda _: "{}")
 
     def _tell(self, trouble: str) -> None:

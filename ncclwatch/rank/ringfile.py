@@ -132,6 +132,11 @@ class RingFile:
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16
         self._bytes[at : at + 16] = layout.GROUP_HEAD.pack(prefix_hash, enqueued)
 
+    def group_enqueued(self, number: int) -> int:
+        """Return how many collectives of a group this rank has issued, whichever recorder counts them."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16
+        return int(layout.GROUP_HEAD.unpack(self._bytes[at : at + 16])[1])
+
     def set_group_done(self, number: int, completed: int, newest_event: int) -> None:
         """Store how far a group's operations are through on this rank."""
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 32

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import OPS
+from ncclwatch.contract.ring import OPS, Flag
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
@@ -19,12 +19,16 @@ class Backend:
 
     def __init__(self) -> None:
         self.completed = {"0": 0, "7": 0}
+        self.enqueued = {"0": 5, "7": 9}
         self.names = {"0": "0", "7": "3"}
         self.full_dumps = 0
 
     def dump(self, entries: bool) -> str:
         self.full_dumps += entries
-        status = {number: {"last_completed_collective": str(done)} for number, done in self.completed.items()}
+        status = {
+            number: {"last_enqueued_collective": str(self.enqueued[number]), "last_completed_collective": str(done)}
+            for number, done in self.completed.items()
+        }
         found = [{"pg_id": int(number), "process_group": [name, "desc"]} for number, name in self.names.items()]
         return json.dumps({"pg_status": status} | ({"entries": found} if entries else {}))
 
@@ -60,13 +64,66 @@ def test_the_entries_are_asked_for_once_and_not_at_every_pulse(recorder: Recorde
     assert (group.completed, backend.full_dumps) == (3, 1)
 
 
-def test_a_number_beyond_what_was_issued_or_a_step_back_is_not_believed(recorder: Recorder):
+def test_an_account_that_steps_back_is_not_believed(recorder: Recorder):
     group, backend = issue(recorder, "0", 5), Backend()
     progress = DeviceProgress(recorder, backend.dump)
-    for done, expected in ((4, 4), (9, 4), (2, 4), (5, 5)):
+    for done, expected in ((4, 4), (2, 4), (5, 5)):
         backend.completed["0"] = done
         progress.look()
         assert group.completed == expected
+
+
+def test_what_counts_is_how_many_are_outstanding_not_how_the_backend_numbers_them(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.enqueued["0"], backend.completed["0"] = 1007, 1005
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 3
+
+
+def test_what_a_graph_captured_is_not_waited_for(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.enqueued["0"] = backend.completed["0"] = 2  # three were captured: never enqueued
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 5
+
+
+def test_the_number_of_a_p2p_operation_in_the_account_tells_nothing(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.enqueued["0"], backend.completed["0"] = 1, 4
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 0
+
+
+def test_what_is_issued_while_the_account_is_taken_is_not_complete(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+
+    def dump(entries: bool) -> str:
+        backend.enqueued["0"], backend.completed["0"] = 5, 5
+        account = backend.dump(entries)
+        issue(recorder, "0", 1)
+        return account
+
+    DeviceProgress(recorder, dump).look()
+    assert (group.enqueued, group.completed) == (7, 5)  # the names were asked for as well
+
+
+def test_a_group_made_again_under_its_name_goes_by_its_newest_account(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.names = {"0": "0", "7": "0"}
+    backend.completed = {"0": 5, "7": 6}
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 2
+
+
+def test_nobody_knows_what_is_complete_before_the_first_account_and_after_the_last(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    group.by_account = True
+    recorder.flag(group, Flag.ASYNC | Flag.BLIND)
+    progress, seen = DeviceProgress(recorder, backend.dump), []
+    for step in (lambda: None, progress.look, progress.give_up):
+        step()
+        seen.append(group.flags)
+    assert seen == [Flag.ASYNC | Flag.BLIND, Flag.ASYNC, Flag.ASYNC | Flag.BLIND]
 
 
 def test_a_job_without_a_gpu_never_asks(recorder: Recorder):
