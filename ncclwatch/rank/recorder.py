@@ -120,7 +120,7 @@ class Recorder:
         self._exception_seen = 0
         self._retired: deque[tuple[float, int, Work]] = deque()
         self._retired_numel = 0
-        self._unheld: deque[int] = deque()  # ids of works that are known and not held
+        self._unheld: deque[tuple[int, Issued]] = deque()  # works that are known by their ids and not held
 
     # -- threads and waits -------------------------------------------------------------------
 
@@ -315,9 +315,11 @@ class Recorder:
     def _know(self, issued: Issued, work: Work) -> None:
         """Remember what a work is for without holding it. It leaves no trace when it ends: the oldest are forgotten."""
         self.open_works[id(work)] = issued
-        self._unheld.append(id(work))
+        self._unheld.append((id(work), issued))
         while len(self._unheld) > WORKS_MAX:
-            self.open_works.pop(self._unheld.popleft(), None)
+            known, oldest = self._unheld.popleft()
+            if self.open_works.get(known) is oldest:  # else another work has that id by now
+                del self.open_works[known]
 
     def drain(self, group: Group) -> None:
         """Note the works of a group that are complete, oldest first. Never waits."""

@@ -10,7 +10,7 @@ import pytest
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
-from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.ring import Flag, Ring, Word
 from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent import views
@@ -299,3 +299,21 @@ TEXTS = [
 @pytest.mark.parametrize(("text", "site"), TEXTS)
 def test_a_call_site_is_told_from_other_texts(text: str, site: CallSite | None) -> None:
     assert views.parse_site(text) == site
+
+
+def test_what_a_device_waits_in_is_a_wait_wherever_the_host_stands(writer: Writer, rank: LocalRank):
+    writer.issue(2, done=False)
+    later_ns = time.monotonic_ns() + 5 * S
+    assert row(rank, later_ns)["wait_age_s"] == 0.0
+    writer.recorder.flag(writer.group, Flag.ASYNC)
+    assert row(rank, later_ns)["wait_age_s"] > 4.0
+    view = rank.view(later_ns).groups[0]
+    assert (view.asynchronous, view.pending is not None and view.pending.seq) == (True, 1)
+
+
+def test_where_nobody_knows_what_is_complete_nothing_is_pending(writer: Writer, rank: LocalRank):
+    writer.recorder.flag(writer.group, Flag.ASYNC | Flag.BLIND)
+    writer.issue(2, done=False)
+    later_ns = time.monotonic_ns() + 5 * S
+    assert (row(rank, later_ns)["wait_age_s"], group_row(rank, later_ns)["pending_age_s"]) == (0.0, 0.0)
+    assert rank.view(later_ns).groups[0].pending is None

@@ -1,5 +1,6 @@
 """The recorder's books: sequence numbers, prefix hashes, waits, works."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import OPS, Flag, Ring
-from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.recorder import WORKS_MAX, Recorder
 from ncclwatch.rank.ringfile import RingFile
 
 ALL_REDUCE, BARRIER, SEND = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.BARRIER, Op.SEND))
@@ -129,3 +130,55 @@ def test_a_full_string_table_gives_no_text_instead_of_an_error(recorder: Recorde
     with read(recorder) as ring:
         assert ring.string(ids[0]) == f"{0:01000d}"
         assert ring.words()[11] > 0
+
+
+def test_of_a_stream_far_ahead_the_oldest_works_are_held_and_the_newest(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    group.host_waits = False
+    works = [FakeWork() for _ in range(WORKS_MAX + 50)]
+    for work in works:
+        recorder.track(recorder.issue(group, ALL_REDUCE, 8, SUM, 0), work)
+    assert (len(group.works), len(recorder.open_works), group.completed) == (WORKS_MAX, WORKS_MAX, 0)
+    for work in works[: WORKS_MAX - 1]:
+        work.completed = True
+    recorder.drain_all()
+    assert group.completed == WORKS_MAX - 1  # the next 50 are unknown until the newest is through
+    works[-1].completed = True
+    recorder.drain_all()
+    assert (group.completed, recorder.open_works) == (WORKS_MAX + 50, {})
+
+
+def test_a_work_whose_backend_tells_itself_how_far_it_is_is_neither_held_nor_asked(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    group.by_account = True
+
+    class Unaskable:
+        def is_completed(self) -> bool:
+            raise AssertionError("a query of an event would end the capture of a CUDA graph")
+
+    works = [Unaskable() for _ in range(WORKS_MAX + 50)]
+    for work in works:
+        recorder.track(recorder.issue(group, ALL_REDUCE, 8, SUM, 0), work)
+    recorder.drain_all()
+    assert (len(group.works), len(recorder.open_works), group.completed) == (0, WORKS_MAX, 0)
+    newest = weakref.ref(works.pop())
+    del work
+    assert newest() is None
+
+
+def test_flags_of_a_group_are_added_to_each_other(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    recorder.flag(group, Flag.ASYNC | Flag.BLIND)
+    recorder.flag(group, Flag.BLIND, on=False)
+    recorder.forget_group("0")
+    with read(recorder) as ring:
+        assert ring.groups()[0].flags == Flag.ASYNC | Flag.DESTROYED
+
+
+def test_async_op_is_recorded_and_is_no_part_of_what_members_must_agree_on(recorder: Recorder):
+    a, b = (recorder.add_group(name, "", [0, 1], 0) for name in "ab")
+    recorder.issue(a, ALL_REDUCE, 8, SUM, 0, True)
+    recorder.issue(b, ALL_REDUCE, 8, SUM, 0, False)
+    with read(recorder) as ring:
+        assert [event.in_order for event in ring.events(2)] == [True, False]
+        assert len({event.prefix_hash for event in ring.events(2)}) == 1

@@ -1,0 +1,118 @@
+"""When a host counts as held up by its device: each bound just below, at, and above."""
+
+import pytest
+
+from ncclwatch.contract.model import (
+    CallSite,
+    GroupView,
+    Op,
+    OpView,
+    ProcessState,
+    ProcessView,
+    RankView,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
+from ncclwatch_server.judge.devices import held_back_by, pending_on_device, waits_on_device
+
+SITE = CallSite(file="/home/user/train.py", line=46, function="step")
+
+
+def op(group: str, seq: int, age_s: float) -> OpView:
+    return OpView(group=group, seq=seq, op=Op.ALL_REDUCE, age_s=age_s, site=SITE)
+
+
+def group(name: str, pending: OpView | None, **changes: object) -> GroupView:
+    completed = pending.seq - 1 if pending else 20
+    fields = {"enqueued": 20, "completed": completed, "asynchronous": True} | changes
+    return GroupView(name=name, desc="", ranks=(0, 1), prefix_hash=0, pending=pending, **fields)
+
+
+def thread(**changes: object) -> ThreadView:
+    return ThreadView(**({"tid": 1, "main": True, "issued": 9, "leaf": "step /home/user/train.py:46"} | changes))
+
+
+def view(*groups: GroupView, pulse_age_s: float = 0.2) -> RankView:
+    return RankView(
+        rank=0, local_rank=0, host="a", pid=1, device="", world_size=2, local_world_size=2, attempt=0,
+        process=ProcessView(state=ProcessState.SLEEPING), pulse_age_s=pulse_age_s, initialised=True, groups=groups,
+    )  # fmt: skip
+
+
+PENDING = op("dp", 11, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("calling", "same_s", "cpu_still_s", "held_up"),
+    [
+        ("item", 0.9, 0.0, False),
+        ("item", 1.0, 0.0, True),  # a host that waits for CUDA spins
+        ("conv2d", 5.9, 0.0, False),  # it may as well compute
+        ("conv2d", 6.0, 0.0, True),  # the launch queue is full
+        ("conv2d", 2.9, 9.0, False),
+        ("conv2d", 9.0, 2.9, False),
+        ("conv2d", 3.0, 3.0, True),
+        ("", 3.0, 3.0, True),
+        ("acquire", 60.0, 60.0, False),
+        ("sleep", 60.0, 0.0, False),
+    ],
+)
+def test_a_host_is_held_up_when_it_stands_where_a_device_may_hold_it(
+    calling: str, same_s: float, cpu_still_s: float, held_up: bool
+):
+    standing = thread(calling=calling, same_s=same_s, cpu_still_s=cpu_still_s)
+    assert waits_on_device(view(group("dp", PENDING)), standing) == ((PENDING,) if held_up else ())
+
+
+def test_a_host_inside_of_a_queue_or_a_lock_waits_for_no_device():
+    standing = thread(leaf="wait /usr/lib/python3.11/threading.py:327", same_s=60.0, cpu_still_s=60.0)
+    assert waits_on_device(view(group("dp", PENDING)), standing) == ()
+
+
+@pytest.mark.parametrize("kind", [WaitKind.DATA, WaitKind.STORE, WaitKind.INIT, WaitKind.NEW_GROUP])
+def test_a_wait_of_another_kind_is_believed(kind: WaitKind):
+    standing = thread(wait=WaitView(kind=kind, age_s=60.0), same_s=60.0, cpu_still_s=60.0, calling="item")
+    assert waits_on_device(view(group("dp", PENDING)), standing) == ()
+
+
+def test_a_collective_on_the_host_is_waited_for_there():
+    gloo = group("cpu", op("cpu", 3, 5.0), asynchronous=False)
+    standing = thread(wait=WaitView(kind=WaitKind.COLLECTIVE, age_s=5.0, group="cpu", seq=3), same_s=5.0)
+    assert waits_on_device(view(group("dp", PENDING), gloo), standing) == ()
+
+
+def test_a_call_that_blocks_waits_for_the_oldest_of_all_and_for_itself():
+    barrier = op("tp", 4, 5.0)
+    standing = thread(wait=WaitView(kind=WaitKind.COLLECTIVE, age_s=5.0, group="tp", seq=4))
+    assert waits_on_device(view(group("tp", barrier), group("dp", PENDING)), standing) == (PENDING, barrier)
+
+
+def test_a_call_far_ahead_waits_for_the_oldest_of_its_stream():
+    standing = thread(wait=WaitView(kind=WaitKind.COLLECTIVE, age_s=5.0, group="dp", seq=19))
+    assert waits_on_device(view(group("dp", PENDING)), standing) == (PENDING,)
+
+
+@pytest.mark.parametrize(("pulse_age_s", "known"), [(2.9, True), (3.0, False)])
+def test_without_a_pulse_nobody_knows_what_is_finished(pulse_age_s: float, known: bool):
+    assert bool(pending_on_device(view(group("dp", PENDING), pulse_age_s=pulse_age_s))) is known
+
+
+def test_a_group_on_the_host_a_destroyed_one_and_a_finished_one_hold_nobody_up():
+    groups = group("a", PENDING, asynchronous=False), group("b", PENDING, destroyed=True), group("c", None)
+    assert pending_on_device(view(*groups)) == ()
+
+
+def test_a_second_thread_that_never_issued_anything_is_not_held_up():
+    standing = thread(main=False, issued=0, same_s=60.0, cpu_still_s=60.0)
+    assert waits_on_device(view(group("dp", PENDING)), standing) == ()
+
+
+def test_what_was_issued_later_is_held_back_by_what_was_issued_first():
+    older, younger = op("a", 11, 9.0), op("b", 7, 8.0)
+    here = view(group("a", older), group("b", younger))
+    in_a, in_b = here.groups
+    assert held_back_by(here, in_b, 7) == older
+    assert held_back_by(here, in_a, 11) is None
+    assert held_back_by(here, in_a, 12) == older  # behind it in the same stream
+    assert held_back_by(here, in_a, 10) is None  # it is through
