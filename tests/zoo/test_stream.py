@@ -1,0 +1,64 @@
+"""The stream backend behaves as NCCL does, both recorders see what runs on it, and the verdicts on it are right."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclwatch.native import build
+from tests.integration.launch import PROGRAMS, run_ranks
+
+from . import stream
+from .runner import run
+from .truth import Backend, Truth, load_all
+
+PROGRAM = os.path.relpath(stream.RUN, PROGRAMS)
+TRUTHS = [truth for truth in load_all() if not (truth.unfit_for_stream or truth.known_wrong)]
+LIMIT_S = 60 + max(truth.timeout_s for truth in TRUTHS)
+BUILD_S = 900
+
+
+@pytest.fixture(scope="module", params=["python", "native"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    if request.param == "native":
+        build.build()
+    program = str(stream.RUN.with_name("semantics.py"))
+    environment = {**stream.environment(), "NCCLWATCH_NATIVE": "1" if request.param == "native" else "0"}
+    finished = run_ranks(PROGRAM, 2, tmp_path_factory.mktemp("rings"), program, **environment)
+    assert [rank.code for rank in finished] == [0, 0], finished[0].err + finished[1].err
+    found = [json.loads(rank.out.splitlines()[-1]) for rank in finished]
+    assert {rank["recorder"] for rank in found} == {"NativeRecorder" if request.param == "native" else "Recorder"}
+    return found
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(BUILD_S)
+class TestSemantics:
+    def test_a_call_returns_when_it_is_enqueued_and_reading_waits(self, ranks: list[dict[str, Any]]) -> None:
+        early = ranks[0]["one_call"]
+        assert early["issued_s"] < 0.5 < early["read_s"]
+        assert [rank["one_call"]["value"] for rank in ranks] == [3.0, 3.0]
+
+    def test_wait_orders_the_streams_of_two_groups_and_nothing_else_does(self, ranks: list[dict[str, Any]]) -> None:
+        assert ranks[0]["beside_s"] < 0.8 < ranks[0]["behind_s"]
+
+    def test_it_is_recorded_as_unfinished_until_the_stream_has_run_it(self, ranks: list[dict[str, Any]]) -> None:
+        early = ranks[0]["one_call"]
+        assert (early["during"], early["after"], early["asynchronous"]) == ([1, 0], [1, 1], True)
+        assert all(enqueued == completed for enqueued, completed in (rank["after"] for rank in ranks))
+
+    def test_objects_and_batches_of_p2p_work_on_it(self, ranks: list[dict[str, Any]]) -> None:
+        gathered = [{"rank": 0}, {"rank": 1}]
+        assert [rank["objects"] for rank in ranks] == [[gathered, [1.0, 1.0]], [gathered, [0.0, 0.0]]]
+
+    def test_a_forked_child_waits_for_no_stream(self, ranks: list[dict[str, Any]]) -> None:
+        assert [rank["forked"] for rank in ranks] == [7, 7]
+
+
+@pytest.mark.zoo
+@pytest.mark.timeout(LIMIT_S + BUILD_S)
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.program.stem)
+def test_the_verdict_is_right_where_hosts_run_ahead(truth: Truth, tmp_path: Path) -> None:
+    assert run(truth, tmp_path / "job", Backend.STREAM).faults == ()
