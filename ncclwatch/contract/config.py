@@ -41,6 +41,7 @@ SPOOL_BYTES_MAX = 8 * 1024 * 1024
 
 # Rhythm.
 PULSE_S = 0.5  # of the rank's pulse thread
+EXIT_WAIT_S = 10.0  # for its last beat, which takes milliseconds, before the interpreter ends
 DIGEST_S = 1.0  # of the agent
 
 

@@ -64,7 +64,7 @@ def _attach(native: bool | str) -> None:
         lifecycle.install(patches, current, _before_init)
         training.install(patches, current)
         names.install(patches, current)
-        endings.install(patches, current)
+        endings.install(patches, current, _rest)
     except Exception:
         patches.restore()
         raise
@@ -179,6 +179,12 @@ def detach() -> None:
         if recorder is not None:
             recorder.close()
             recorder.ring.set_word(Word.DETACHED, 1)
+
+
+def _rest() -> None:
+    """At the end of the interpreter: let the pulse end first, however long its last beat takes."""
+    if _pulse is not None:
+        _pulse.stop(wait_s=config.EXIT_WAIT_S)
 
 
 def _before_init(arguments: dict[str, object]) -> None:

@@ -16,8 +16,12 @@ from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder, describe_exception
 
 
-def install(patches: Patches, current: Callable[[], Recorder | None]) -> None:
-    """Hook what runs at the end: the exception hook, atexit, os._exit."""
+def install(patches: Patches, current: Callable[[], Recorder | None], rest: Callable[[], None]) -> None:
+    """Hook what runs at the end: the exception hook, atexit, os._exit.
+
+    `rest` ends our own threads. Python ends a thread that comes back from native code into an interpreter
+    that is gone by unwinding its stack, and torch's frames answer that with SIGABRT.
+    """
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -30,6 +34,7 @@ def install(patches: Patches, current: Callable[[], Recorder | None]) -> None:
         recorder = current()
         if recorder is not None:
             note(recorder, "exited", None, None)
+        rest()
 
     sys.excepthook = excepthook
     atexit.register(at_exit)

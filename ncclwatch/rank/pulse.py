@@ -48,11 +48,11 @@ class Pulse:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End, without waiting for it longer than a pulse."""
+    def stop(self, wait_s: float = config.PULSE_S) -> None:
+        """End, without waiting for it longer than this."""
         self._stop.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout=config.PULSE_S)
+            self._thread.join(timeout=wait_s)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -78,3 +78,9 @@ def test_watched_and_unwatched_training_compute_the_same(tmp_path: Path):
     watched = run_ranks("plain.py", 2, tmp_path / "a")
     unwatched = run_ranks("plain.py", 2, tmp_path / "b", NCCLWATCH_DISABLE="1")
     assert [rank.out for rank in watched] == [rank.out for rank in unwatched]
+
+
+def test_no_thread_of_ours_lives_when_the_interpreter_ends(tmp_path: Path):
+    """Python unwinds such a thread when it comes back from native code, and torch answers that with SIGABRT."""
+    for rank in run_ranks("ends.py", 2, tmp_path):
+        assert (rank.code, rank.out.splitlines()) == (0, ["['ncclwatch-pulse']", "[]"]), rank.err
