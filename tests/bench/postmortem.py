@@ -143,9 +143,8 @@ def main() -> int:
 
 def _tell(done: Run, named: bool | None) -> None:
     said = "" if named is None else ", names the rank" if named else ", DOES NOT name the rank"
-    print(
-        f"  {done.name:14} {done.cpu_s:7.2f} s CPU {done.peak_mb:8.1f} MB  {done.wall_s:6.1f} s, exit {done.exit_code}{said}"
-    )
+    used = f"{done.cpu_s:7.2f} s CPU {done.peak_mb:8.1f} MB {done.wall_s:7.1f} s"
+    print(f"  {done.name:14} {used}, exit {done.exit_code}{said}", flush=True)
     if named is False:
         print(done.output[-2000:])
 

@@ -174,10 +174,16 @@ class Job:
     ) -> Path:  # fmt: skip
         """Write the dumps of all ranks as torch does. `age_s`: from the newest operation to the dump; None: now."""
         for rank in sorted(set(range(self.world)) - set(missing)):
-            path = folder / f"{prefix}{rank}"
-            path.write_bytes(pickle.dumps(self.dump(rank, last=(last or {}).get(rank)), protocol=2))
-            self._date(path, age_s)
+            self.write_one(folder, rank, self.dump(rank, last=(last or {}).get(rank)), age_s=age_s, prefix=prefix)
         return folder
+
+    def write_one(
+        self, folder: Path, rank: int, value: object, *, age_s: float | None = 620.0, prefix: str = "nccl_trace_rank_"
+    ) -> None:
+        """Write one dump."""
+        path = folder / f"{prefix}{rank}"
+        path.write_bytes(pickle.dumps(value, protocol=2))
+        self._date(path, age_s)
 
     def write_json(self, folder: Path, ranks: Iterable[int], *, age_s: float = 620.0) -> Path:
         """Write the dumps of some ranks as the JSON writer does: no frames, numbers for None, tuples as lists."""

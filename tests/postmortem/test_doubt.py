@@ -74,7 +74,7 @@ def test_numbers_that_batches_shifted_are_not_compared_when_the_beginning_is_los
         job.op(range(4), state=DONE)
     job.op([0, 1], name="broadcast", state=OPEN)
     job.op([2, 3], name="broadcast", state=OPEN)
-    assert all(each[1] != "PROVEN" for each in brief(job.write(tmp_path, last={rank: 15 for rank in range(4)})))
+    assert all(each[1] != "PROVEN" for each in brief(job.write(tmp_path, last=dict.fromkeys(range(4), 15))))
 
 
 def test_a_wait_that_a_healthy_job_shows_too_is_no_alarm(tmp_path: Path):
@@ -149,3 +149,17 @@ def test_gloo_never_tells_members_and_only_retires(tmp_path: Path):
     assert brief(job.write(tmp_path)) == []
     job.op([0, 2], state=OPEN)
     assert [each[3] for each in brief(job.write(tmp_path))] == [[1]]
+
+
+def test_a_group_that_fell_out_of_the_buffer_is_unknown_without_a_status(tmp_path: Path):
+    job = Job(4)
+    job.group("9", range(4), "dp")
+    job.steps(3, "9")
+    job.steps(40)
+    job.op([0, 1, 2], "9", state=OPEN)
+    folder = job.write(tmp_path, last={3: 20})
+    value = job.dump(3, last=20)
+    value["pg_status"] = {}
+    job.write_one(folder, 3, value)
+    incident = said(folder)["incidents"][0]
+    assert (incident["one_of"], "older than those" in incident["summary"]) == (True, False)

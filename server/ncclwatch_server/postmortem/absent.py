@@ -45,7 +45,8 @@ def unknown_ranks(matter: Matter) -> tuple[Verdict, ...]:
     lost = tuple(rank for rank in root.ranks if rank not in matter.recordings)
     first = _longest(matter, root.operations)
     who = ranks_words(lost or root.ranks)
-    why = f"no file of {who} is here" if lost else f"the files of {who} are older than those of the others"
+    why = f"no file of {who} is here" if lost else _why_unknown(first, root.ranks)
+    dead = ": a rank that died or was killed writes none" if lost else ""
     return (
         Verdict(
             cause=Cause.UNDETERMINED,
@@ -53,15 +54,14 @@ def unknown_ranks(matter: Matter) -> tuple[Verdict, ...]:
             severity=Severity.CRITICAL,
             summary=f"{waiting_words(matter, (first,))} and all others whose files are here have come; {why}.",
             explanation=(
-                f"Whether {who} came to {stuck_words(matter, first)} cannot be told, since {why}: a rank that died or "
-                "was killed writes none. Either it never came, or all are inside and the transfer does not end."
-                f"{_long_words(long)}"
+                f"Whether {who} came to {stuck_words(matter, first)} cannot be told, since {why}{dead}. Either it never "
+                f"came, or all are inside and the transfer does not end.{_long_words(long)}"
             ),
             advice=(
                 f"Find the log or the file of {who} and give it to analyze too. If it ended early, fix what ended it; "
                 "if it is as far as the others, look at the network between the hosts."
             ),
-            culprits=tuple(Culprit(rank=rank, doing="unknown: there is no file of it") for rank in lost or root.ranks),
+            culprits=tuple(Culprit(rank=rank, doing=f"unknown: {why}") for rank in lost or root.ranks),
             victims=root.victims,
             one_of=True,
             group=matter.names[first.roster.key],
@@ -72,6 +72,13 @@ def unknown_ranks(matter: Matter) -> tuple[Verdict, ...]:
             evidence=tuple(waiting_evidence(matter, root.operations)),
         ),
     )
+
+
+def _why_unknown(stuck: Stuck, ranks: tuple[int, ...]) -> str:
+    who = ranks_words(ranks)
+    if any(rank in stuck.roster.records for rank in ranks):
+        return f"the files of {who} are older than those of the others"
+    return f"the buffers of {who} have lost what they did in that group"
 
 
 def _longest(matter: Matter, operations: Sequence[Stuck]) -> Stuck:

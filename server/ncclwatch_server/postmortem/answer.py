@@ -10,7 +10,8 @@ from ncclwatch_server import terminal
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey, fingerprint
 from ncclwatch_server.postmortem.gather import Gathered
 from ncclwatch_server.postmortem.matter import Matter
-from ncclwatch_server.report import IncidentReport, report_job
+from ncclwatch_server.report import IncidentReport, JobReport, report_job, revive
+from ncclwatch_server.stacks import merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,18 @@ class Answer:
     notes: tuple[str, ...]
 
 
-def incidents_of(job: str, matter: Matter, verdicts: Iterable[Verdict]) -> tuple[Incident, ...]:
-    """Return the incidents that verdicts make."""
+def incidents_of(
+    job: str, matter: Matter, verdicts: Iterable[Verdict], reports: Iterable[JobReport]
+) -> tuple[Incident, ...]:
+    """Return the incidents that verdicts make, after those that a live ncclwatch had found: it saw more."""
     key = JobKey(name=job, instance="", attempt=0)
-    return tuple(
+    saved = [
+        revive(each, JobKey(name=report.job, instance="", attempt=0), report.world_size)
+        for report in reports
+        for each in report.incidents
+    ]
+    known = {culprit.rank for incident in saved for culprit in incident.verdict.culprits}
+    made = [
         Incident(
             id=fingerprint(key, verdict),
             key=key,
@@ -39,9 +48,12 @@ def incidents_of(job: str, matter: Matter, verdicts: Iterable[Verdict]) -> tuple
             verdict=verdict,
             onset_to_open_s=verdict.onset_s,
             opened_at=time.time(),
+            stacks=merge(matter.witness.stacks, verdict),
         )
         for verdict in verdicts
-    )
+        if not verdict.culprits or not {culprit.rank for culprit in verdict.culprits} <= known
+    ]
+    return (*saved, *made)
 
 
 def answer(job: str, matter: Matter, gathered: Gathered, incidents: tuple[Incident, ...]) -> Answer:
@@ -64,7 +76,7 @@ def notes_of(matter: Matter, gathered: Gathered) -> tuple[str, ...]:
     if gathered.notes_left_out:
         notes.append(f"and {gathered.notes_left_out} more notes on files")
     lost = [rank for rank in matter.world if rank not in matter.recordings]
-    if lost:
+    if lost and matter.recordings:
         notes.append(f"no file of {ranks_words(lost)}: nothing is concluded from their absence")
     cut = [rank for rank, recording in matter.recordings.items() if not recording.whole]
     if cut:
@@ -76,8 +88,18 @@ def text(matter: Matter, gathered: Gathered, incidents: tuple[Incident, ...]) ->
     """Return the answer for people."""
     blocks = [terminal.render(incident) for incident in incidents]
     if not blocks:
-        known = len(matter.recordings)
-        blocks = [f"ncclwatch: nothing is wrong in the records of {known} rank{'s' if known != 1 else ''}: "
-                  "no rank waits for another.\n"]  # fmt: skip
+        blocks = [_nothing_wrong(matter, gathered)]
     notes = "".join(f"  note      {terminal.plain(note)}\n" for note in notes_of(matter, gathered))
     return "\n".join(blocks) + notes
+
+
+def _nothing_wrong(matter: Matter, gathered: Gathered) -> str:
+    known = len(matter.recordings)
+    if gathered.reports and not known:
+        return "ncclwatch: nothing was wrong: the saved report holds no incident.\n"
+    if not known:
+        return (
+            "ncclwatch: no hang is to be seen: there are stacks or logs, but nothing that tells who waits for whom.\n"
+        )
+    ranks = f"{known} rank{'s' if known != 1 else ''}"
+    return f"ncclwatch: nothing is wrong in the records of {ranks}: no hang is to be seen.\n"

@@ -13,7 +13,7 @@ from ncclwatch_server.judge.case import open_case
 from ncclwatch_server.judge.graph import Mismatch
 from ncclwatch_server.judge.parted import deadlocks, judge_mismatch
 from ncclwatch_server.judge.standing import Operation
-from ncclwatch_server.postmortem.frontier import Stuck
+from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck
 from ncclwatch_server.postmortem.matter import (
     Matter,
     Waited,
@@ -25,7 +25,6 @@ from ncclwatch_server.postmortem.matter import (
 from ncclwatch_server.postmortem.recording import Issued
 from ncclwatch_server.postmortem.roots import circle, reaching
 from ncclwatch_server.postmortem.signatures import compatible
-from ncclwatch_server.postmortem.views import snapshot_of
 
 INSIDE_S_MIN = 30.0  # a big transfer looks the same for a while
 Sides = tuple[tuple[int, ...], ...]
@@ -39,7 +38,7 @@ def mismatches(matter: Matter) -> tuple[Verdict, ...]:
     stuck, sides = max(found, key=lambda each: waited(matter, (each[0],)).seconds)
     ranks = [rank for side in sides for rank in side]
     name = matter.names[stuck.roster.key]
-    case = open_case(snapshot_of(matter.recordings, ranks, matter.names, matter.world))
+    case = open_case(matter.snapshot(ranks))
     operation = Operation(group=name, seq=stuck.seq, members=tuple(sorted(ranks)))
     verdict = judge_mismatch(case, Mismatch(operation=operation, sides=sides))
     guilty = {each.rank for each in verdict.culprits}
@@ -48,13 +47,19 @@ def mismatches(matter: Matter) -> tuple[Verdict, ...]:
         _told(
             replace(
                 verdict,
-                certainty=Certainty.PROVEN if stuck.roster.told else Certainty.STALLED,
+                certainty=Certainty.PROVEN if _is_comparable(matter, stuck, ranks) else Certainty.STALLED,
                 victims=tuple(victims),
                 onset_s=waited(matter, (stuck,)).seconds,
                 explained=_share(matter, {*guilty, *victims}),
             )
         ),
     )
+
+
+def _is_comparable(matter: Matter, stuck: Stuck, ranks: Iterable[int]) -> bool:
+    """Say whether the numbers of these ranks are the same count: of one group, by recorders of one kind."""
+    kinds = {matter.recordings[rank].source == "ring" for rank in ranks}
+    return (stuck.roster.told or stuck.roster.desc == DEFAULT_GROUP) and len(kinds) == 1
 
 
 def sides_of(stuck: Stuck) -> Sides:
@@ -91,15 +96,16 @@ def circles(matter: Matter) -> tuple[Verdict, ...]:
     long = waited(matter, operations)
     if long.too_short:
         return ()
-    verdicts = deadlocks(open_case(snapshot_of(matter.recordings, ranks, matter.names, matter.world)))
+    verdicts = deadlocks(open_case(matter.snapshot(ranks)))
     victims = reaching(matter.waits, ranks)
     on_device = all(issued.started for each in operations for issued in each.waiting.values())
+    in_rings = all(rank in matter.witness.views for rank in ranks)
     return tuple(
         _told(
             replace(
                 verdict,
                 # That a rank has issued an operation does not say that its thread waits there: start times do.
-                certainty=Certainty.PROVEN if on_device and long.known else Certainty.STALLED,
+                certainty=Certainty.PROVEN if (on_device or in_rings) and long.known else Certainty.STALLED,
                 victims=tuple(sorted({*verdict.victims, *victims})),
                 explanation=verdict.explanation + _length(long),
                 onset_s=long.seconds,
@@ -217,7 +223,8 @@ def insiders(matter: Matter) -> tuple[Verdict, ...]:
 
 
 def _inside(matter: Matter) -> list[Stuck]:
-    return [each for each in matter.waits.stuck if not each.absent and not each.unknown]
+    """Return the operations that all members have entered; where members are guessed, nobody can say so."""
+    return [each for each in matter.waits.stuck if not each.absent and not each.unknown and each.roster.told]
 
 
 def _share(matter: Matter, ranks: Iterable[int]) -> tuple[int, int]:

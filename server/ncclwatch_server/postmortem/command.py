@@ -23,7 +23,9 @@ EXIT_UNUSABLE = 2
 def analyze(paths: tuple[Path, ...], as_json: bool) -> None:
     """Say what hung a job, by the files in PATHS that it left behind.
 
-    Reads Flight Recorder dumps, in any mixture, with ranks missing.
+    Reads Flight Recorder dumps (pickle or JSON, of any version), torchtitan's comm_traces, rings left after a
+    crash, py-spy stacks (JSON), saved reports and logs with NCCL's own words, in any mixture and with ranks missing.
+    Exit code 0 when something was explained or nothing is wrong, 2 when nothing could be read.
     """
     gc.disable()  # dumps are large trees without cycles, and this process ends soon
     try:
@@ -36,12 +38,13 @@ def analyze(paths: tuple[Path, ...], as_json: bool) -> None:
 
 def _analyze(paths: tuple[Path, ...], as_json: bool) -> str:
     gathered = gather(paths)
-    if not gathered.recordings:
+    if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
-    matter = open_matter(gathered.recordings, {})
-    incidents = incidents_of(paths[0].resolve().name, matter, judge(matter))
+    matter = open_matter(gathered.recordings(), gathered.witness())
+    job = paths[0].resolve().name
+    incidents = incidents_of(job, matter, judge(matter), gathered.reports)
     if as_json:
-        made = answer(paths[0].resolve().name, matter, gathered, incidents)
+        made = answer(job, matter, gathered, incidents)
         return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
     return text(matter, gathered, incidents)
 
@@ -50,6 +53,6 @@ def _nothing(paths: tuple[Path, ...], notes: list[str]) -> str:
     tried = ", ".join(map(str, paths[:3]))
     why = "".join(f"\n  {note}" for note in notes[:5])
     return (
-        f"nothing in {tried} can be analyzed. Name a directory with Flight Recorder dumps "
-        f"(TORCH_FR_DUMP_TEMP_FILE), rings, reports or logs of the job.{why}"
+        f"nothing in {tried} tells of a job. Name files, or directories, with Flight Recorder dumps (pickle or JSON), "
+        f"rings (*.ring), py-spy stacks (JSON), saved reports or logs.{why}"
     )

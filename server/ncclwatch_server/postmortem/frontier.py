@@ -55,6 +55,8 @@ def with_members(recordings: Mapping[int, Recording]) -> dict[int, Recording]:
 
     gloo's does not. Then the members are those another rank tells, else all ranks that ever used the group.
     """
+    world = max((recording.world for recording in recordings.values()), key=len, default=())
+    everyone = set(world or range(max(recordings, default=-1) + 1))
     untold: dict[str, set[int]] = {}
     told: dict[str, set[GroupKey]] = {}
     for rank, recording in recordings.items():
@@ -62,21 +64,23 @@ def with_members(recordings: Mapping[int, Recording]) -> dict[int, Recording]:
             if key.members:
                 told.setdefault(key.name, set()).add(key)
             elif record.desc == DEFAULT_GROUP:
-                untold[key.name] = set(recordings)
+                untold[key.name] = everyone
             else:
                 untold.setdefault(key.name, set()).add(rank)
     if not untold:
         return dict(recordings)
-    return {rank: _told(recording, untold, told) for rank, recording in recordings.items()}
+    return {rank: _told(recording, untold, told, bool(world)) for rank, recording in recordings.items()}
 
 
-def _told(recording: Recording, untold: Mapping[str, set[int]], told: Mapping[str, set[GroupKey]]) -> Recording:
+def _told(
+    recording: Recording, untold: Mapping[str, set[int]], told: Mapping[str, set[GroupKey]], world_told: bool
+) -> Recording:
     groups = {}
     for key, record in recording.groups.items():
         if not key.members:
             others = [other for other in told.get(key.name, ()) if recording.rank in other.members]
             key = others[0] if len(others) == 1 else GroupKey(key.name, tuple(sorted(untold[key.name])))
-            record = replace(record, key=key, told=len(others) == 1 or record.desc == DEFAULT_GROUP)
+            record = replace(record, key=key, told=len(others) == 1 or (world_told and record.desc == DEFAULT_GROUP))
         groups[key] = record
     return replace(recording, groups=groups)
 
@@ -145,7 +149,9 @@ def _never_came(recording: Recording | None, seq: int) -> bool:
     """Say whether a member that recorded nothing of a group cannot have entered its operation `seq`."""
     if recording is None:
         return False
-    return recording.whole or all(enqueued < seq for enqueued, _ in recording.unnamed)
+    if recording.whole:
+        return True
+    return recording.unnamed is not None and all(enqueued < seq for enqueued, _ in recording.unnamed)
 
 
 def _stuck_pairs(all_rosters: Iterable[Roster], recordings: Mapping[int, Recording]) -> Iterator[Stuck]:

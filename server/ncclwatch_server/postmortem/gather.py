@@ -3,6 +3,7 @@
 One file that cannot be read is a note and never the end of the others.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,27 +11,48 @@ from pathlib import Path
 
 import msgspec
 
-from ncclwatch_server.postmortem import flight_recorder, unpickle
+from ncclwatch.contract.model import StackDump
+from ncclwatch_server.postmortem import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.postmortem.entries import Names
 from ncclwatch_server.postmortem.errors import NothingToAnalyze, Unreadable
+from ncclwatch_server.postmortem.logs import Logs
+from ncclwatch_server.postmortem.matter import Witness
 from ncclwatch_server.postmortem.recording import Recording
+from ncclwatch_server.postmortem.ring_recordings import by_clock_of, lags_of
+from ncclwatch_server.postmortem.ring_recordings import recordings_of as ring_recordings_of
+from ncclwatch_server.postmortem.rings import Left
+from ncclwatch_server.report import JobReport
 
 FILES_MAX = 200_000
 FILE_BYTES_MAX = 512 << 20
 NOTES_MAX = 20
+HEAD_BYTES = 4096
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _TAIL_NUMBER = re.compile(r"(\d{1,7})$")
 _SUFFIXES = re.compile(r"(\.(json|pickle|pkl|bin|dump|txt|log))+$", re.IGNORECASE)
+_STREAMS = ("stderr.log", "stdout.log", "stderr", "stdout")  # torchrun: attempt_0/<rank>/stderr.log
 
 
 @dataclass(slots=True)
 class Gathered:
     """What was found, one file after the other."""
 
-    recordings: dict[int, Recording] = field(default_factory=dict)
+    dumps: dict[int, Recording] = field(default_factory=dict)
+    rings: dict[int, Left] = field(default_factory=dict)
+    stacks: dict[int, StackDump] = field(default_factory=dict)
+    reports: list[JobReport] = field(default_factory=list)
+    logs: Logs = field(default_factory=Logs)
+    names: Names = field(default_factory=Names)
     notes: list[str] = field(default_factory=list)
     notes_left_out: int = 0
     files: int = 0
+    logs_read: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was found that says anything of a job."""
+        said = self.logs.ranks or self.logs.shared or self.logs_read
+        return not (self.dumps or self.rings or self.stacks or self.reports or said)
 
     def note(self, text: str) -> None:
         """Remember something the reader should know."""
@@ -39,36 +61,48 @@ class Gathered:
         else:
             self.notes_left_out += 1
 
-    def add(self, recording: Recording) -> None:
-        """Keep a recording; of two of one rank, the one that goes further."""
-        known = self.recordings.get(recording.rank)
-        if known is None:
-            self.recordings[recording.rank] = recording
-            return
-        kept, left = (recording, known) if recording.newest_ns > known.newest_ns else (known, recording)
-        self.recordings[recording.rank] = kept
-        if kept.newest_ns != left.newest_ns:
-            self.note(f"{left.path}: left out, {kept.path} is a newer record of rank {recording.rank}")
+    def recordings(self) -> dict[int, Recording]:
+        """Return one recording for each rank: of dumps and rings those that more ranks have, then logs."""
+        from_rings = ring_recordings_of(self.rings.values())
+        from_logs = log_recordings.recordings_of(self.logs)
+        first, second = (from_rings, self.dumps) if len(from_rings) >= len(self.dumps) else (self.dumps, from_rings)
+        return {**from_logs, **second, **first}
+
+    def witness(self) -> Witness:
+        """Return what is known of ranks besides their operations."""
+        endings = {rank: left.view.ending for rank, left in self.rings.items() if left.view.ending is not None}
+        endings |= {rank: lines.ending for rank, lines in self.logs.ranks.items() if lines.ending is not None}
+        newest = rings.newest_pulse_ns(self.rings.values())
+        return Witness(
+            stacks=self.stacks,
+            endings=endings,
+            views={
+                rank: by_clock_of(left.view, (newest[left.view.host] - left.pulse_ns) / 1e9)
+                for rank, left in self.rings.items()
+            },
+            lags=lags_of(self.rings.values()),
+            shared=tuple(self.logs.shared),
+        )
 
 
 def gather(paths: Iterable[Path]) -> Gathered:
-    """Read all files in these paths. Raises `NothingToAnalyze` if a path does not exist or holds nothing at all."""
-    gathered, names = Gathered(), Names()
+    """Read all files in these paths. Raises `NothingToAnalyze` if one of them does not exist."""
+    gathered = Gathered()
     with unpickle.bounded_memory():
-        for path in _files(paths):
+        for path in _files(paths, gathered):
             gathered.files += 1
             try:
-                _read(path, gathered, names)
+                _read(path, gathered)
             except Unreadable as error:
                 gathered.note(f"{path}: {error}")
             except OSError as error:
                 gathered.note(f"{path}: cannot be read ({error.strerror})")
             except MemoryError:
-                gathered.note(f"{path}: it asks for more memory than a dump can need")
+                gathered.note(f"{path}: it asks for more memory than such a file can need")
     return gathered
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _files(paths: Iterable[Path], gathered: Gathered) -> Iterator[Path]:
     count = 0
     for given in paths:
         if not given.exists():
@@ -76,36 +110,99 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         found = sorted(each for each in given.rglob("*") if each.is_file()) if given.is_dir() else [given]
         for path in found:
             count += 1
-            if count <= FILES_MAX and not path.name.startswith("."):
+            if count <= FILES_MAX:
                 yield path
+    if count > FILES_MAX:
+        gathered.note(f"of {count} files only the first {FILES_MAX} were read")
 
 
-def _read(path: Path, gathered: Gathered, names: Names) -> None:
-    status = path.stat()
-    if status.st_size > FILE_BYTES_MAX:
-        raise Unreadable(f"it has {status.st_size >> 20} MB; at most {FILE_BYTES_MAX >> 20} MB are read")
-    data = path.read_bytes()
-    if not data:
-        raise Unreadable("it is empty; the rank may have died while it wrote it")
-    value = _value(data)
-    if flight_recorder.is_dump(value):
-        gathered.add(flight_recorder.read(value, _rank_of(path), str(path), status.st_mtime_ns, names))
-    else:
-        raise Unreadable("it is nothing that analyze knows")
+def _read(path: Path, gathered: Gathered) -> None:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        head = file.read(HEAD_BYTES)
+        if not head:
+            raise Unreadable("it is empty; the rank may have died while it wrote it")
+        if status.st_size > FILE_BYTES_MAX:
+            raise Unreadable(f"it has {status.st_size >> 20} MB; at most {FILE_BYTES_MAX >> 20} MB are read")
+        if head.startswith(rings.MAGIC):
+            left = rings.read(str(path))
+            _keep_ring(left, gathered)
+        elif head[:1] == b"\x80":
+            _take(unpickle.load(head + file.read()), path, status.st_mtime_ns, gathered)
+        elif head.lstrip()[:1] in (b"{", b"[") and _is_json(value := _json(head + file.read())):
+            _take(value, path, status.st_mtime_ns, gathered)
+        elif b"\0" in head:
+            raise Unreadable("it is neither a dump, a ring, a report, stacks nor a log")
+        else:
+            _read_log(path, gathered)
 
 
-def _value(data: bytes) -> object:
-    if data[:1] == b"\x80":
-        return unpickle.load(data)
-    if data[:64].lstrip()[:1] in (b"{", b"["):
-        try:
-            return msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+_NO_JSON = object()
+
+
+def _is_json(value: object) -> bool:
+    return value is not _NO_JSON
+
+
+def _json(data: bytes) -> object:
+    """Return the value of a JSON text. A log may begin with a bracket too: "[rank0]:..."."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if data.lstrip()[:1] == b"{" or data.lstrip()[:2] in (b"[{", b"[\n"):
             raise Unreadable(f"it is no whole JSON ({error})") from error
-    raise Unreadable("it is neither a pickle nor JSON")
+        return _NO_JSON
 
 
-def _rank_of(path: Path) -> int:
+def _take(value: object, path: Path, written_ns: int, gathered: Gathered) -> None:
+    if flight_recorder.is_dump(value):
+        _keep_dump(flight_recorder.read(value, rank_of(path), str(path), written_ns, gathered.names), gathered)
+    elif stacks.is_stacks(value):
+        rank = rank_of(path)
+        gathered.stacks[rank] = stacks.read(value, rank)
+    elif reports.is_report(value):
+        gathered.reports.append(reports.read(value))
+    else:
+        raise Unreadable("it is neither a dump, a report nor stacks")
+
+
+def _keep_dump(recording: Recording, gathered: Gathered) -> None:
+    """Keep a dump; of two of one rank, the one that goes further."""
+    known = gathered.dumps.get(recording.rank)
+    if known is None:
+        gathered.dumps[recording.rank] = recording
+        return
+    kept, left = (recording, known) if recording.newest_ns > known.newest_ns else (known, recording)
+    gathered.dumps[recording.rank] = kept
+    if kept.newest_ns != left.newest_ns:
+        gathered.note(f"{left.path}: left out, {kept.path} is a newer record of rank {recording.rank}")
+
+
+def _keep_ring(left: Left, gathered: Gathered) -> None:
+    """Keep a ring; of two of one rank, the one of the newer attempt or of the later pulse."""
+    known = gathered.rings.get(left.view.rank)
+    if known is None:
+        gathered.rings[left.view.rank] = left
+        return
+    newer = (left.view.attempt, left.pulse_ns) > (known.view.attempt, known.pulse_ns)
+    kept, other = (left, known) if newer else (known, left)
+    gathered.rings[left.view.rank] = kept
+    gathered.note(f"{other.path}: left out, {kept.path} is a newer ring of rank {left.view.rank}")
+
+
+def _read_log(path: Path, gathered: Gathered) -> None:
+    rank = int(path.parent.name) if path.name in _STREAMS and path.parent.name.isdecimal() else None
+    if rank is None:
+        named = _RANK.search(_SUFFIXES.sub("", path.name))
+        rank = int(named.group(1)) if named is not None else None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        if logs.read(lines, str(path), rank, gathered.logs):
+            gathered.logs_read += 1
+        else:
+            gathered.note(f"{path}: a text in which neither NCCL nor a rank says anything of a hang")
+
+
+def rank_of(path: Path) -> int:
     """Return the rank in a file's name: "nccl_trace_rank_3", "host7_rank12.json", "trace_5"."""
     stem = _SUFFIXES.sub("", path.name)
     found = _RANK.findall(stem)

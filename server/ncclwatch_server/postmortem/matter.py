@@ -1,18 +1,30 @@
 """All that is known of a hung job, and how its parts are called in words."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract.model import CallSite, Evidence, StackDump
+from ncclwatch.contract.model import CallSite, Ending, Evidence, JobSnapshot, RankView, StackDump
 from ncclwatch.contract.text import ranks_words, seconds_words
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck, stuck_operations, with_members
+from ncclwatch_server.postmortem.logs import SharedDevice
 from ncclwatch_server.postmortem.recording import GroupKey, Issued, Recording
 from ncclwatch_server.postmortem.roots import Waits, waits_of
-from ncclwatch_server.postmortem.views import age_s, group_names, is_age_known, keys_of
+from ncclwatch_server.postmortem.views import age_s, group_names, is_age_known, keys_of, snapshot_of
 
 HANG_S_MIN = 5.0  # a live job is now and then caught waiting for less than this
 WAITING_S_MIN = 0.5  # and for less than this at every moment
 EVIDENCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """What is known of ranks besides the operations they recorded."""
+
+    stacks: Mapping[int, StackDump] = field(default_factory=dict)
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    views: Mapping[int, RankView] = field(default_factory=dict)  # of ranks that left a ring
+    lags: Mapping[int, float] = field(default_factory=dict)  # seconds by which a pulse stopped before the others
+    shared: tuple[SharedDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +35,16 @@ class Matter:
     waits: Waits
     names: Mapping[GroupKey, str]
     world: tuple[int, ...]
-    stacks: Mapping[int, StackDump] = field(default_factory=dict)
+    witness: Witness
+
+    def snapshot(self, ranks: Iterable[int]) -> JobSnapshot:
+        """Return what the judge of live jobs gets of these ranks; rings tell more than a recording does."""
+        chosen = set(ranks)
+        snapshot = snapshot_of(self.recordings, chosen, self.names, self.world)
+        rings = {rank: view for rank, view in self.witness.views.items() if rank in chosen}
+        if set(rings) == set(snapshot.ranks) and all(name == key.name for key, name in self.names.items()):
+            snapshot = replace(snapshot, ranks=rings)
+        return replace(snapshot, stacks=self.witness.stacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +60,14 @@ class Waited:
         return self.known and self.seconds < HANG_S_MIN
 
 
-def open_matter(recordings: Mapping[int, Recording], stacks: Mapping[int, StackDump]) -> Matter:
+def open_matter(recordings: Mapping[int, Recording], witness: Witness) -> Matter:
     """Return the matter of these recordings."""
     complete = with_members(recordings)
     told = max((each.world for each in complete.values()), key=len, default=())
-    world = told or tuple(range(max(complete, default=-1) + 1))
+    world = told or tuple(range(max((*complete, *witness.endings), default=-1) + 1))
     names = group_names(key for recording in complete.values() for key in keys_of(recording))
     waits = waits_of(stuck_operations(complete))
-    return Matter(recordings=complete, waits=waits, names=names, world=world, stacks=stacks)
+    return Matter(recordings=complete, waits=waits, names=names, world=world, witness=witness)
 
 
 def waited(matter: Matter, operations: Iterable[Stuck]) -> Waited:

@@ -28,6 +28,8 @@ class Signature(NamedTuple):
     dtype: str
     numel: int  # elements, where they must agree; -1: they may differ
     root: bool = False  # this rank sees itself as the root
+    peer: int = -1  # the root, where it is recorded
+    reduce_op: str = ""  # where it is recorded
 
 
 class Issued(NamedTuple):
@@ -84,7 +86,8 @@ class Recording:
     groups: Mapping[GroupKey, GroupRecord]
     pairs: tuple[PairRecord, ...] = ()
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of all groups of this rank, by name
-    unnamed: tuple[tuple[int, int], ...] = ()  # (enqueued, completed) of groups whose names were overwritten
+    # (enqueued, completed) of groups whose entries were overwritten, and their names with them; None: not told
+    unnamed: tuple[tuple[int, int], ...] | None = None
     world: tuple[int, ...] = ()  # members of the default group, if told
     whole: bool = True  # nothing was overwritten
     timing: bool = False  # start times on the device were recorded

@@ -51,8 +51,14 @@ def outside_roots(waits: Waits, recordings: Mapping[int, Recording]) -> tuple[Ro
 
 
 def unknown_roots(waits: Waits) -> tuple[Root, ...]:
-    """Return the ranks nobody knows of, where all others have come."""
-    return _clustered(waits, [(each, () if each.absent else each.unknown) for each in waits.stuck])
+    """Return the ranks nobody can tell of, where all others have come. One that waits elsewhere is on the way."""
+    return _clustered(
+        waits,
+        [
+            (each, () if each.absent else tuple(rank for rank in each.unknown if rank not in waits.of_rank))
+            for each in waits.stuck
+        ],
+    )
 
 
 def _clustered(waits: Waits, needed: Sequence[tuple[Stuck, tuple[int, ...]]]) -> tuple[Root, ...]:

@@ -82,14 +82,18 @@ def _dtype(names: object) -> str:
     return ""
 
 
-def agreement(signature: Signature) -> tuple[Op, str, int]:
-    """Return what two members' parts of one collective must have in common."""
-    return signature.op, signature.dtype, signature.numel
-
-
 def compatible(one: Signature, other: Signature) -> bool:
-    """Say whether two members' parts can be one collective."""
-    if one.name == other.name:
-        return agreement(one) == agreement(other)
-    # Names differ between an operation and its variants; what they move does not, as far as one can tell.
-    return one.op is other.op and one.op is not Op.UNKNOWN and one.dtype == other.dtype
+    """Say whether two members' parts can be one collective, as far as both recorders tell.
+
+    Names differ between an operation and its variants (`all_gather`, `_all_gather_base`), and sizes with them.
+    """
+    if one.op is not other.op or (one.op is Op.UNKNOWN and one.name != other.name):
+        return False
+    if one.name == other.name and min(one.numel, other.numel) >= 0 and one.numel != other.numel:
+        return False
+    if min(one.peer, other.peer) >= 0 and one.peer != other.peer:
+        return False
+    return all(
+        not mine or not theirs or mine == theirs
+        for mine, theirs in ((one.dtype, other.dtype), (one.reduce_op, other.reduce_op))
+    )

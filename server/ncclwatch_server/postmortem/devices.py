@@ -1,0 +1,53 @@
+"""Ranks that NCCL found on one GPU: it says so in its log and nothing else comes after it."""
+
+from collections.abc import Sequence
+
+from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch_server.postmortem.logs import SharedDevice
+
+
+def shared_devices(found: Sequence[SharedDevice], world: Sequence[int]) -> tuple[Verdict, ...]:
+    """Return the verdict on ranks that share a device, the empty tuple if none do."""
+    if not found:
+        return ()
+    devices: dict[tuple[str, str], set[int]] = {}
+    for each in found:
+        devices.setdefault((each.host, each.device), set()).update(each.ranks)
+    ranks = sorted({rank for each in devices.values() for rank in each})
+    hosts = {rank: host for (host, _), each in devices.items() for rank in each if host}
+    where = "; ".join(
+        f"{ranks_words(each)} on CUDA device {device}{f' of {host}' if host else ''}"
+        for (host, device), each in sorted(devices.items(), key=lambda item: sorted(item[1]))
+        if each
+    )
+    place = next((each.host for each in found if each.host), "")
+    unnamed = f"several ranks use the same GPU{f' on {place}' if place else ''}; NCCL does not say which"
+    return (
+        Verdict(
+            cause=Cause.DUPLICATE_DEVICE,
+            certainty=Certainty.PROVEN,
+            severity=Severity.CRITICAL,
+            summary=f"{f'{ranks_words(ranks)} share a GPU: {where}' if ranks else unnamed}.",
+            explanation=(
+                "NCCL makes no communicator with two ranks on one GPU. Ranks that never call "
+                "torch.cuda.set_device, or are given more processes than visible devices, all take device 0. "
+                "(NCCL numbers ranks within the group it was making; in the default group these are the global ranks.)"
+            ),
+            advice=ADVICE[Cause.DUPLICATE_DEVICE],
+            culprits=tuple(
+                Culprit(rank=rank, host=hosts.get(rank, ""), doing="on a GPU that another rank uses too")
+                for rank in ranks
+            ),
+            victims=tuple(rank for rank in world if rank not in ranks),
+            evidence=tuple(
+                Evidence(
+                    source="log",
+                    rank=each.ranks[0] if each.ranks else -1,
+                    fact=f"NCCL in {each.path}: "
+                    + (f"{ranks_words(each.ranks)} both on CUDA device {each.device}" if each.ranks else unnamed),
+                )
+                for each in found[:16]
+            ),
+        ),
+    )
