@@ -7,10 +7,11 @@ completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with t
 without its entries costs microseconds and takes no lock of CUDA's.
 
 What is taken from it is how many are outstanding, enqueued and not completed, and never their numbers: NCCL
-counts a coalesced batch once, does not enqueue what a CUDA graph captures, and numbers p2p apart in the same field.
+counts a coalesced batch once, and does not enqueue what a CUDA graph captures.
 
-A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. Until an account of
-a group has been seen, the ring says that nobody knows what of it is complete.
+A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. So is one with sends and
+receives: NCCL numbers them apart, and puts both numbers into the same field. For these, and until an account of a
+group has been seen, the ring says that nobody knows what of it is complete.
 """
 
 import json
@@ -61,9 +62,10 @@ class DeviceProgress:
 
     def _note(self, group: Group, enqueued: int, status: Mapping[str, Any]) -> None:
         outstanding = int(status["last_enqueued_collective"]) - int(status["last_completed_collective"])
-        if outstanding >= 0:  # else one of the two is the number of a p2p operation
+        known = outstanding >= 0 and group.number not in self._recorder.ring.p2p_groups
+        if known:
             self._recorder.set_completed(group.name, enqueued - outstanding)
-            self._recorder.flag(group, Flag.BLIND, on=False)
+        self._recorder.flag(group, Flag.BLIND, on=not known)
 
 
 def group_names(dump: Mapping[str, Any]) -> dict[str, str]:

@@ -43,6 +43,7 @@ class RingFile:
         self._words = self._bytes[layout.HEADER_BYTES : layout.GROUPS_AT].cast("Q")
         self._grow = threading.RLock()
         self._ids: dict[str, int] = {}
+        self.p2p_groups: set[int] = set()  # rows of groups that have seen a send or recv
         self._strings_used = layout.FIRST_STRING
         self._events = itertools.count()
         self._wait_stamps = itertools.count(1)
@@ -168,6 +169,7 @@ class RingFile:
 
     def add_peer(self, group: int, peer: int) -> int:
         """Begin a row of p2p counters."""
+        self.p2p_groups.add(group)
         data = layout.PEER_STATIC.pack(group, peer, 0) + bytes(16)
         return self._row(Word.PEERS_USED, config.PEERS_MAX, layout.PEERS_AT, data, layout.PEER_BYTES)
 

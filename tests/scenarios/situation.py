@@ -6,7 +6,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     group NAME RANKS                           a process group
     in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=)
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
-    device RANKS GROUP#SEQ OP SITE for S [sync]   issued on a device so long ago, and not finished
+    device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
     send|recv RANK PEER#N SITE for S           blocked in p2p
     init RANKS SITE for S                      in init_process_group
@@ -76,7 +76,7 @@ def options_of(words: list[str]) -> dict[str, str]:
         if "=" in word and not word.startswith("if"):
             key, _, value = word.partition("=")
             found[key] = value
-        elif word in ("exhausted", "busy", "spins", "sync"):
+        elif word in ("exhausted", "busy", "spins", "sync", "blind"):
             found[word] = "1"
         else:
             found[word] = words.pop(0)
@@ -193,8 +193,10 @@ class Situation:
             self._issue(rank, target, Op(op), site_of(site), options_of(rest))
             *others, after = self.ranks[rank].groups
             oldest = before if before.pending is not None else after
+            blind = "blind" in options_of(rest)
             group = dataclasses.replace(
-                after, asynchronous=True, completed=oldest.completed, pending=oldest.pending
+                after, asynchronous=True, blind=blind, completed=oldest.completed,
+                pending=None if blind else oldest.pending,
             )  # fmt: skip
             self._change(rank, groups=(*others, group))
 

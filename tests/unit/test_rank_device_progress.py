@@ -87,11 +87,22 @@ def test_what_a_graph_captured_is_not_waited_for(recorder: Recorder):
     assert group.completed == 5
 
 
-def test_the_number_of_a_p2p_operation_in_the_account_tells_nothing(recorder: Recorder):
+def test_the_account_of_a_group_with_p2p_tells_nothing(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    progress = DeviceProgress(recorder, backend.dump)
+    backend.completed["0"] = 3
+    progress.look()
+    recorder.issue(group, OPS.index(Op.SEND), 4, (1, 1, 0), 0)
+    backend.completed["0"] = 5
+    progress.look()
+    assert (group.completed, group.flags & Flag.BLIND) == (3, Flag.BLIND)
+
+
+def test_an_account_that_cannot_be_tells_nothing(recorder: Recorder):
     group, backend = issue(recorder, "0", 5), Backend()
     backend.enqueued["0"], backend.completed["0"] = 1, 4
     DeviceProgress(recorder, backend.dump).look()
-    assert group.completed == 0
+    assert (group.completed, group.flags & Flag.BLIND) == (0, Flag.BLIND)
 
 
 def test_what_is_issued_while_the_account_is_taken_is_not_complete(recorder: Recorder):

@@ -59,6 +59,16 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
     return (pending[0], *own)
 
 
+def reads_from_device(thread: ThreadView) -> bool:
+    """Say whether a thread is in a call that only its device can hold up: one that reads, or one that issues."""
+    return thread.calling in READS or (thread.wait is not None and thread.wait.kind in _OPERATIONS)
+
+
+def may_wait_on_device(view: RankView, thread: ThreadView) -> bool:
+    """Say whether a thread reads from a device of which nobody knows what it has finished: it may be a victim."""
+    return thread.calling in READS and any(group.blind and group.enqueued for group in view.groups)
+
+
 def _is_asynchronous(view: RankView, name: str) -> bool:
     return any(group.name == name and group.asynchronous for group in view.groups)
 

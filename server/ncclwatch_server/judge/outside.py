@@ -33,6 +33,7 @@ from ncclwatch_server.judge.case import (
     source_evidence,
     waiting_words,
 )
+from ncclwatch_server.judge.devices import may_wait_on_device
 from ncclwatch_server.judge.graph import victims_of
 from ncclwatch_server.judge.sides import uneven_counts
 from ncclwatch_server.judge.standing import FROZEN_STATES, Block, Standing
@@ -96,6 +97,8 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
     if process.state in FROZEN_STATES:
         how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
         return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=_observed_still_s(view))
+    if thread is not None and may_wait_on_device(view, thread):
+        return None
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
     if view.pulse_age_s >= PULSE_LOST_S:
         busy = process.cpu_still_s == 0
