@@ -14,6 +14,7 @@ from ncclwatch.contract.ring import Flag, GroupRow, Ring, ThreadRow, Word
 from ncclwatch.contract.wire import PROCESS_STATES, group_key
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
+from ncclwatch_agent.habits import DeviceHabit
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.views import Picture, age_s
 
@@ -41,6 +42,7 @@ class LocalRank:
         self._pending_since: dict[int, tuple[int, int]] = {}  # group row -> (completed, stamp of the next one)
         self._tids: tuple[int, ...] = ()
         self._completed: dict[int, int] = {}
+        self._habit = DeviceHabit()
 
     @property
     def rank(self) -> int:
@@ -98,7 +100,8 @@ class LocalRank:
             int(words[Word.INITIALISED] == 1),
             int(self.detached),
             age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns),
-            max(wait_age_s(threads, pending_s, now_ns), device_s),  # a device waits, wherever its host stands
+            # A device waits, wherever its host stands.
+            max(wait_age_s(threads, pending_s, now_ns), self._habit.unusual_s(device_s)),
             sum(row.issued for row in threads),
             words[Word.STEPS],
         )
