@@ -50,7 +50,7 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import collectives, lifecycle, names, training
+    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, training
 
     patches = Patches()
 
@@ -63,6 +63,7 @@ def _attach(native: bool | str) -> None:
         collectives.install(patches, current, _native)
         lifecycle.install(patches, current, _before_init)
         training.install(patches, current)
+        capture.install(patches, current)
         names.install(patches, current)
         endings.install(patches, current, _rest)
     except Exception:

@@ -4,7 +4,7 @@ A work of NCCL is not held: that would keep its tensors alive. It is not asked e
 event query, which is forbidden while a CUDA graph is captured. NCCL's own watchdog does both safely, and
 torch's flight recorder tells what it found, for each group: the last collective enqueued, started and
 completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with torch 2.4 or newer). A dump
-without its entries costs microseconds and takes no lock of CUDA's.
+without its entries costs microseconds and takes no lock of CUDA's; one with them is never taken during a capture.
 
 What is taken from it is how many are outstanding, enqueued and not completed, and never their numbers: NCCL
 counts a coalesced batch once, and does not enqueue what a CUDA graph captures.
@@ -42,7 +42,8 @@ class DeviceProgress:
         enqueued = {group.name: self._enqueued(group) for group in groups}
         status = _read(self._dump(False)).get("pg_status", {})
         unknown = set(status) - set(self._names)
-        if unknown and not unknown <= self._asked:  # once for each: only an entry tells a number with its name
+        # Once for each: only an entry tells a number with its name, and telling its state asks CUDA.
+        if unknown and not unknown <= self._asked and not self._recorder.captures:
             self._names |= group_names(_read(self._dump(True)))
             self._asked |= unknown
         # A group that was destroyed and made again has the same name and a higher number.

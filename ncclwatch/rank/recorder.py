@@ -113,6 +113,7 @@ class Recorder:
         self.forwards = 0
         self.backward_site = 0  # of autograd threads that have no Python frames of their own
         self.in_forward = False
+        self.captures = 0  # CUDA graphs being captured: nobody may ask CUDA for anything
         self.steps_marked = False  # the user calls ncclwatch.step(): optimizer steps are not counted any more
         self.loader_ended: dict[int, int] = {}  # row of a loader -> number of its latest pass that ended itself
         self.pending_exception: dict[str, object] | None = None  # for the pulse thread to write

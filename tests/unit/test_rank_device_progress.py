@@ -64,6 +64,17 @@ def test_the_entries_are_asked_for_once_and_not_at_every_pulse(recorder: Recorde
     assert (group.completed, backend.full_dumps) == (3, 1)
 
 
+def test_no_entries_are_asked_for_while_a_cuda_graph_is_captured(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.completed["0"] = 3
+    progress, seen = DeviceProgress(recorder, backend.dump), []
+    for captures in (1, 0):
+        recorder.captures = captures
+        progress.look()
+        seen.append((group.completed, backend.full_dumps))
+    assert seen == [(0, 0), (3, 1)]
+
+
 def test_an_account_that_steps_back_is_not_believed(recorder: Recorder):
     group, backend = issue(recorder, "0", 5), Backend()
     progress = DeviceProgress(recorder, backend.dump)
