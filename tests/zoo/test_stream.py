@@ -49,6 +49,9 @@ class TestSemantics:
         assert (early["during"], early["after"], early["asynchronous"]) == ([1, 0], [1, 1], True)
         assert all(enqueued == completed for enqueued, completed in (rank["after"] for rank in ranks))
 
+    def test_it_is_recorded_what_comes_before_all_that_follows(self, ranks: list[dict[str, Any]]) -> None:
+        assert [rank["in_order"] for rank in ranks] == [[True, False, False]] * 2
+
     def test_objects_and_batches_of_p2p_work_on_it(self, ranks: list[dict[str, Any]]) -> None:
         gathered = [{"rank": 0}, {"rank": 1}]
         assert [rank["objects"] for rank in ranks] == [[gathered, [1.0, 1.0]], [gathered, [0.0, 0.0]]]

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
+from ncclwatch.contract.model import Op
 from ncclwatch.contract.ring import Flag, GroupRow, Ring
 from ncclwatch.rank import attach as life
 
@@ -24,6 +25,14 @@ def group_rows() -> dict[str, GroupRow]:
     assert recorder is not None
     with Ring(recorder.ring.path) as ring:
         return {row.name: row for row in ring.groups()}
+
+
+def in_order() -> list[bool]:
+    """Return what the ring says of the order of the first all_reduces: a plain one, two with async_op=True."""
+    recorder = life.current()
+    assert recorder is not None
+    with Ring(recorder.ring.path) as ring:
+        return [event.in_order for event in ring.events(1000) if event.op is Op.ALL_REDUCE][:3]
 
 
 def late() -> None:
@@ -108,6 +117,7 @@ def main() -> None:
         "objects": objects(),
         "forked": forked(),
     }
+    found["in_order"] = in_order()
     rows = group_rows()
     found["after"] = [rows["0"].enqueued, rows["0"].completed]
     print(json.dumps(found), flush=True)
