@@ -17,11 +17,21 @@ def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
 
 
 def frames_of(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
-    """Return the user's frames that lead to a call site, innermost first; the site alone if nobody looked."""
+    """Return the user's frames that lead to a call site, innermost first; the site alone if nobody looked.
+
+    A host that has run ahead of its device stands later in the program: where that is in the same function still, the
+    callers are the same.
+    """
+    if site is None:
+        return ()
     for thread in view.threads:
-        if site is not None and site in thread.frames:
+        if site in thread.frames:
             return thread.frames[thread.frames.index(site) :][:FRAMES_MAX]
-    return (site,) if site is not None else ()
+    for thread in view.threads:
+        for number, frame in enumerate(thread.frames):
+            if (frame.file, frame.function) == (site.file, site.function):
+                return (site, *thread.frames[number + 1 :])[:FRAMES_MAX]
+    return (site,)
 
 
 def rank_condition(view: RankView, site: CallSite | None, op: str) -> SourceNote | None:
@@ -57,7 +67,8 @@ class LeftLoop:
 
 def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> LeftLoop | None:
     """Return the outermost loop that holds `site` on `view` and that the other rank is not in any more."""
-    others = frames_of(other, other_site)
+    # Where the other's host stands now counts as well: it is no earlier than the call.
+    others = (*frames_of(other, other_site), *(frame for thread in other.threads for frame in thread.frames))
     found = None
     inner: list[str] = []  # conditional returns of the functions between the loop and the site
     for frame in frames_of(view, site):
