@@ -241,6 +241,7 @@ def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> Thread
         leaf=_text(found.get("leaf")),
         calling=_text(found.get("call")),
         same_s=age_s(looked_ns, since_ns),
+        name=_text(found.get("name")),
         exception=_text(found.get("exc")),
         exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),
     )

@@ -177,6 +177,7 @@ class ThreadView:
     exception: str = ""  # the exception being handled, "Type: message"; "" if none
     exception_site: CallSite | None = None
     alive: bool = True
+    name: str = ""  # as Python calls it; "" for threads that native code made, such as autograd's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

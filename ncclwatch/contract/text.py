@@ -98,6 +98,14 @@ ADVICE_GIL = (
     "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
     "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."
 )
+ADVICE_THREADS = (
+    "Give the thread that works beside training a process group of its own (dist.new_group(), made on all ranks in the "
+    "same order), or issue the collectives of this group from one thread only."
+)
+ADVICE_UNUSED = (
+    "If a part of the model may stay unused on some ranks, wrap it with DistributedDataParallel(..., "
+    "find_unused_parameters=True), or add that part to the loss with weight 0."
+)
 ADVICE_EXCEPTION = (
     "Fix the exception of this rank: its traceback is in this rank's own output. The errors of the other ranks are "
     "only its echo."

@@ -24,6 +24,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations
+    names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
     known S                                    for how long the server has known the job
@@ -161,7 +162,8 @@ class Situation:
             peer=int(found.get("root", "-1")),
             reduce_op=found.get("reduce", ""), batch=int(found.get("batch", str(last[-1].batch if last else 0))),
             forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
-            loader=1 if self.ranks[rank].loaders else 0, thread=1000 + rank, in_order="sync" in found,
+            loader=1 if self.ranks[rank].loaders else 0, thread=int(found.get("thread", "1")) * 1000 + rank,
+            label=found.get("label", ""), in_order="sync" in found,
         )  # fmt: skip
         if op is Op.BARRIER:
             issued = dataclasses.replace(issued, numel=0, dtype="")
@@ -351,7 +353,8 @@ class Situation:
                     group=group, seq=seq, op=Op(op), site=site_of(site), completed=True,
                     numel=0 if op == "barrier" else 100, dtype="" if op == "barrier" else "float32",
                     batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
-                    forwards=int(found["forward"]) + n if "forward" in found else 0, thread=1000 + rank,
+                    forwards=int(found["forward"]) + n if "forward" in found else 0,
+                    thread=int(found.get("thread", "1")) * 1000 + rank,
                     age_s=60.0,
                 )
                 for n, seq in enumerate(range(int(first), int(last or first) + 1))
@@ -391,6 +394,15 @@ class Situation:
                 tid=2000 + rank, main=False, issued=int(found["issued"]), same_s=still_s, cpu_still_s=still_s
             )
             self._change(rank, threads=(*self.ranks[rank].threads, thread))
+
+    def do_names(self, words: list[str]) -> None:
+        """names RANKS NAME NAME: the main thread and a second one, "-" for one that Python has no name for."""
+        for rank in ranks_of(words[0]):
+            self._main(rank, name=words[1])
+            second = ThreadView(tid=2000 + rank, main=False, issued=1, name=words[2].strip("-"), alive=True)
+            self._change(rank, threads=(*self.ranks[rank].threads, second))
+            self._change(rank, threads=tuple(dataclasses.replace(t, same_s=9.0, cpu_still_s=9.0) for t in
+                                             self.ranks[rank].threads))  # fmt: skip
 
     def do_longest(self, words: list[str]) -> None:
         self.longest_s = float(words[0])

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from ncclwatch.contract.model import JobSnapshot, Verdict
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
+from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
-from ncclwatch_server.judge.parted import deadlocks, mismatches
+from ncclwatch_server.judge.parted import mismatches
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 
 __all__ = ["STAGES", "judge"]

@@ -113,6 +113,8 @@ def _absent_of_blocked(case: Case) -> list[tuple[int, ...]]:
 def _mismatch_at_the_end(case: Case) -> Mismatch | None:
     """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one."""
     names = {group.name for view in case.views.values() for group in view.groups}
+    endings = [view.ending for view in case.views.values() if view.ending is not None]
+    aborted = any(ending.signal == signal.SIGABRT for ending in endings)
     for name in sorted(names):
         members = [rank for rank, view in case.views.items() if group_of(view, name) is not None]
         seqs = {group.enqueued for rank in members if (group := group_of(case.views[rank], name)) is not None}
@@ -121,7 +123,9 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
             for rank in members:
                 issued = find_issued(case.views[rank], name, seq)
                 if issued is not None:
-                    sides.setdefault(op_key(issued), []).append(rank)
+                    # op_key lets all_gather have its sizes, as NCCL does; gloo answers unequal ones with SIGABRT.
+                    size = issued.numel if aborted else 0
+                    sides.setdefault((*op_key(issued), size), []).append(rank)
             if seq and len(sides) > 1:
                 operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
                 return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))

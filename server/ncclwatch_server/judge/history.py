@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import OpView, RankView
+from ncclwatch_server.judge.standing import op_key
 
 PERIOD_MAX = 150  # operations in one iteration that a habit may have
 REPEATS_MIN = 2  # times a habit must have been seen before the operation in question
@@ -96,6 +97,16 @@ def departs_from_habit(view: RankView, current: OpView) -> bool | None:
 
 def _habit_key(op: OpView) -> tuple[object, ...]:
     return (op.group, op.op, op.peer if op.op.is_p2p else 0, op.site)
+
+
+def departs_in_arguments(view: RankView, current: OpView) -> bool | None:
+    """Say whether a call differs from this rank's own earlier ones at that line; None: those are not all alike."""
+    earlier = {
+        (op_key(op), op.numel)
+        for op in view.history
+        if (op.group, op.op, op.site) == (current.group, current.op, current.site) and op.seq != current.seq
+    }
+    return (op_key(current), current.numel) not in earlier if len(earlier) == 1 else None
 
 
 def never_called_there(view: RankView, op: OpView) -> bool:

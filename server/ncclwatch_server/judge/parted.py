@@ -1,10 +1,9 @@
-"""Proven hangs: ranks that entered different operations, and ranks that wait for each other in a circle."""
+"""Proven hangs: collectives that ranks entered with different signatures."""
 
 from collections.abc import Mapping
 
 from ncclwatch.contract.model import (
     CallSite,
-    Cause,
     Certainty,
     Divergence,
     Evidence,
@@ -12,29 +11,23 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
+from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.judge.alignment import Shift
 from ncclwatch_server.judge.case import (
     Case,
     at,
     block_evidence,
-    counts_words,
     culprit,
     explained,
     group_words,
     onset_s,
     op_words,
     source_evidence,
-    wait_words,
-    waiting_words,
 )
-from ncclwatch_server.judge.graph import Mismatch, cycle, is_likely_only, victims_of, waited_for
-from ncclwatch_server.judge.history import Slip
-from ncclwatch_server.judge.sides import Parting, Side, odd_side, part, uneven_counts
-from ncclwatch_server.judge.source import rank_condition
+from ncclwatch_server.judge.graph import Mismatch, victims_of
+from ncclwatch_server.judge.reasons import advice, reason, shift_call
+from ncclwatch_server.judge.sides import Parting, Side, part
 from ncclwatch_server.judge.standing import Block, find_issued
-
-ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
 
 
 def mismatches(case: Case) -> tuple[Verdict, ...]:
@@ -64,7 +57,7 @@ def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
         severity=Severity.CRITICAL,
         summary=_summary(case, found, sides),
         explanation=_explanation(case, found, operation.group, operation.seq),
-        advice=ADVICE[found.cause],
+        advice=advice(found),
         culprits=tuple(
             culprit(views[rank], _site_of(case, rank, side, found.shift), f"in {op_words(side.op)}")
             for side in sides
@@ -113,7 +106,7 @@ def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
     hosts = {case.views[rank].host for rank in own.ranks}
     host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
     if found.shift is not None:
-        return f"{ranks_words(own.ranks)}{host} {_shift_call(found, found.shift)}. Now {where}, while {rest}."
+        return f"{ranks_words(own.ranks)}{host} {shift_call(found, found.shift)}. Now {where}, while {rest}."
     return f"{where}{host}, while {rest}. They can never meet."
 
 
@@ -128,67 +121,7 @@ def _explanation(case: Case, found: Parting, group: str, seq: int) -> str:
         f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
         "a collective completes only when all members make the same call."
     )
-    return f"{first} {_reason(found, own)}".strip()
-
-
-def _reason(found: Parting, own: str) -> str:
-    if found.cause is Cause.UNEVEN_BATCHES and found.counts:
-        fewest = [rank for rank, count in found.counts.items() if count == min(found.counts.values())]
-        return (
-            f"Batches drawn in this epoch: {counts_words(found.counts)}. {ranks_words(fewest).capitalize()} ran out of "
-            "data first and went on."
-        )
-    if found.cause is Cause.UNEVEN_BATCHES:
-        return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
-    if found.slip is not None:
-        return _slip_words(found, found.slip, own)
-    if found.shift is not None:
-        return _shift_words(found, found.shift, own)
-    if found.condition:
-        whose = "The others' call" if found.condition_on_others else "That call"
-        return f"{whose} is made under `{found.condition}`, so not by all ranks."
-    if found.loop:
-        ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
-        return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
-    if found.cause is Cause.SIGNATURE_MISMATCH:
-        return "All ranks are at the same call, but not with the same arguments."
-    if found.one_of:
-        return f"{found.why_culprit.capitalize()}."
-    return f"Why {own}: {found.why_culprit}."
-
-
-def _slip_words(found: Parting, slip: Slip, own: str) -> str:
-    ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset} and the others at {slip.value}"
-    after = "Each later call was matched with the wrong one of the others."
-    if set(found.culprit.ranks) <= set(slip.ranks) and slip.offset > 0:
-        unit = slip.clock if slip.offset == 1 else f"{slip.clock}es" if slip.clock == "batch" else f"{slip.clock}s"
-        where = f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else ""
-        return (
-            f"It began earlier: at operation #{slip.seq} {ahead}, so the operations of {slip.offset} {unit} were "
-            f"skipped there. {after}{where}"
-        )
-    return (
-        f"It began earlier: before operation #{slip.seq} {own} made a call the others did not make ({ahead}). {after}"
-    )
-
-
-def _shift_call(found: Parting, shift: Shift) -> str:
-    call = f"{shift.op.op.value}{at(shift.op.site)}"
-    if found.condition:
-        call += f", under `{found.condition}`,"
-    if shift.count > 1:
-        call = f"{shift.count} calls, beginning with {call}"
-    ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""
-    if shift.skipped > 0:
-        return f"skipped {call}{ago}, which the others made"
-    return f"made {call}{ago}, which the others did not"
-
-
-def _shift_words(found: Parting, shift: Shift, own: str) -> str:
-    return (
-        f"It began earlier, at operation #{shift.seq}: {own} {_shift_call(found, shift)}. Equal calls pair silently, "
-        "so each later one was matched with the wrong one of the others."
-    )
+    return f"{first} {reason(found)}".strip()
 
 
 def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
@@ -229,107 +162,3 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: list[Block]
     for side in (found.culprit, *found.others):
         facts += source_evidence(views[side.ranks[0]], side.site)
     return tuple(facts)
-
-
-def deadlocks(case: Case) -> tuple[Verdict, ...]:
-    """Judge ranks that wait for each other in a circle, across groups or in send and recv."""
-    circle = cycle(case.graph)
-    blocks = [block for rank in circle for block in case.graph.blocks[rank]]
-    likely = is_likely_only(case.graph, circle)
-    if not circle or (likely and onset_s(blocks) < ORDER_S):
-        return ()
-    sides = _sides_of(blocks)
-    cause, guilty, one_of, reason = _why_circle(case, sides, blocks)
-    victims = tuple(sorted({*victims_of(case.graph, circle), *circle} - set(guilty)))
-    first = next(block for block in blocks if block.rank in guilty)
-    return (
-        Verdict(
-            cause=cause,
-            certainty=Certainty.STALLED if likely else Certainty.PROVEN,
-            severity=Severity.CRITICAL,
-            summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
-            explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
-            advice=ADVICE[cause],
-            culprits=tuple(
-                culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
-                for block in blocks
-                if block.rank in guilty
-            ),
-            victims=victims,
-            one_of=one_of,
-            group=first.operation.group,
-            seq=first.operation.seq,
-            op=first.wait.op.value,
-            onset_s=onset_s(blocks),
-            explained=explained(case, {*circle, *victims}),
-            evidence=tuple(
-                [*(block_evidence(block) for block in blocks[:16])]
-                + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
-            ),
-        ),
-    )
-
-
-def _sides_of(blocks: list[Block]) -> tuple[Side, ...]:
-    by_operation: dict[tuple[str, int, int, int], list[Block]] = {}
-    for block in blocks:
-        operation = block.operation
-        key = (operation.group, operation.seq, operation.source, operation.target)
-        by_operation.setdefault(key, []).append(block)
-    sides = []
-    for found in by_operation.values():
-        issued = next((block.issued for block in found if block.issued is not None), None)
-        if issued is not None:
-            ranks = tuple(sorted({block.rank for block in found}))
-            sides.append(Side(ranks=ranks, op=issued, site=found[0].wait.site or issued.site))
-    return tuple(sides)
-
-
-def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str]:
-    """Return (cause, culprits, whether undecided, reason in words)."""
-    everyone = tuple(sorted({block.rank for block in blocks}))
-    if any(block.wait.op.is_p2p for block in blocks):
-        return _why_p2p(blocks, everyone)
-    if len(sides) < 2:
-        return Cause.COLLECTIVE_ORDER, everyone, False, ""
-    side, why, decided = odd_side(case.views, sides, None)
-    others = [other for other in sides if other is not side]
-    for other in others:
-        counts = uneven_counts(case.views, side.ranks, other.ranks)
-        if counts is not None:
-            return Cause.UNEVEN_BATCHES, side.ranks, False, f"Batches drawn: {counts_words(counts)}."
-    for each in (side, *others):
-        note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
-        if note is not None and not note.branch_ops[1:]:
-            reason = f"{ranks_words(each.ranks).capitalize()}: that call is made under `{note.condition}`."
-            return Cause.RANK_CONDITIONAL_COLLECTIVE, each.ranks, False, reason
-    order = "The groups are used in different orders on different ranks."
-    if decided and why.startswith(("it departs", "it differs")):
-        return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
-    return Cause.COLLECTIVE_ORDER, everyone, False, order
-
-
-def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
-    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain; else all of them."""
-    p2p = [block for block in blocks if block.wait.op.is_p2p]
-    wanted_by = {block.wait.peer: block.rank for block in p2p}
-    misled = tuple(b.rank for b in p2p if wanted_by.get(b.rank, b.wait.peer) != b.wait.peer)
-    if misled and len(misled) < len(p2p):
-        first = next(block for block in p2p if block.rank == misled[0])
-        reason = (
-            f"Rank {first.rank} names rank {first.wait.peer}, while rank {wanted_by[first.rank]} is the one that "
-            f"waits for it."
-        )
-        return Cause.P2P_DEADLOCK, misled, False, reason
-    return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
-
-
-def _circle_words(case: Case, blocks: list[Block]) -> str:
-    phrases = []
-    for block in blocks[:6]:
-        absent = sorted({rank for rank in waited_for(case.graph, block) if rank != block.rank})
-        phrases.append(
-            f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
-            f"needs {ranks_words(absent)} there"
-        )
-    return f"{'; '.join(phrases).capitalize()}."

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
 from ncclwatch_server.judge.alignment import Shift, find_shift
-from ncclwatch_server.judge.history import Slip, departs_from_habit, find_slip, never_called_there
+from ncclwatch_server.judge.exceptions import Handled, astray
+from ncclwatch_server.judge.history import (
+    Slip,
+    departs_from_habit,
+    departs_in_arguments,
+    find_slip,
+    never_called_there,
+)
 from ncclwatch_server.judge.source import loop_left, rank_condition, ways_past
 from ncclwatch_server.judge.standing import find_issued
+
+BUCKET_WORDS = "gradient bucket"  # how the rank labels what DDP reduces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +49,22 @@ class Parting:
     loop: str = ""
     escapes: tuple[str, ...] = ()
     why_culprit: str = ""
+    threads: tuple[str, ...] = ()  # whose operations of one group cross
+    handled: Handled | None = None  # the exception that the culprit is handling
+    forwards: int = 0  # that both sides have run, where one of them did not finish the last backward
 
 
 def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[int, ...]) -> Parting:
     """Return how the sides parted. `sides` are at least two; `members` are those of the group."""
+    strays = {each.rank: each for each in astray(views, (rank for side in sides for rank in side.ranks))}
+    strayed = [side for side in sides if set(side.ranks) & set(strays)]
+    if len(strayed) == 1:
+        return _parted_by_exception(
+            sides, strayed[0], next(strays[rank] for rank in strayed[0].ranks if rank in strays)
+        )
+    threads = crossing_threads(views, sides)
+    if threads:
+        return _parted_by_threads(sides, threads)
     first = min(side.op.seq for side in sides)
     slip = find_slip(views, sides[0].op.group, members, first)
     shift = find_shift(views, sides[0].op.group, members) if slip is None else None
@@ -65,6 +86,45 @@ def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[
         loop=found.loop,
         escapes=found.escapes,
         why_culprit=why,
+        forwards=found.forwards,
+    )
+
+
+def _parted_by_exception(sides: tuple[Side, ...], culprit: Side, handled: Handled) -> Parting:
+    return Parting(
+        cause=Cause.SWALLOWED_EXCEPTION,
+        culprit=culprit,
+        others=tuple(side for side in sides if side is not culprit),
+        handled=handled,
+        why_culprit="it came there with an exception in hand",
+    )
+
+
+def crossing_threads(views: Mapping[int, RankView], sides: tuple[Side, ...]) -> tuple[str, ...]:
+    """Return the names of the threads that use one group at a time of their own, () if no two threads do.
+
+    Autograd's threads issue for a main thread that stands in backward; they have no name in Python.
+    """
+    names = []
+    for side in sides:
+        view = views[side.ranks[0]]
+        known = {thread.tid: thread.name for thread in view.threads if thread.name and thread.name[:5] != "Dummy"}
+        users = {op.thread for op in view.history if op.group == side.op.group and op.thread in known}
+        if len(users) < 2 or side.op.thread not in known:
+            return ()
+        names.append(known[side.op.thread])
+    return tuple(names) if len(set(names)) > 1 else ()
+
+
+def _parted_by_threads(sides: tuple[Side, ...], threads: tuple[str, ...]) -> Parting:
+    culprit = min(sides, key=lambda side: len(side.ranks))
+    return Parting(
+        cause=Cause.COLLECTIVE_ORDER,
+        culprit=culprit,
+        others=tuple(side for side in sides if side is not culprit),
+        one_of=True,
+        threads=threads,
+        why_culprit="two threads of each rank use one group, and take turns differently on each",
     )
 
 
@@ -117,6 +177,7 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
         return next(side for side in sides if side is not largest), "it differs from the majority", True
     for reason, test in (
         ("it departs from its own earlier iterations", _departs),
+        ("its arguments are not those of its own earlier calls at that line", _departs_in_arguments),
         ("it left a data loader that the others still draw from", _left_loader),
         ("it makes a call the others never made", _exclusive),
         ("its call lies under a test of the rank", _conditional),
@@ -137,6 +198,11 @@ def _departs(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]
     mine = departs_from_habit(views[side.ranks[0]], side.op)
     theirs = [departs_from_habit(views[other.ranks[0]], other.op) for other in others]
     return mine is True and all(departed is False for departed in theirs)
+
+
+def _departs_in_arguments(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    theirs = [departs_in_arguments(views[other.ranks[0]], other.op) for other in others]
+    return departs_in_arguments(views[side.ranks[0]], side.op) is True and all(each is False for each in theirs)
 
 
 def _exclusive(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
@@ -164,6 +230,7 @@ class _Why:
     counts: Mapping[int, int] | None = None
     loop: str = ""
     escapes: tuple[str, ...] = ()
+    forwards: int = 0
 
 
 def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...], slip: Slip | None) -> _Why:
@@ -184,11 +251,19 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
     note = rank_condition(theirs, other.site, other.op.op.value)
     if note is not None:
         return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition, condition_on_others=True)
+    if _has_less_to_reduce(culprit, other):
+        return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, forwards=culprit.op.forwards)
     left = loop_left(theirs, other.site, mine, culprit.site) or loop_left(mine, culprit.site, theirs, other.site)
     if left is not None:
         cause = Cause.UNEVEN_BATCHES if left.ends_by_itself else Cause.DIVERGENT_CONTROL_FLOW
         return _Why(cause=cause, loop=left.head, escapes=left.ways_out)
     return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
+
+
+def _has_less_to_reduce(culprit: Side, other: Side) -> bool:
+    """Say whether one side went on from a backward in which the other still reduces a gradient bucket."""
+    same_forwards = culprit.op.forwards == other.op.forwards > 0
+    return same_forwards and other.op.label.startswith(BUCKET_WORDS) and not culprit.op.label.startswith(BUCKET_WORDS)
 
 
 def _same_call(one: Side, other: Side) -> bool:

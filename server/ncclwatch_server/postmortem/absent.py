@@ -54,8 +54,8 @@ def unknown_ranks(matter: Matter) -> tuple[Verdict, ...]:
             severity=Severity.CRITICAL,
             summary=f"{waiting_words(matter, (first,))} and all others whose files are here have come; {why}.",
             explanation=(
-                f"Whether {who} came to {stuck_words(matter, first)} cannot be told, since {why}{dead}. Either it never "
-                f"came, or all are inside and the transfer does not end.{_long_words(long)}"
+                f"Whether {who} came to {stuck_words(matter, first)} cannot be told, since {why}{dead}. Either it "
+                f"never came, or all are inside and the transfer does not end.{_long_words(long)}"
             ),
             advice=(
                 f"Find the log or the file of {who} and give it to analyze too. If it ended early, fix what ended it; "

@@ -10,8 +10,9 @@ from dataclasses import replace
 from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.case import open_case
+from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.graph import Mismatch
-from ncclwatch_server.judge.parted import deadlocks, judge_mismatch
+from ncclwatch_server.judge.parted import judge_mismatch
 from ncclwatch_server.judge.standing import Operation
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck
 from ncclwatch_server.postmortem.matter import (

@@ -3,7 +3,7 @@
 from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.parted import deadlocks
+from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.parted import mismatches as parted_mismatches
 from ncclwatch_server.judge.rendezvous import scattered
 from ncclwatch_server.postmortem.absent import absent_ranks, unknown_ranks

@@ -1,0 +1,154 @@
+"""Ranks that wait for each other in a circle: across groups, in send and recv, or from two threads."""
+
+from ncclwatch.contract.model import (
+    Cause,
+    Certainty,
+    Severity,
+    Verdict,
+)
+from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch_server.judge.case import (
+    Case,
+    block_evidence,
+    counts_words,
+    culprit,
+    explained,
+    group_words,
+    onset_s,
+    source_evidence,
+    wait_words,
+    waiting_words,
+)
+from ncclwatch_server.judge.exceptions import astray
+from ncclwatch_server.judge.graph import cycle, is_likely_only, victims_of, waited_for
+from ncclwatch_server.judge.reasons import handled_words
+from ncclwatch_server.judge.sides import Side, odd_side, uneven_counts
+from ncclwatch_server.judge.source import rank_condition
+from ncclwatch_server.judge.standing import Block
+
+ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
+
+HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
+
+
+def deadlocks(case: Case) -> tuple[Verdict, ...]:
+    """Judge ranks that wait for each other in a circle, across groups or in send and recv."""
+    circle = cycle(case.graph)
+    blocks = [block for rank in circle for block in case.graph.blocks[rank]]
+    likely = is_likely_only(case.graph, circle)
+    if not circle or (likely and onset_s(blocks) < ORDER_S):
+        return ()
+    sides = _sides_of(blocks)
+    cause, guilty, one_of, reason = _why_circle(case, sides, blocks)
+    victims = tuple(sorted({*victims_of(case.graph, circle), *circle} - set(guilty)))
+    first = next(block for block in blocks if block.rank in guilty)
+    return (
+        Verdict(
+            cause=cause,
+            certainty=Certainty.STALLED if likely else Certainty.PROVEN,
+            severity=Severity.CRITICAL,
+            summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
+            explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
+            advice=ADVICE[cause],
+            culprits=tuple(
+                culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
+                for block in blocks
+                if block.rank in guilty
+            ),
+            victims=victims,
+            one_of=one_of,
+            group=first.operation.group,
+            seq=first.operation.seq,
+            op=first.wait.op.value,
+            onset_s=onset_s(blocks),
+            explained=explained(case, {*circle, *victims}),
+            evidence=tuple(
+                [*(block_evidence(block) for block in blocks[:16])]
+                + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
+            ),
+        ),
+    )
+
+
+def _sides_of(blocks: list[Block]) -> tuple[Side, ...]:
+    by_operation: dict[tuple[str, int, int, int], list[Block]] = {}
+    for block in blocks:
+        operation = block.operation
+        key = (operation.group, operation.seq, operation.source, operation.target)
+        by_operation.setdefault(key, []).append(block)
+    sides = []
+    for found in by_operation.values():
+        issued = next((block.issued for block in found if block.issued is not None), None)
+        if issued is not None:
+            ranks = tuple(sorted({block.rank for block in found}))
+            sides.append(Side(ranks=ranks, op=issued, site=found[0].wait.site or issued.site))
+    return tuple(sides)
+
+
+def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return (cause, culprits, whether undecided, reason in words)."""
+    everyone = tuple(sorted({block.rank for block in blocks}))
+    strays = astray(case.views, everyone)
+    if strays:
+        reason = " ".join(handled_words(each) for each in strays)
+        return Cause.SWALLOWED_EXCEPTION, tuple(each.rank for each in strays), False, reason
+    if any(block.wait.op.is_p2p for block in blocks):
+        return _why_p2p(blocks, everyone)
+    if len(sides) < 2:
+        return Cause.COLLECTIVE_ORDER, everyone, False, ""
+    side, why, decided = odd_side(case.views, sides, None)
+    others = [other for other in sides if other is not side]
+    for other in others:
+        counts = uneven_counts(case.views, side.ranks, other.ranks)
+        if counts is not None:
+            return Cause.UNEVEN_BATCHES, side.ranks, False, f"Batches drawn: {counts_words(counts)}."
+    for each in (side, *others):
+        note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
+        if note is not None and not note.branch_ops[1:]:
+            reason = f"{ranks_words(each.ranks).capitalize()}: that call is made under `{note.condition}`."
+            return Cause.RANK_CONDITIONAL_COLLECTIVE, each.ranks, False, reason
+    order = "The groups are used in different orders on different ranks."
+    if decided and why.startswith(("it departs", "it differs")):
+        return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
+    return Cause.COLLECTIVE_ORDER, everyone, False, order
+
+
+def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain; else all of them."""
+    p2p = [block for block in blocks if block.wait.op.is_p2p]
+    strange = _first_time(p2p)
+    if strange:
+        first = strange[0]
+        reason = (
+            f"Rank {first.rank} has never before made {wait_words(first.wait)}; the others do what they did "
+            f"{min(block.wait.seq for block in p2p if block not in strange) - 1} times before."
+        )
+        return Cause.P2P_DEADLOCK, tuple(block.rank for block in strange), False, reason
+    wanted_by = {block.wait.peer: block.rank for block in p2p}
+    misled = tuple(b.rank for b in p2p if wanted_by.get(b.rank, b.wait.peer) != b.wait.peer)
+    if misled and len(misled) < len(p2p):
+        first = next(block for block in p2p if block.rank == misled[0])
+        reason = (
+            f"Rank {first.rank} names rank {first.wait.peer}, while rank {wanted_by[first.rank]} is the one that "
+            f"waits for it."
+        )
+        return Cause.P2P_DEADLOCK, misled, False, reason
+    return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
+
+
+def _first_time(p2p: list[Block]) -> list[Block]:
+    """Return the waits of a circle that were never made before, if the others have been through many times."""
+    strange = [block for block in p2p if block.wait.seq <= 1]
+    settled = all(block.wait.seq > HABIT_MIN for block in p2p if block not in strange)
+    return strange if strange and settled and len(strange) < len(p2p) else []
+
+
+def _circle_words(case: Case, blocks: list[Block]) -> str:
+    phrases = []
+    for block in blocks[:6]:
+        absent = sorted({rank for rank in waited_for(case.graph, block) if rank != block.rank})
+        phrases.append(
+            f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
+            f"needs {ranks_words(absent)} there"
+        )
+    return f"{'; '.join(phrases).capitalize()}."

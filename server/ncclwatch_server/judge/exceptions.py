@@ -1,0 +1,34 @@
+"""Which of the ranks that wait came there with an exception in hand?
+
+A wait that is reached while an exception is handled (in an except block, in __exit__, in finally) is not the one that
+the others are in: they know nothing of the exception.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import CallSite, RankView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """An exception that a blocked rank is handling."""
+
+    rank: int
+    text: str  # "Type: message"
+    site: CallSite | None  # where it was raised
+
+
+def handled_by(view: RankView) -> Handled | None:
+    """Return the exception that a blocked thread of this rank handles."""
+    for thread in view.threads:
+        if thread.alive and thread.wait is not None and thread.exception:
+            return Handled(rank=view.rank, text=thread.exception, site=thread.exception_site)
+    return None
+
+
+def astray(views: Mapping[int, RankView], ranks: Iterable[int]) -> tuple[Handled, ...]:
+    """Return the exceptions of those ranks that handle one, () if none does, or all do: then it is how they work."""
+    everyone = tuple(ranks)
+    found = tuple(handled for rank in everyone if (handled := handled_by(views[rank])) is not None)
+    return found if len(found) < len(everyone) else ()
