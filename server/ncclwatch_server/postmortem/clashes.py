@@ -7,7 +7,7 @@ the ranks concerned.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.model import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.case import open_case
 from ncclwatch_server.judge.circles import deadlocks
@@ -46,13 +46,14 @@ def mismatches(matter: Matter) -> tuple[Verdict, ...]:
     victims = sorted({*ranks, *reaching(matter.waits, ranks)} - guilty)
     return (
         _told(
+            matter,
             replace(
                 verdict,
                 certainty=Certainty.PROVEN if _is_comparable(matter, stuck, ranks) else Certainty.STALLED,
                 victims=tuple(victims),
                 onset_s=waited(matter, (stuck,)).seconds,
                 explained=_share(matter, {*guilty, *victims}),
-            )
+            ),
         ),
     )
 
@@ -103,6 +104,7 @@ def circles(matter: Matter) -> tuple[Verdict, ...]:
     in_rings = all(rank in matter.witness.views for rank in ranks)
     return tuple(
         _told(
+            matter,
             replace(
                 verdict,
                 # That a rank has issued an operation does not say that its thread waits there: start times do.
@@ -111,7 +113,7 @@ def circles(matter: Matter) -> tuple[Verdict, ...]:
                 explanation=verdict.explanation + _length(long),
                 onset_s=long.seconds,
                 explained=_share(matter, {*ranks, *victims}),
-            )
+            ),
         )
         for verdict in verdicts
     )
@@ -239,10 +241,12 @@ def _length(long: Waited) -> str:
     return f" That had lasted {seconds_words(long.seconds)} when the files were written."
 
 
-def _told(verdict: Verdict) -> Verdict:
-    """Return a verdict of the live judge in the words of dumps: nobody looked at rings or processes here."""
+def _told(matter: Matter, verdict: Verdict) -> Verdict:
+    """Return a verdict of the live judge with the sources of what it says: not all of it was in a ring."""
     evidence = tuple(
-        Evidence(source="flight recorder", rank=each.rank, fact=each.fact) if each.source == "ring" else each
+        replace(each, source=matter.recordings[each.rank].source)
+        if each.source == "ring" and each.rank in matter.recordings
+        else each
         for each in verdict.evidence
     )
     return replace(verdict, evidence=evidence)

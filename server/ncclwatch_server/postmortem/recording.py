@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ncclwatch.contract.model import CallSite, Op
 
-TAIL = 16  # newest operations kept of each group
+TAIL = 8  # newest operations kept of each group
 
 
 class GroupKey(NamedTuple):
