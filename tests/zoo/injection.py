@@ -229,7 +229,7 @@ FAULTS = (
         cause=("host_stall", "transport"),
         certainty=("STALLED",),
         advice_any=("deadline", "network", "store"),
-        call_site=_lines("Progress.tell", "self.store.set("),
+        call_site=_lines("Progress.tell", "self.store.add("),
     ),
     Fault(
         kind="dead_store",
@@ -240,7 +240,7 @@ FAULTS = (
         cause=("rank_crashed",),
         certainty=("PROVEN",),
         advice_any=("exception",),
-        call_site=_lines("Progress.tell", "self.store.set("),
+        call_site=_lines("Progress.tell", "self.store.add("),
     ),
     Fault(
         kind="slow_worker",

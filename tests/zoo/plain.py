@@ -75,7 +75,7 @@ def _look_at_hang(truth: Truth, job: Job) -> Confirmation:
 
 
 def _places(truth: Truth, pids: Iterable[int]) -> Iterator[str]:
-    """Say of every thread that is in the program's own code where it is, innermost function and line of the program."""
+    """Say where each thread is that runs the program's code or waits in torch.distributed for it."""
     own = {path.name for path in truth.program.parent.glob("*.py")}
     for pid in pids:
         rank = environment_of(pid).get("RANK")
@@ -83,8 +83,8 @@ def _places(truth: Truth, pids: Iterable[int]) -> Iterator[str]:
             frames = [line.strip() for line in thread.splitlines()[1:] if "(" in line]
             ours = next((frame for frame in frames if any(f"{name}:" in frame for name in own)), "")
             name = re.search(r'"(.*)"', thread.splitlines()[0])
-            if ours:
-                yield f"rank {rank} {name[1] if name else ''}: {frames[0]} from {ours}"
+            if ours or any("torch/distributed/" in frame for frame in frames[:2]):
+                yield f"rank {rank} {name[1] if name else ''}: {frames[0]} from {ours or 'a thread of torch'}"
 
 
 def _cpu_s(pid: int) -> float:

@@ -107,6 +107,22 @@ def test_a_missing_report_tells_how_the_command_ended(truth: Truth) -> None:
     assert result.faults == ("outcome: no report was written (it ended with 'no such option: --report')",)
 
 
+def test_a_wrong_certainty_is_seen_where_the_truth_names_one(truth: Truth) -> None:
+    proven = replace(truth, certainty=("PROVEN",))
+    assert wrong(truth, ABORTED, verdict(certainty="STALLED")) == []
+    assert wrong(proven, ABORTED, verdict(certainty="STALLED")) == ["certainty"]
+    assert wrong(proven, ABORTED, verdict(certainty="PROVEN")) == []
+
+
+def test_a_slow_job_wants_a_warning_that_names_the_rank_and_no_alarm(truth: Truth) -> None:
+    slow = replace(truth, expect=Expect.SLOW)
+    assert wrong(slow, HEALTHY, verdict(severity="warning")) == []
+    assert wrong(slow, HEALTHY, verdict(severity="warning", cause="transport")) == ["cause"]
+    assert wrong(slow, HEALTHY) == ["outcome"]
+    assert wrong(slow, HEALTHY, verdict(severity="info")) == ["outcome"]
+    assert wrong(slow, ABORTED, verdict()) == ["outcome", "told"]
+
+
 def test_a_marker_must_mean_one_line(truth: Truth) -> None:
     assert resolve(Marker(function="train", code="barrier()"), truth.program).number == 6
     with pytest.raises(TruthError, match="on 2 lines"):

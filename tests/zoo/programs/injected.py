@@ -186,6 +186,7 @@ class Progress:
         self.config = config
         self.rank = rank
         self.store = None
+        self.told = 0
         if rank == config.reporter:
             self.store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=10))
 
@@ -197,10 +198,12 @@ class Progress:
                 onset.mark()
                 os.kill(self.keeper, number)
                 time.sleep(0.2)
-        self.store.set("steps", str(step))
+        self.store.add("steps", step - self.told)
+        self.told = step
 
 
 def keep_store(pipe) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: do not outlive the rank
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipe.send(f"{store.port},{os.getpid()}")
     signal.pause()
@@ -268,7 +271,7 @@ class Training:
         if due:
             self.telemetry.report_loss(loss)
         if self.step % self.config.report_every == 0:
-            if self.self.config.happens("rare", self.rank, step):
+            if self.config.happens("rare", self.rank, self.step):
                 onset.mark()
             self.telemetry.count_kinds(kinds)
             self.progress.tell(self.step)
@@ -294,7 +297,7 @@ class Training:
 
     def choose_leader(self) -> None:
         """The leader says in which order the next epoch goes through the data."""
-        if self.self.config.happens("roster", self.rank, step):
+        if self.config.happens("roster", self.rank, self.step):
             self.leader = self.rank
             onset.mark()
         order = torch.randperm(self.config.steps)
