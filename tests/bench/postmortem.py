@@ -131,14 +131,18 @@ def main() -> int:
             return 0 if named else 1
         bare = run("import torch", RIVAL_IMPORT)
         rival = run("torchfrtrace", RIVAL, name, "-p", PREFIX)
+        again = run("analyze", OURS, name)
     _tell(bare, None)
     rival_named = f"{{{lost}}}" in rival.output
     _tell(rival, rival_named)
-    cpu = (rival.cpu_s - bare.cpu_s) / ours.cpu_s
-    memory = rival.peak_mb / ours.peak_mb
-    print(f"CPU {cpu:.1f}x less (without torch's import), memory {memory:.1f}x less")
+    _tell(again, f"rank {lost} " in again.output)
+    # Before and after the rival, so that what else the machine does weighs on both.
+    mean_s = (ours.cpu_s + again.cpu_s) / 2
+    cpu, own = rival.cpu_s / mean_s, (rival.cpu_s - bare.cpu_s) / mean_s
+    memory = rival.peak_mb / max(ours.peak_mb, again.peak_mb)
+    print(f"CPU {cpu:.1f}x less, {own:.1f}x without its import of torch; memory {memory:.1f}x less")
     print(f"asked: {CPU_RATIO_MIN:.0f}x and {MEMORY_RATIO_MIN:.0f}x, both naming rank {lost}")
-    return 0 if named and rival_named and cpu >= CPU_RATIO_MIN and memory >= MEMORY_RATIO_MIN else 1
+    return 0 if named and rival_named and own >= CPU_RATIO_MIN and memory >= MEMORY_RATIO_MIN else 1
 
 
 def _tell(done: Run, named: bool | None) -> None:

@@ -28,6 +28,8 @@ from ncclwatch_server.postmortem.roots import circle, reaching
 from ncclwatch_server.postmortem.signatures import compatible
 
 INSIDE_S_MIN = 30.0  # a big transfer looks the same for a while
+SUSPECTS_OF_A_SIDE = 4
+SUSPECTS_MAX = 64
 Sides = tuple[tuple[int, ...], ...]
 
 
@@ -56,6 +58,16 @@ def mismatches(matter: Matter) -> tuple[Verdict, ...]:
             ),
         ),
     )
+
+
+def suspects(matter: Matter) -> tuple[int, ...]:
+    """Return some ranks of each side of a mismatch or a circle: their histories may tell who parted first."""
+    found: list[int] = []
+    for stuck in matter.waits.stuck:
+        sides = sides_of(stuck)
+        found += [rank for side in sides if len(sides) > 1 for rank in side[:SUSPECTS_OF_A_SIDE]]
+    found += circle(matter.waits, ())[: 2 * SUSPECTS_OF_A_SIDE]
+    return tuple(dict.fromkeys(found))[:SUSPECTS_MAX]
 
 
 def _is_comparable(matter: Matter, stuck: Stuck, ranks: Iterable[int]) -> bool:

@@ -9,8 +9,9 @@ import msgspec
 
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_server.postmortem.answer import answer, incidents_of, text
+from ncclwatch_server.postmortem.clashes import suspects
 from ncclwatch_server.postmortem.errors import NothingToAnalyze
-from ncclwatch_server.postmortem.gather import gather
+from ncclwatch_server.postmortem.gather import gather, look_deeper
 from ncclwatch_server.postmortem.matter import open_matter
 from ncclwatch_server.postmortem.verdict import judge
 
@@ -41,6 +42,10 @@ def _analyze(paths: tuple[Path, ...], as_json: bool) -> str:
     if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
     matter = open_matter(gathered.recordings(), gathered.witness())
+    wanted = suspects(matter)
+    if wanted:
+        look_deeper(gathered, wanted)
+        matter = open_matter(gathered.recordings(), gathered.witness())
     job = paths[0].resolve().name
     incidents = incidents_of(job, matter, judge(matter), gathered.reports)
     if as_json:

@@ -40,6 +40,7 @@ class _Dump:
     config: Mapping[str, tuple[str, tuple[int, ...]]]  # name: (description, members)
     status: Mapping[str, tuple[int, int]]  # pg_id: (last enqueued, last completed)
     whole: bool
+    tail: int  # newest collectives kept of each group
 
 
 def is_dump(value: object) -> bool:
@@ -47,7 +48,7 @@ def is_dump(value: object) -> bool:
     return isinstance(value, dict) and "entries" in value and ("pg_config" in value or "version" in value)
 
 
-def read(value: object, rank: int, path: str, written_ns: int, names: Names) -> Recording:
+def read(value: object, rank: int, path: str, written_ns: int, names: Names, tail: int = TAIL) -> Recording:
     """Return what is kept of a dump. Raises `Unreadable`."""
     if not isinstance(value, dict) or not is_dump(value):
         raise Unreadable("it is no Flight Recorder dump: it has no entries and no version")
@@ -60,6 +61,7 @@ def read(value: object, rank: int, path: str, written_ns: int, names: Names) -> 
             config=_config(value.get("pg_config")),
             status=_status(value.get("pg_status")),
             whole=bool(entries) and number(entries[0].get("record_id")) == 0,
+            tail=tail,
         )
         return _recording(dump, rank, path, written_ns, names, str(value.get("version", ""))[:20])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -160,7 +162,7 @@ def _group(
         pending=issued(first, numbers.get(s := collective_seq(first), s), False, names) if first is not None else None,
         tail=tuple(
             issued(entry, numbers.get(s := collective_seq(entry), s), s <= completed, names)
-            for entry in _newest_of_each(collectives)
+            for entry in _newest_of_each(collectives, dump.tail)
         ),
         whole=whole,
         aligned=whole or not batches,
@@ -170,11 +172,11 @@ def _group(
     )
 
 
-def _newest_of_each(collectives: Sequence[Entry]) -> list[Entry]:
+def _newest_of_each(collectives: Sequence[Entry], tail: int) -> list[Entry]:
     """Return the newest collectives, one entry of each: the first of a coalescing block says what it is."""
     found: dict[int, Entry] = {}
     for entry in reversed(collectives):
-        if collective_seq(entry) not in found and len(found) == TAIL:
+        if collective_seq(entry) not in found and len(found) == tail:
             break
         found[collective_seq(entry)] = entry
     return list(reversed(found.values()))

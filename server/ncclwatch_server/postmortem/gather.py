@@ -3,6 +3,7 @@
 One file that cannot be read is a note and never the end of the others.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import StackDump
 from ncclwatch_server.postmortem import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.postmortem.entries import Names
@@ -100,6 +102,20 @@ def gather(paths: Iterable[Path]) -> Gathered:
             except MemoryError:
                 gathered.note(f"{path}: it asks for more memory than such a file can need")
     return gathered
+
+
+def look_deeper(gathered: Gathered, ranks: Iterable[int]) -> None:
+    """Read the dumps of a few ranks once more and keep all that they did: how they parted lies further back."""
+    for rank in ranks:
+        known = gathered.dumps.get(rank)
+        if known is None:
+            continue
+        with contextlib.suppress(Unreadable, OSError, MemoryError), unpickle.bounded_memory():
+            data = Path(known.path).read_bytes()
+            value = unpickle.load(data) if data[:1] == b"\x80" else _json(data)
+            gathered.dumps[rank] = flight_recorder.read(
+                value, rank, known.path, known.written_ns, gathered.names, tail=config.HISTORY_MAX
+            )
 
 
 def _files(paths: Iterable[Path], gathered: Gathered) -> Iterator[Path]:
