@@ -57,6 +57,17 @@ class WithoutGil {
 struct Current {
   std::mutex lock;
   std::vector<StreamWorkPtr> works;
+  std::exception_ptr failure;  // the first of any stream: the device is lost, and says so wherever it is used next
+
+  void fail(std::exception_ptr found) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (!failure) failure = std::move(found);
+  }
+
+  void rethrow() {
+    std::lock_guard<std::mutex> guard(lock);
+    if (failure) std::rethrow_exception(failure);
+  }
 
   std::vector<StreamWorkPtr> unfinished();
   void add(StreamWorkPtr work);
@@ -98,17 +109,13 @@ class StreamWork final : public c10d::Work {
     } catch (...) {
       failure = std::current_exception();
     }
+    if (failure) current().fail(failure);
     finish(failure);
   }
 
   void block() {
     std::unique_lock<std::mutex> guard(mutex_);
     cv_.wait(guard, [this] { return completed_; });
-  }
-
-  void rethrow() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (exception_) std::rethrow_exception(exception_);
   }
 
  private:
@@ -138,12 +145,12 @@ void Current::synchronize() {
     waited.swap(works);
     works = waited;  // others may still be ordered after them
   }
-  if (waited.empty()) return;
+  if (waited.empty()) return rethrow();
   {
     WithoutGil free;
     for (const StreamWorkPtr& work : waited) work->block();
   }
-  for (const StreamWorkPtr& work : waited) work->rethrow();
+  rethrow();
   unfinished();
 }
 
@@ -304,6 +311,7 @@ class StreamBackend final : public c10d::Backend {
 
  private:
   StreamWorkPtr put(OpType type, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
+    current().rethrow();
     auto work = c10::make_intrusive<StreamWork>(type, std::move(outputs));
     ++enqueued_;
     stream_->put({work, current().unfinished(), std::move(operation)});

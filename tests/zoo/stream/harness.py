@@ -26,6 +26,8 @@ def install(backend: ModuleType) -> None:
     for name in READS:
         setattr(torch.Tensor, name, _after(getattr(torch.Tensor, name), backend.synchronize))
     torch.save = _after(torch.save, backend.synchronize)
+    # FSDP frees the memory of parameters that it has used; on a GPU that is in the order of the stream.
+    torch.UntypedStorage.resize_ = _after(torch.UntypedStorage.resize_, backend.synchronize)
     # They read in C++ what they have waited for: on a GPU by copies to the host.
     blocking = functools.partial(_blocking, backend.set_blocking)
     _replace((dist,), "_verify_params_across_processes", blocking)
