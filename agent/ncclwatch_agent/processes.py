@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from ncclwatch.contract.model import ProcessState, ProcessView
+from ncclwatch_agent.filelocks import lock_path, lock_wait
 from ncclwatch_agent.pidfd import PidFd
 from ncclwatch_agent.procfs import ProcFile, Stat, children, kernel_place, parse_io, parse_stat, read_text
 
@@ -181,7 +182,10 @@ class ProcessWatch:
 
     def view(self, now_ns: int) -> ProcessView:
         """Return what is known of the process now."""
+        lock = lock_wait(self.pid) if self.state is ProcessState.SLEEPING else None
         return ProcessView(
+            lock_holder=lock.holder if lock else 0,
+            lock_path=lock_path(self.pid, lock.inode) if lock else "",
             state=self.state,
             cpu_still_s=self._cpu.still_s(now_ns),
             io_still_s=0.0 if self._counters.io_unknown else self._io.still_s(now_ns),

@@ -46,6 +46,7 @@ class WaitKind(str, Enum):
     BACKWARD = "backward"  # in the autograd engine; blocked only if a work of this rank is unfinished
     DATA = "data"  # in a DataLoader's next()
     SAVE = "save"
+    LOCK = "lock"  # of a file, that a process of this node holds; seen by the agent, never recorded by the rank
 
     @property
     def needs_peers(self) -> bool:
@@ -244,6 +245,8 @@ class ProcessView:
     io_unknown: bool = False  # the kernel refused /proc/<pid>/io
     in_kernel: str = ""
     observed_s: float = 0.0  # for how long this process has been observed at all
+    lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
+    lock_path: str = ""  # of that file, where it can be found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

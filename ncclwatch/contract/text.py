@@ -106,6 +106,10 @@ ADVICE_UNUSED = (
     "If a part of the model may stay unused on some ranks, wrap it with DistributedDataParallel(..., "
     "find_unused_parameters=True), or add that part to the loss with weight 0."
 )
+ADVICE_LOCK = (
+    "Release a file lock before any collective: a rank that waits for the lock cannot come to the collective, and the "
+    "rank that holds it waits there. Let one rank do the locked work, leave the lock, and only then meet in a barrier."
+)
 ADVICE_EXCEPTION = (
     "Fix the exception of this rank: its traceback is in this rank's own output. The errors of the other ranks are "
     "only its echo."
@@ -123,6 +127,7 @@ WAIT_WORDS: dict[WaitKind, str] = {
     WaitKind.BACKWARD: "backward",
     WaitKind.DATA: "its data loader",
     WaitKind.SAVE: "a save",
+    WaitKind.LOCK: "a file lock",
 }
 
 

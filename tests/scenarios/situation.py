@@ -25,6 +25,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations
     names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
+    destroyed RANKS GROUP                      these ranks have destroyed the group
+    lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
     known S                                    for how long the server has known the job
@@ -403,6 +405,22 @@ class Situation:
             self._change(rank, threads=(*self.ranks[rank].threads, second))
             self._change(rank, threads=tuple(dataclasses.replace(t, same_s=9.0, cpu_still_s=9.0) for t in
                                              self.ranks[rank].threads))  # fmt: skip
+
+    def do_destroyed(self, words: list[str]) -> None:
+        """destroyed RANKS GROUP: these ranks have destroyed the group."""
+        for rank in ranks_of(words[0]):
+            groups = tuple(
+                dataclasses.replace(group, destroyed=True, pending=None) if group.name == words[1] else group
+                for group in self.ranks[rank].groups
+            )
+            self._change(rank, groups=groups)
+
+    def do_lock(self, words: list[str]) -> None:
+        """lock RANK HOLDER PATH SITE for S: waits for a file lock that another process holds (a rank, or "pid")."""
+        rank, age_s = int(words[0]), float(options_of(words[4:])["for"])
+        self.do_at([words[0], words[3], "still", str(age_s)])
+        holder = 999 if words[1] == "pid" else 1000 + int(words[1])
+        self._process(rank, lock_holder=holder, lock_path=words[2])
 
     def do_longest(self, words: list[str]) -> None:
         self.longest_s = float(words[0])

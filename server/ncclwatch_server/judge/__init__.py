@@ -2,13 +2,14 @@
 
 `judge` runs the stages in order of what they can prove; the first that has something to say is
 right, because each later one is weaker: different signatures at one collective; ranks that are
-gone; a circle of waits; ranks that never came or came to another address; ranks outside that
-stand still or are late; all inside and nothing moves.
+gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
+address; ranks outside that stand still or are late; all inside and nothing moves.
 """
 
 from dataclasses import replace
 
 from ncclwatch.contract.model import JobSnapshot, Verdict
+from ncclwatch_server.judge.abandoned import abandoned
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.ended import endings
@@ -18,7 +19,7 @@ from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 
 __all__ = ["STAGES", "judge"]
 
-STAGES = (mismatches, endings, deadlocks, scattered, missing, outsiders, insiders)
+STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders)
 
 
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:

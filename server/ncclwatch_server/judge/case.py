@@ -60,6 +60,8 @@ def wait_words(wait: WaitView) -> str:
     if wait.kind in (WaitKind.SEND, WaitKind.RECV):
         other = f" {'to' if wait.kind is WaitKind.SEND else 'from'} rank {wait.peer}" if wait.peer >= 0 else ""
         return f"{wait.kind.value}{other}"
+    if wait.kind is WaitKind.LOCK:
+        return f"flock on {wait.label or 'a file'}"
     words = WAIT_WORDS.get(wait.kind) or wait.op.value
     return f"{words} of {wait.label}" if wait.label else words
 

@@ -5,8 +5,9 @@ from ncclwatch.contract.model import (
     Certainty,
     Severity,
     Verdict,
+    WaitKind,
 )
-from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch.contract.text import ADVICE, ADVICE_LOCK, ranks_words
 from ncclwatch_server.judge.case import (
     Case,
     block_evidence,
@@ -49,7 +50,7 @@ def deadlocks(case: Case) -> tuple[Verdict, ...]:
             severity=Severity.CRITICAL,
             summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
             explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
-            advice=ADVICE[cause],
+            advice=ADVICE_LOCK if cause is Cause.HOST_STALL else ADVICE[cause],
             culprits=tuple(
                 culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
                 for block in blocks
@@ -92,6 +93,11 @@ def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tup
     if strays:
         reason = " ".join(handled_words(each) for each in strays)
         return Cause.SWALLOWED_EXCEPTION, tuple(each.rank for each in strays), False, reason
+    locks = [block for block in blocks if block.wait.kind is WaitKind.LOCK]
+    if locks:
+        holders = tuple(sorted({block.operation.target for block in locks}))
+        reason = f"{ranks_words(holders).capitalize()} went into a wait for others with the lock in hand."
+        return Cause.HOST_STALL, holders, False, reason
     if any(block.wait.op.is_p2p for block in blocks):
         return _why_p2p(blocks, everyone)
     if len(sides) < 2:
@@ -147,6 +153,12 @@ def _circle_words(case: Case, blocks: list[Block]) -> str:
     phrases = []
     for block in blocks[:6]:
         absent = sorted({rank for rank in waited_for(case.graph, block) if rank != block.rank})
+        if block.wait.kind is WaitKind.LOCK:
+            phrases.append(
+                f"rank {block.rank} waits for the lock on {block.wait.label or 'a file'}, which {ranks_words(absent)} "
+                f"hold{'s' if len(absent) == 1 else ''}"
+            )
+            continue
         phrases.append(
             f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
             f"needs {ranks_words(absent)} there"

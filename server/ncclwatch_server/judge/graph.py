@@ -14,6 +14,7 @@ nobody sees who only counts what was issued.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ncclwatch.contract.model import WaitKind
 from ncclwatch_server.judge.devices import reads_from_device
 from ncclwatch_server.judge.standing import (
     Block,
@@ -70,7 +71,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int]) -> WaitGraph
 
 def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
     """Return the sides of an operation whose members' signatures differ, None if they agree."""
-    if operation.source >= 0 or operation.target >= 0 or operation.seq == 0:
+    if operation.kind is not WaitKind.COLLECTIVE:
         return None
     sides: dict[tuple[object, ...], list[int]] = {}
     for rank in operation.members:

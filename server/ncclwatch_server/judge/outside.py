@@ -181,6 +181,8 @@ def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | Non
         return "it has not come to ncclwatch.attach() yet and shows no sign of work"
     if thread is not None and thread.exception:
         return f"it handles {thread.exception} and does not come back"
+    if view.process.lock_holder:
+        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
     if kind is not None and kind in WAIT_WORDS:
         return f"it stands in {WAIT_WORDS[kind]}"
     return "it is outside every collective and shows no sign of work"

@@ -83,6 +83,7 @@ def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
 
 def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     blocks = tuple(block for thread in view.threads if thread.alive for block in _blocks(view, thread, snapshot))
+    blocks = blocks or _lock_blocks(view, snapshot)
     if view.ending is not None or view.process.state in GONE_STATES:
         return RankStanding(rank=view.rank, standing=Standing.GONE, view=view, blocks=blocks)
     if view.process.state in FROZEN_STATES:
@@ -125,6 +126,21 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
     return [Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=issued)]
 
 
+def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
+    """Return the wait for a file lock that another rank of this node holds."""
+    holder = view.process.lock_holder
+    thread = next((thread for thread in view.threads if thread.main and thread.alive), None)
+    rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
+    if not holder or thread is None or rank is None or rank == view.rank:
+        return ()
+    wait = WaitView(kind=WaitKind.LOCK, age_s=thread.cpu_still_s, site=thread.doing, label=view.process.lock_path)
+    operation = Operation(group=wait.kind.value, seq=0, members=tuple(sorted((view.rank, rank))), kind=wait.kind,
+                          source=view.rank, target=rank)  # fmt: skip
+    if wait.age_s < BLOCKED_S_MIN:
+        return ()
+    return (Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None),)
+
+
 def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
     group = group_of(view, issued.group)
     members = group.ranks if group is not None else (view.rank,)
@@ -150,7 +166,8 @@ def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
 def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operation | None:
     if wait.kind in (WaitKind.INIT, WaitKind.NEW_GROUP):
         everyone = tuple(range(snapshot.world_size))
-        return Operation(group=wait.kind.value, seq=0, members=everyone, kind=wait.kind)
+        seq = generation(view) if wait.kind is WaitKind.INIT else 0
+        return Operation(group=wait.kind.value, seq=seq, members=everyone, kind=wait.kind)
     group = group_of(view, wait.group)
     if group is None:
         return None
@@ -194,6 +211,11 @@ def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> l
     return [Block(rank=view.rank, operation=operation, wait=inner, thread=thread, issued=oldest)]
 
 
+def generation(view: RankView) -> int:
+    """Return how often a rank has destroyed the default group, and so may initialise it again."""
+    return sum(group.destroyed and len(group.ranks) == view.world_size and group.name == "0" for group in view.groups)
+
+
 def group_of(view: RankView, name: str) -> GroupView | None:
     """Return a rank's own frontier in a group, None if it never used that group."""
     return next((group for group in reversed(view.groups) if group.name == name), None)
@@ -213,9 +235,11 @@ def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> O
 def has_entered(standing: RankStanding, operation: Operation) -> bool:
     """Say whether a rank has issued its part of an operation."""
     view = standing.view
+    if operation.kind is WaitKind.LOCK:
+        return view.rank == operation.source  # the holder does nothing for it but let go
     if operation.kind is WaitKind.INIT:
         inside = any(thread.wait is not None and thread.wait.kind is WaitKind.INIT for thread in view.threads)
-        return view.initialised or inside
+        return (view.initialised or inside) and generation(view) >= operation.seq
     if operation.kind is WaitKind.NEW_GROUP:
         return any(thread.wait is not None and thread.wait.kind is WaitKind.NEW_GROUP for thread in view.threads)
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):

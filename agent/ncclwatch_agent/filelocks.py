@@ -1,0 +1,62 @@
+"""Who holds the file lock that a process waits for? The kernel tells everybody, in /proc/locks."""
+
+import contextlib
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCKS_BYTES_MAX = 1 << 18
+FDS_MAX = 512  # of one process, looked through for the name of its lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockWait:
+    """A wait for a file lock (flock or fcntl)."""
+
+    holder: int  # pid, as this machine counts
+    inode: int
+
+
+def parse_locks(text: str, pid: int) -> LockWait | None:
+    """Return what a process waits for by /proc/locks, None if for nothing.
+
+    A waiter stands below its holder, under the same number: "2: FLOCK ADVISORY WRITE 10 fe:00:7 0 EOF" and
+    "2: -> FLOCK ADVISORY WRITE 11 fe:00:7 0 EOF".
+    """
+    holder = 0
+    for line in text.splitlines():
+        fields = line.split()
+        waits = len(fields) > 1 and fields[1] == "->"
+        try:
+            owner, place = int(fields[5 if waits else 4]), fields[6 if waits else 5]
+            if waits and owner == pid and holder > 0:
+                return LockWait(holder=holder, inode=int(place.rsplit(":", 1)[-1]))
+        except (IndexError, ValueError):
+            continue
+        holder = holder if waits else owner
+    return None
+
+
+def lock_wait(pid: int) -> LockWait | None:
+    """Return which lock a process waits for now, None if for none or nobody may look."""
+    try:
+        fd = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return parse_locks(os.read(fd, LOCKS_BYTES_MAX).decode(errors="replace"), pid)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def lock_path(pid: int, inode: int) -> str:
+    """Return the path of an open file of a process by its inode, "" if it cannot be found."""
+    with contextlib.suppress(OSError):
+        for link in itertools.islice(Path(f"/proc/{pid}/fd").iterdir(), FDS_MAX):
+            with contextlib.suppress(OSError):
+                if link.stat().st_ino == inode:
+                    return str(link.readlink())
+    return ""

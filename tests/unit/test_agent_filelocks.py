@@ -1,0 +1,56 @@
+"""Who holds a file lock is read from the kernel's own list, for both kinds of lock."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncclwatch_agent.filelocks import LockWait, lock_path, lock_wait, parse_locks
+
+LOCKS = """\
+1: POSIX  ADVISORY  WRITE 10 fe:00:700 0 EOF
+1: -> POSIX  ADVISORY  WRITE 11 fe:00:700 0 EOF
+1: -> POSIX  ADVISORY  READ 12 fe:00:700 0 99
+2: FLOCK  ADVISORY  WRITE 20 08:11:800 0 EOF
+3: LEASE  ACTIVE    READ 30 08:11:900 0 EOF
+"""
+
+
+@pytest.mark.parametrize(("pid", "holder"), [(11, 10), (12, 10)])
+def test_a_waiter_stands_below_the_holder(pid: int, holder: int):
+    assert parse_locks(LOCKS, pid) == LockWait(holder=holder, inode=700)
+
+
+@pytest.mark.parametrize("pid", [10, 20, 30, 99])
+def test_who_holds_a_lock_or_has_none_waits_for_nothing(pid: int):
+    assert parse_locks(LOCKS, pid) is None
+
+
+def test_a_holder_in_another_container_is_unknown():
+    """The kernel shows pids of other namespaces as 0 or -1."""
+    assert parse_locks(LOCKS.replace("WRITE 10", "WRITE 0"), 11) is None
+
+
+def test_lines_that_nobody_understands_are_left_out():
+    assert parse_locks("nonsense\n2: -> what\n" + LOCKS, 11) == LockWait(holder=10, inode=700)
+
+
+@pytest.mark.parametrize(("take", "name"), [(fcntl.flock, "flock"), (fcntl.lockf, "lockf")])
+def test_a_real_wait_is_seen_with_its_file(take: Callable[..., None], name: str, tmp_path: Path):
+    path = tmp_path / "tokens.lock"
+    with path.open("w") as file:
+        take(file, fcntl.LOCK_EX)
+        program = f"import fcntl; f = open({str(path)!r}, 'w'); fcntl.{name}(f, fcntl.LOCK_EX)"
+        with subprocess.Popen([sys.executable, "-c", program]) as waiter:
+            deadline = time.monotonic() + 20.0
+            while (found := lock_wait(waiter.pid)) is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            where = lock_path(waiter.pid, found.inode) if found else ""
+            waiter.kill()
+    assert found == LockWait(holder=os.getpid(), inode=path.stat().st_ino)
+    assert where == str(path)
