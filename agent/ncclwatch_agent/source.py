@@ -89,11 +89,13 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
     condition = loop = None
     handler = ""
     early_exits: tuple[str, ...] = ()
+    rank_exit = ""
     with contextlib.suppress(RecursionError):  # of an expression nested hundreds deep: a note without surroundings
         condition = file.around.condition(site.line)
         loop = file.around.loop(site.line)
         handler = file.around.handler(site.line)
         early_exits = file.around.early_exits(site.line)
+        rank_exit = file.around.rank_exit(site.line)
     return SourceNote(
         site=site,
         text=text[: config.TEXT_CHARS_MAX],
@@ -104,6 +106,7 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         loop_lines=loop.lines if loop else (0, 0),
         loop_escapes=loop.escapes if loop else (),
         early_exits=early_exits,
+        rank_exit=rank_exit,
         handler=handler,
     )
 

@@ -144,6 +144,22 @@ class Surroundings:
         ]
         return tuple(found[:ESCAPES_MAX])
 
+    def rank_exit(self, line: int) -> str:
+        """Return a return above this line in its own function that lies, with other tests, under a test of the rank.
+
+        The ranks that pass that test may leave before this line, the others never do. "" if there is none.
+        """
+        path = path_to(self._tree, line)
+        known = self._known(path)
+        for step in _within_function(path):
+            for statement in step.block[: step.place]:
+                if isinstance(statement, ast.If) and mentions(statement.test, known):
+                    for word, block in (("", statement.body), ("else of ", statement.orelse)):
+                        exits = [exit for each in block for exit in _escapes(each, "", in_loop=False)]
+                        if exits:
+                            return f"{word}if {_text(statement.test)}: line {exits[0]}"
+        return ""
+
     def handler(self, line: int) -> str:
         """Return the nearest `except` clause round this line, "" if there is none."""
         for step in reversed(_within_function(path_to(self._tree, line))):

@@ -262,6 +262,7 @@ class SourceNote:
     loop_lines: tuple[int, int] = (0, 0)
     loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
     early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
+    rank_exit: str = ""  # a return above the site, in its own function, that only ranks under a test can take
     handler: str = ""  # nearest enclosing `except` clause
 
 

@@ -20,7 +20,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     handling RANKS "Type: text"                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
     history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N]   completed operations, counters grow by one each
-    source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"]
+    source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"] [leaves "TEXT"]
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations
@@ -376,6 +376,7 @@ class Situation:
             loop_lines=(lines[0], lines[1]),
             loop_escapes=(found["escape"],) if "escape" in found else (),
             early_exits=(found["return"],) if "return" in found else (),
+            rank_exit=found.get("leaves", ""),
         )
         for rank in ranks_of(words[0]):
             self._change(rank, sources=(*self.ranks[rank].sources, note))

@@ -196,3 +196,23 @@ def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     assert reader.note(site).text == "first()"
     path.write_text("second()")
     assert reader.note(site).text == "second()"
+
+
+RANK_EXITS = [
+    (
+        "def f(self):\n    if self.rank == 0:\n        if path.exists():\n            return\n        mk()\n    save()  # here",
+        "if self.rank == 0: line 4: if path.exists(): return",
+    ),
+    (
+        "def f():\n    if rank:\n        pass\n    else:\n        if done:\n            return\n    save()  # here",
+        "else of if rank: line 6: if done: return",
+    ),
+    ("def f(self):\n    if self.ready:\n        if path.exists():\n            return\n    save()  # here", ""),
+    ("def f(self):\n    save()  # here\n    if self.rank == 0:\n        if path.exists():\n            return", ""),
+    ("def f(self):\n    if self.rank == 0:\n        if path.exists():\n            log()\n    save()  # here", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "way"), RANK_EXITS)
+def test_a_way_out_for_some_ranks_only_is_found(source: str, way: str, tmp_path: Path):
+    assert note_of(tmp_path, source).rank_exit == way

@@ -43,6 +43,8 @@ def _last_call_words(found: Parting, own: str) -> str:
     if found.condition:
         whose = "The others' call" if found.condition_on_others else "That call"
         return f"{whose} is made under `{found.condition}`, so not by all ranks."
+    if found.way_out:
+        return f"{own.capitalize()} left a function that the others went on in, at a test of the rank: {found.way_out}."
     if found.forwards:
         bucket = max(found.others, key=lambda side: len(side.ranks)).op.label
         return (

@@ -18,7 +18,7 @@ from ncclwatch_server.judge.history import (
     find_slip,
     never_called_there,
 )
-from ncclwatch_server.judge.source import loop_left, rank_condition, ways_past
+from ncclwatch_server.judge.source import left_by_rank, loop_left, rank_condition, ways_past
 from ncclwatch_server.judge.standing import find_issued
 
 BUCKET_WORDS = "gradient bucket"  # how the rank labels what DDP reduces
@@ -51,6 +51,7 @@ class Parting:
     why_culprit: str = ""
     threads: tuple[str, ...] = ()  # whose operations of one group cross
     handled: Handled | None = None  # the exception that the culprit is handling
+    way_out: str = ""  # the test of the rank by which the culprit left a function
     forwards: int = 0  # that both sides have run, where one of them did not finish the last backward
 
 
@@ -87,6 +88,7 @@ def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[
         escapes=found.escapes,
         why_culprit=why,
         forwards=found.forwards,
+        way_out=found.way_out,
     )
 
 
@@ -176,6 +178,7 @@ def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip 
     if len(largest.ranks) * 2 > total and len(sides) == 2:
         return next(side for side in sides if side is not largest), "it differs from the majority", True
     for reason, test in (
+        ("it left a function at a test of the rank", _left_by_rank),
         ("it departs from its own earlier iterations", _departs),
         ("its arguments are not those of its own earlier calls at that line", _departs_in_arguments),
         ("it left a data loader that the others still draw from", _left_loader),
@@ -198,6 +201,11 @@ def _departs(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]
     mine = departs_from_habit(views[side.ranks[0]], side.op)
     theirs = [departs_from_habit(views[other.ranks[0]], other.op) for other in others]
     return mine is True and all(departed is False for departed in theirs)
+
+
+def _left_by_rank(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
+    mine = views[side.ranks[0]]
+    return any(left_by_rank(views[other.ranks[0]], other.site, mine, side.site) for other in others)
 
 
 def _departs_in_arguments(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
@@ -231,6 +239,7 @@ class _Why:
     loop: str = ""
     escapes: tuple[str, ...] = ()
     forwards: int = 0
+    way_out: str = ""
 
 
 def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...], slip: Slip | None) -> _Why:
@@ -251,6 +260,9 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
     note = rank_condition(theirs, other.site, other.op.op.value)
     if note is not None:
         return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition, condition_on_others=True)
+    way_out = left_by_rank(theirs, other.site, mine, culprit.site)
+    if way_out:
+        return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, way_out=way_out)
     if _has_less_to_reduce(culprit, other):
         return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, forwards=culprit.op.forwards)
     left = loop_left(theirs, other.site, mine, culprit.site) or loop_left(mine, culprit.site, theirs, other.site)

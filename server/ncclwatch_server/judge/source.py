@@ -52,6 +52,16 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
     return any(stem in call.replace("_", "").lower() for call in note.other_branch_ops)
 
 
+def left_by_rank(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> str:
+    """Return how the other may have left a function that holds `site`, at a test of the rank; "" if it did not."""
+    others = {(frame.file, frame.function) for frame in frames_of(other, other_site)}
+    for frame in frames_of(view, site):
+        note = note_at(view, frame)
+        if note is not None and note.rank_exit and (frame.file, frame.function) not in others:
+            return f"{frame.function}(): {note.rank_exit}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftLoop:
     """A loop that one side has left. `ways_out`: tests by which a rank leaves it, or skips work, on its own."""
