@@ -200,7 +200,7 @@ def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
 
 RANK_EXITS = [
     (
-        "def f(self):\n    if self.rank == 0:\n        if path.exists():\n            return\n        mk()\n    save()  # here",
+        "def f(self):\n    if self.rank == 0:\n        if path.exists():\n            return\n    save()  # here",
         "if self.rank == 0: line 4: if path.exists(): return",
     ),
     (
