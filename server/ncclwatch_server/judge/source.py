@@ -34,6 +34,15 @@ def frames_of(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
     return (site,)
 
 
+def _whereabouts(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
+    """Return the frames of a call and those of where the host stands now: functions and loops it has not left since.
+
+    The tests it stands under are no tests of the call, so `rank_condition` does not look there.
+    """
+    now = (frame for thread in view.threads for frame in thread.frames)
+    return tuple(dict.fromkeys((*frames_of(view, site), *now)))
+
+
 def rank_condition(view: RankView, site: CallSite | None, op: str) -> SourceNote | None:
     """Return the note of the frame that runs on some ranks only, because a test of the rank says so.
 
@@ -54,7 +63,7 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
 
 def left_by_rank(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> str:
     """Return how the other may have left a function that holds `site`, at a test of the rank; "" if it did not."""
-    others = {(frame.file, frame.function) for frame in frames_of(other, other_site)}
+    others = {(frame.file, frame.function) for frame in _whereabouts(other, other_site)}
     for frame in frames_of(view, site):
         note = note_at(view, frame)
         if note is not None and note.rank_exit and (frame.file, frame.function) not in others:
@@ -77,11 +86,11 @@ class LeftLoop:
 
 def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> LeftLoop | None:
     """Return the outermost loop that holds `site` on `view` and that the other rank is not in any more."""
-    # Where the other's host stands now counts as well: it is no earlier than the call.
-    others = (*frames_of(other, other_site), *(frame for thread in other.threads for frame in thread.frames))
+    others = _whereabouts(other, other_site)
     found = None
     inner: list[str] = []  # conditional returns of the functions between the loop and the site
-    for frame in frames_of(view, site):
+    known = frames_of(view, site)
+    for frame in known if len(known) > 1 else _whereabouts(view, site):
         note = note_at(view, frame)
         if note is None:
             continue
