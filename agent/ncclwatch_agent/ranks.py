@@ -90,7 +90,7 @@ class LocalRank:
         """Return the values of wire.RANK_FIELDS, and of wire.GROUP_FIELDS for each group."""
         words = self.ring.words()
         threads = self.ring.threads()
-        groups = [(row, self._pending_s(row, now_ns)) for row in self.ring.groups()]
+        groups = [(row, self._pending_s(row, now_ns)) for row in views.named_apart(self.ring.groups())]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
         device_s = max((seconds for row, seconds in groups if row.flags == Flag.ASYNC), default=0.0)
         rank_row = (

@@ -1,5 +1,6 @@
 """What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
@@ -50,6 +51,20 @@ def age_s(now_ns: int, then_ns: int) -> float:
     return max(0.0, (now_ns - then_ns) / 1e9) if then_ns else 0.0
 
 
+def named_apart(groups: Iterable[GroupRow]) -> tuple[GroupRow, ...]:
+    """Give groups that were destroyed and made again names of their own: "0", "0~2".
+
+    torch names the new default group as the old one, and what one rank does in the new one has nothing to do with
+    what another still does in the old.
+    """
+    seen: dict[str, int] = {}
+    named = []
+    for row in groups:
+        seen[row.name] = times = seen.get(row.name, 0) + 1
+        named.append(row if times == 1 else row._replace(name=f"{row.name}~{times}"))
+    return tuple(named)
+
+
 def pending_event(ring: Ring, group: GroupRow) -> EventRow | None:
     """Return the oldest unfinished collective of a group, found backwards from its newest; None: none in reach."""
     if group.newest_event < 0 or group.completed >= group.enqueued:
@@ -86,7 +101,7 @@ class Picture:
             ring=ring,
             now_ns=now_ns,
             words=ring.words(),
-            groups=tuple(ring.groups()),
+            groups=named_apart(ring.groups()),
             threads=tuple(ring.threads()),
             peers=tuple(ring.peers()),
         )

@@ -317,3 +317,16 @@ def test_where_nobody_knows_what_is_complete_nothing_is_pending(writer: Writer, 
     later_ns = time.monotonic_ns() + 5 * S
     assert (row(rank, later_ns)["wait_age_s"], group_row(rank, later_ns)["pending_age_s"]) == (0.0, 0.0)
     assert rank.view(later_ns).groups[0].pending is None
+
+
+def test_a_group_that_is_made_again_has_a_name_of_its_own(writer: Writer, rank: LocalRank):
+    """torch calls the new default group "0" as well; what others do in the old one is not to be compared with it."""
+    writer.issue(5, done=True)
+    writer.recorder.forget_group("0")
+    again = writer.recorder.add_group("0", "default_pg", [0, 1, 2, 3], 0)
+    writer.issue(1, done=False, group=again)
+    view = rank.view(time.monotonic_ns())
+    assert [(g.name, g.destroyed, g.enqueued) for g in view.groups] == [("0", True, 5), ("0~2", False, 1)]
+    assert [op.group for op in view.history] == ["0"] * 5 + ["0~2"]
+    _, rows = rank.rows(time.monotonic_ns())
+    assert len({row[2] for row in rows}) == 2

@@ -213,7 +213,7 @@ def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> l
 
 def generation(view: RankView) -> int:
     """Return how often a rank has destroyed the default group, and so may initialise it again."""
-    return sum(group.destroyed and len(group.ranks) == view.world_size and group.name == "0" for group in view.groups)
+    return sum(group.destroyed and group.name.partition("~")[0] == "0" for group in view.groups)
 
 
 def group_of(view: RankView, name: str) -> GroupView | None:

@@ -45,22 +45,25 @@ class _Dump:
 
 def is_dump(value: object) -> bool:
     """Say whether a value looks like what a Flight Recorder writes."""
-    return isinstance(value, dict) and "entries" in value and ("pg_config" in value or "version" in value)
+    return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
 def read(value: object, rank: int, path: str, written_ns: int, names: Names, tail: int = TAIL) -> Recording:
     """Return what is kept of a dump. Raises `Unreadable`."""
     if not isinstance(value, dict) or not is_dump(value):
         raise Unreadable("it is no Flight Recorder dump: it has no entries and no version")
-    entries = value["entries"]
+    entries = value.get("entries", [])
     if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
         raise Unreadable("its entries are no list, or too long a one")
     try:
+        status = _status(value.get("pg_status"))
+        # Without any entry: nothing was ever recorded, or completed ones were left out, as the status tells then.
+        idle = "entries" in value and not any(enqueued > 0 for enqueued, _ in status.values())
         dump = _Dump(
             entries=entries,
             config=_config(value.get("pg_config")),
-            status=_status(value.get("pg_status")),
-            whole=bool(entries) and number(entries[0].get("record_id")) == 0,
+            status=status,
+            whole=number(entries[0].get("record_id")) == 0 if entries else idle,
             tail=tail,
         )
         return _recording(dump, rank, path, written_ns, names, str(value.get("version", ""))[:20])
