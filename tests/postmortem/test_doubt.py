@@ -163,3 +163,23 @@ def test_a_group_that_fell_out_of_the_buffer_is_unknown_without_a_status(tmp_pat
     job.write_one(folder, 3, value)
     incident = said(folder)["incidents"][0]
     assert (incident["one_of"], "older than those" in incident["summary"]) == (True, False)
+
+
+def test_a_rank_that_recorded_nothing_at_all_did_not_come(tmp_path: Path):
+    job = Job(2)
+    job.op([0], state=OPEN)
+    value = job.dump(1)
+    assert value["entries"] == []
+    folder = job.write(tmp_path)
+    assert [each[3:] for each in brief(folder)] == [([1], [0])]
+
+
+def test_where_completed_entries_were_left_out_the_status_tells_how_far_a_rank_is(tmp_path: Path):
+    job = Job(3)
+    job.steps(20)
+    job.op([0, 1], state=OPEN)
+    for rank in range(3):
+        value = job.dump(rank)
+        value["entries"] = [entry for entry in value["entries"] if entry["state"] == OPEN]
+        job.write_one(tmp_path, rank, value)
+    assert [each[3:] for each in brief(tmp_path)] == [([2], [0, 1])]
