@@ -1,5 +1,6 @@
 """Which files are read, what a hostile or a broken one does, and how several kinds go together."""
 
+import io
 import json
 import pickle
 import struct
@@ -51,7 +52,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("data", "why"), HOSTILE)
 def test_a_hostile_pickle_is_refused(data: bytes, why: str, capsys: pytest.CaptureFixture[str]):
     with unpickle.bounded_memory(), pytest.raises(Unreadable, match=why):
-        unpickle.load(data)
+        unpickle.load(io.BufferedReader(io.BytesIO(data)))
     assert "boom" not in capsys.readouterr().out
 
 

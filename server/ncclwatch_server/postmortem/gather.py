@@ -4,6 +4,7 @@ One file that cannot be read is a note and never the end of the others.
 """
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ FILES_MAX = 200_000
 FILE_BYTES_MAX = 512 << 20
 NOTES_MAX = 20
 HEAD_BYTES = 4096
+AHEAD_BYTES = 1 << 16
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _TAIL_NUMBER = re.compile(r"(\d{1,7})$")
 _SUFFIXES = re.compile(r"(\.(json|pickle|pkl|bin|dump|txt|log))+$", re.IGNORECASE)
@@ -111,8 +113,8 @@ def look_deeper(gathered: Gathered, ranks: Iterable[int]) -> None:
         if known is None:
             continue
         with contextlib.suppress(Unreadable, OSError, MemoryError), unpickle.bounded_memory():
-            data = Path(known.path).read_bytes()
-            value = unpickle.load(data) if data[:1] == b"\x80" else _json(data)
+            with _open(Path(known.path)) as file:
+                value = unpickle.load(file) if file.peek(1)[:1] == b"\x80" else _json(file.read())
             gathered.dumps[rank] = flight_recorder.read(
                 value, rank, known.path, known.written_ns, gathered.names, tail=config.HISTORY_MAX
             )
@@ -132,10 +134,15 @@ def _files(paths: Iterable[Path], gathered: Gathered) -> Iterator[Path]:
         gathered.note(f"of {count} files only the first {FILES_MAX} were read")
 
 
+def _open(path: Path) -> io.BufferedReader:
+    """Open a file to be read as a stream: no copy of it is made."""
+    return io.BufferedReader(io.FileIO(path), AHEAD_BYTES)
+
+
 def _read(path: Path, gathered: Gathered) -> None:
-    with path.open("rb") as file:
+    with _open(path) as file:
         status = os.fstat(file.fileno())
-        head = file.read(HEAD_BYTES)
+        head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
         if not head:
             raise Unreadable("it is empty; the rank may have died while it wrote it")
         if status.st_size > FILE_BYTES_MAX:
@@ -144,8 +151,8 @@ def _read(path: Path, gathered: Gathered) -> None:
             left = rings.read(str(path))
             _keep_ring(left, gathered)
         elif head[:1] == b"\x80":
-            _take(unpickle.load(head + file.read()), path, status.st_mtime_ns, gathered)
-        elif head.lstrip()[:1] in (b"{", b"[") and _is_json(value := _json(head + file.read())):
+            _take(unpickle.load(file), path, status.st_mtime_ns, gathered)
+        elif head.lstrip()[:1] in (b"{", b"[") and _is_json(value := _json(file.read())):
             _take(value, path, status.st_mtime_ns, gathered)
         elif b"\0" in head:
             raise Unreadable("it is neither a dump, a ring, a report, stacks nor a log")

@@ -14,7 +14,6 @@ from pathlib import Path
 from ncclwatch_server.postmortem.errors import Unreadable
 
 MEMORY_BYTES_MAX = 4 << 30  # that one file may make this process grow by
-_AHEAD_BYTES = 1 << 18
 # What the unpickler of CPython raises on bytes that are no pickle, or a hostile one.
 _GARBAGE = (
     pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, LookupError, OverflowError,
@@ -32,11 +31,13 @@ class _Refusing(pickle.Unpickler):
         raise Unreadable("it asks for a persistent object, which no Flight Recorder dump does")
 
 
-def load(data: bytes) -> object:
-    """Return the plain value in a pickle. Raises `Unreadable`."""
+def load(file: io.BufferedReader) -> object:
+    """Return the plain value in a pickle. Raises `Unreadable`.
+
+    A buffered reader can be looked ahead in; without that the unpickler asks for every few bytes anew.
+    """
     try:
-        # A buffered reader can be looked ahead in; without that the unpickler asks for every few bytes anew.
-        return _Refusing(io.BufferedReader(io.BytesIO(data), _AHEAD_BYTES)).load()
+        return _Refusing(file).load()
     except MemoryError as error:
         raise Unreadable("it asks for more memory than a dump can need") from error
     except _GARBAGE as error:
