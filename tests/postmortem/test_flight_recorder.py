@@ -228,3 +228,16 @@ def test_of_two_ranks_the_one_that_departs_from_its_habit_is_the_culprit(tmp_pat
     assert [each[1:4] for each in brief(job.write(tmp_path))] == [("PROVEN", "divergent_control_flow", [1])]
     incident = said(tmp_path)["incidents"][0]
     assert (incident["one_of"], incident["culprits"][0]["call_site"]["line"]) == (False, 3)
+
+
+def test_a_circle_of_many_ranks_is_told_by_operation(tmp_path: Path):
+    job = Job(80)
+    job.group("a", range(80))
+    job.group("b", range(80))
+    job.steps(2, "a")
+    job.steps(2, "b")
+    job.op(range(70), "a", state=OPEN)
+    job.op(range(70, 80), "b", state=OPEN)
+    (found,) = brief(job.write(tmp_path))
+    assert found == ("critical", "STALLED", "collective_order", list(range(70, 80)), list(range(70)))
+    assert "ranks 0-69 wait in all_reduce #3 of group a" in told(tmp_path)

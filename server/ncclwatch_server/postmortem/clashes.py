@@ -22,6 +22,7 @@ from ncclwatch_server.postmortem.matter import (
     stuck_words,
     waited,
     waiting_evidence,
+    waiting_words,
 )
 from ncclwatch_server.postmortem.recording import Issued
 from ncclwatch_server.postmortem.roots import circle, reaching
@@ -29,6 +30,7 @@ from ncclwatch_server.postmortem.signatures import compatible
 
 INSIDE_S_MIN = 30.0  # a big transfer looks the same for a while
 SUSPECTS_OF_A_SIDE = 4
+CIRCLE_JUDGED_MAX = 64  # ranks; the judge follows each of them to all others
 SUSPECTS_MAX = 64
 Sides = tuple[tuple[int, ...], ...]
 
@@ -110,6 +112,8 @@ def circles(matter: Matter) -> tuple[Verdict, ...]:
     long = waited(matter, operations)
     if long.too_short:
         return ()
+    if len(ranks) > CIRCLE_JUDGED_MAX:
+        return (_wide_circle(matter, ranks, operations, long),)
     verdicts = deadlocks(open_case(matter.snapshot(ranks)))
     victims = reaching(matter.waits, ranks)
     on_device = all(issued.started for each in operations for issued in each.waiting.values())
@@ -128,6 +132,37 @@ def circles(matter: Matter) -> tuple[Verdict, ...]:
             ),
         )
         for verdict in verdicts
+    )
+
+
+def _wide_circle(matter: Matter, ranks: tuple[int, ...], operations: tuple[Stuck, ...], long: Waited) -> Verdict:
+    """Return the verdict on a circle of more ranks than can be followed one by one: by operation."""
+    usual = max(operations, key=lambda each: len(each.waiting))
+    few = sorted(set(ranks) - usual.waiting.keys())
+    guilty = few if len(few) < len(usual.waiting) else list(ranks)
+    victims = sorted({*ranks, *reaching(matter.waits, ranks)} - set(guilty))
+    stands = {rank: each for each in operations for rank in each.waiting}
+    first = stands[guilty[0]]
+    return Verdict(
+        cause=Cause.P2P_DEADLOCK if first.source >= 0 else Cause.COLLECTIVE_ORDER,
+        certainty=Certainty.STALLED,
+        severity=Severity.CRITICAL,
+        summary=f"{ranks_words(ranks)} wait for each other: {waiting_words(matter, operations)}.",
+        explanation=f"No rank of the circle can go on before another does.{_length(long)}",
+        advice=ADVICE[Cause.P2P_DEADLOCK if first.source >= 0 else Cause.COLLECTIVE_ORDER],
+        culprits=tuple(
+            Culprit(
+                rank=rank, call_site=stands[rank].waiting[rank].site, doing=f"in {stuck_words(matter, stands[rank])}"
+            )
+            for rank in guilty
+        ),
+        victims=tuple(victims),
+        group=matter.names[first.roster.key],
+        seq=first.seq,
+        op=first.op.value,
+        onset_s=long.seconds,
+        explained=_share(matter, {*guilty, *victims}),
+        evidence=tuple(waiting_evidence(matter, operations)),
     )
 
 
