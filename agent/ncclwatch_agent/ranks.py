@@ -92,7 +92,7 @@ class LocalRank:
         threads = self.ring.threads()
         groups = [(row, self._pending_s(row, now_ns)) for row in views.named_apart(self.ring.groups())]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
-        device_s = max((seconds for row, seconds in groups if row.flags == Flag.ASYNC), default=0.0)
+        device_s = max((seconds for row, seconds in groups if row.flags & ~Flag.LATE == Flag.ASYNC), default=0.0)
         rank_row = (
             self.rank,
             _STATE_CODE[self.watch.state],
@@ -106,7 +106,7 @@ class LocalRank:
             words[Word.STEPS],
         )
         return rank_row, [
-            (self.rank, seconds, _group_key(row.name), row.enqueued, row.completed, row.prefix_hash)
+            (self.rank, seconds, _group_key(row.name), row.enqueued, row.completed, _hash(row))
             for row, seconds in groups
         ]
 
@@ -183,6 +183,10 @@ def wait_age_s(threads: list[ThreadRow], pending_s: float, now_ns: int) -> float
             continue
         oldest = max(oldest, waited_s)
     return oldest
+
+
+def _hash(row: GroupRow) -> int:
+    return 0 if row.flags & Flag.LATE else row.prefix_hash
 
 
 def sites_to_read(view: RankView) -> tuple[CallSite, ...]:

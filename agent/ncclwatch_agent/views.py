@@ -194,6 +194,7 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
                 prefix_hash=row.prefix_hash,
                 pending=op_view(picture, event) if event else None,
                 destroyed=bool(row.flags & Flag.DESTROYED),
+                late=bool(row.flags & Flag.LATE),
                 blind=bool(row.flags & Flag.BLIND),
                 asynchronous=bool(row.flags & Flag.ASYNC),
             )

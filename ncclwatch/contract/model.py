@@ -193,6 +193,7 @@ class GroupView:
     prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
     pending: OpView | None = None  # the oldest unfinished operation; None also where nobody knows what is complete
     destroyed: bool = False
+    late: bool = False  # recorded from the middle on: its prefix_hash says nothing
     blind: bool = False  # nobody tells what of it is complete
     asynchronous: bool = (
         False  # a device waits for its operations, in the order of their issue, and the host runs ahead

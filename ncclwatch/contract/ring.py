@@ -92,6 +92,7 @@ class Flag:
     DESTROYED = 1
     ASYNC = 2  # returning from wait() says nothing: a device waits, and the host runs ahead
     BLIND = 4  # nobody tells what of it is complete
+    LATE = 8  # it had issued operations before anybody recorded them: its hash begins in the middle
 
 
 # Group row.

@@ -40,7 +40,7 @@ constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract
 
 // Codes of ncclwatch.contract.ring that this file needs by name.
 struct Codes {
-  uint8_t send = 0, recv = 0, all_reduce = 0;
+  uint8_t send = 0, recv = 0, all_reduce = 0, all_gather = 0;
   uint8_t wait_collective = 0, wait_send = 0, wait_recv = 0;
   int reduce_ops = 0, other_dtype = 0;
 };
@@ -493,7 +493,8 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
     } else {
       issued->kind = state.codes.wait_collective;
       issued->seq = ++group->enqueued;
-      const uint64_t mixed = uint64_t{event.op} * 0x9E3779B97F4A7C15u ^ event.numel * 0xC2B2AE3D27D4EB4Fu ^
+      const uint64_t agreed = event.op == state.codes.all_gather ? 0 : event.numel;  // its lists may be ragged
+      const uint64_t mixed = uint64_t{event.op} * 0x9E3779B97F4A7C15u ^ agreed * 0xC2B2AE3D27D4EB4Fu ^
                              uint64_t{event.signature} * 0x165667B19E3779F9u;
       group->prefix = group->prefix * 0x100000001B3u + mixed + 1;
     }
@@ -694,18 +695,19 @@ State* state_or_null() { return g_state.load(std::memory_order_acquire); }
 
 void begin(py::buffer map, const std::vector<uint64_t>& at, const std::vector<int>& codes, py::dict dtypes,
            py::object books) {
-  if (at.size() != 15 || codes.size() != 8) throw std::invalid_argument("another layout than this was built for");
+  if (at.size() != 15 || codes.size() != 9) throw std::invalid_argument("another layout than this was built for");
   const Layout layout{at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9],
                       at[10], at[11], at[12], at[13], at[14]};
   Codes known;
   known.send = static_cast<uint8_t>(codes[0]);
   known.recv = static_cast<uint8_t>(codes[1]);
   known.all_reduce = static_cast<uint8_t>(codes[2]);
-  known.wait_collective = static_cast<uint8_t>(codes[3]);
-  known.wait_send = static_cast<uint8_t>(codes[4]);
-  known.wait_recv = static_cast<uint8_t>(codes[5]);
-  known.reduce_ops = codes[6];
-  known.other_dtype = codes[7];
+  known.all_gather = static_cast<uint8_t>(codes[3]);
+  known.wait_collective = static_cast<uint8_t>(codes[4]);
+  known.wait_send = static_cast<uint8_t>(codes[5]);
+  known.wait_recv = static_cast<uint8_t>(codes[6]);
+  known.reduce_ops = codes[7];
+  known.other_dtype = codes[8];
   auto state = std::make_unique<State>(std::move(map), layout, known, std::move(books));
   state->dtypes.assign(static_cast<size_t>(c10::ScalarType::NumOptions), static_cast<uint8_t>(known.other_dtype));
   for (const auto& [dtype, code] : dtypes) {

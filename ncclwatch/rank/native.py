@@ -15,7 +15,7 @@ from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.rank.patches.collectives import group_of
-from ncclwatch.rank.recorder import ALL_REDUCE, RECV, SEND, Issued, Recorder, ThreadState
+from ncclwatch.rank.recorder import ALL_GATHER, ALL_REDUCE, RECV, SEND, Issued, Recorder, ThreadState
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 
 # In the order of Layout and Codes in the C++ sources.
@@ -25,7 +25,7 @@ _LAYOUT = (
     Word.DROPPED, Word.BATCH, Word.BACKWARD_SITE,
 )  # fmt: skip
 _CODES = (
-    SEND, RECV, ALL_REDUCE,
+    SEND, RECV, ALL_REDUCE, ALL_GATHER,
     *(WAITS.index(kind) + 1 for kind in (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)),
     len(REDUCE_OPS), len(DTYPES) - 1,
 )  # fmt: skip

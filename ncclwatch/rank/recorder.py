@@ -31,6 +31,7 @@ _RECV_WAIT = _WAIT_CODE[WaitKind.RECV]
 ALL_REDUCE = _OP_CODE[Op.ALL_REDUCE]
 SEND = _OP_CODE[Op.SEND]
 RECV = _OP_CODE[Op.RECV]
+ALL_GATHER = _OP_CODE[Op.ALL_GATHER]  # its lists may be ragged: the sizes are no part of what ranks agree on
 _P2P = (SEND, RECV)
 
 
@@ -241,7 +242,8 @@ class Recorder:
             seq = self._count_p2p(group, op, peer)
         else:
             seq = next(group.seqs)
-            mixed = (op * 0x9E3779B97F4A7C15 ^ numel * 0xC2B2AE3D27D4EB4F ^ word * 0x165667B19E3779F9) & _MASK
+            agreed = 0 if op == ALL_GATHER else numel
+            mixed = (op * 0x9E3779B97F4A7C15 ^ agreed * 0xC2B2AE3D27D4EB4F ^ word * 0x165667B19E3779F9) & _MASK
             prefix = group.prefix = (before * 0x100000001B3 + mixed + 1) & _MASK
             group.enqueued = seq
         if sys.exc_info()[1] is not None:

@@ -239,6 +239,8 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def _ranks_to_inspect(job: Job) -> tuple[int, ...]:
+    if job.suspicion.desynced and not (job.suspicion.waiting or job.suspicion.ended or job.suspicion.silent):
+        return job.suspicion.desynced
     if job.world_size <= settings.INSPECT_ALL_MAX:
         return tuple(job.state.seen.nonzero()[0].tolist())
     return job.state.notable(job.suspicion.waiting, settings.INSPECT_MAX)

@@ -32,6 +32,9 @@ WAIT_S = 1.0  # a wait that only peers can end, older than this
 STILL_S = 0.5  # and the rank's frontier has not moved for so long
 SILENT_S = 5.0  # an agent that sent nothing for so long
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
+DESYNC_EVERY_S = 5.0  # between two comparisons of the histories of all ranks
+DESYNC_RANKS_MAX = 16  # inspected of each side
+DESYNC_ROWS_PER_S = 10_000  # and longer in a big job, which takes longer to compare
 
 # Rhythm.
 TICK_S = 1.0

@@ -32,11 +32,12 @@ class Suspicion:
     waiting: tuple[int, ...] = ()  # in a wait that only peers can end, and still
     ended: tuple[int, ...] = ()  # while others are not
     silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
+    desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.ended or self.silent)
+        return bool(self.waiting or self.ended or self.silent or self.desynced)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +73,9 @@ class JobState:
         self._owner = np.full(world_size, -1, np.int64)  # number of the connection that speaks for it
         self._slots: dict[int, _Slot] = {}
         self._stale = False
+        self._desynced: tuple[int, ...] = ()
+        self._apart_before = False
+        self._compare_at = -np.inf
         self._rank_bytes, self._group_bytes = bytearray(), bytearray()
         self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
 
@@ -175,13 +179,36 @@ class JobState:
         silent, unheard = self._silence(now)
         ended = self.ended & self.seen
         some_ended = ended.any() and not ended[self.seen].all()
+        self._compare(now)
         return Suspicion(
+            desynced=self._desynced,
             waiting=tuple(rank[waiting].tolist()),
             ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
             silent=silent,
             longest_wait_s=float(age_s[waiting].max(initial=0.0)),
             unheard=unheard,
         )
+
+    def _compare(self, now: float) -> None:
+        """Look now and then for ranks that have issued equally much in a group, and not the same."""
+        if now < self._compare_at:
+            return
+        groups = self._groups
+        self._compare_at = now + max(settings.DESYNC_EVERY_S, len(groups) / settings.DESYNC_ROWS_PER_S)
+        order = np.lexsort((groups["prefix_hash"], groups["enqueued"], groups["group"]))
+        rows = groups[order]
+        same = (rows["group"][1:] == rows["group"][:-1]) & (rows["enqueued"][1:] == rows["enqueued"][:-1])
+        apart = np.flatnonzero(same & (rows["prefix_hash"][1:] != rows["prefix_hash"][:-1]))
+        seen: tuple[int, ...] = ()
+        if len(apart):
+            first = rows[apart[0]]
+            alike = np.flatnonzero((rows["group"] == first["group"]) & (rows["enqueued"] == first["enqueued"]))
+            few = np.concatenate(
+                [alike[: settings.DESYNC_RANKS_MAX], apart[:1] + 1, alike[-settings.DESYNC_RANKS_MAX :]]
+            )
+            seen = tuple(np.unique(self._group_row_rank[order[few]]).tolist())
+        # One torn look at a ring is no difference: it has to be there twice.
+        self._desynced, self._apart_before = (seen if self._apart_before else ()), bool(seen)
 
     def notable(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
         """Return the ranks to inspect in a big job: who does not wait, who is behind, and a sample."""

@@ -26,6 +26,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     thread RANKS issued N [still S]            a second thread that has issued operations
     names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
     destroyed RANKS GROUP                      these ranks have destroyed the group
+    hash RANKS GROUP N [late]                  the hash over all that they issued in a group
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
@@ -412,6 +413,17 @@ class Situation:
         for rank in ranks_of(words[0]):
             groups = tuple(
                 dataclasses.replace(group, destroyed=True, pending=None) if group.name == words[1] else group
+                for group in self.ranks[rank].groups
+            )
+            self._change(rank, groups=groups)
+
+    def do_hash(self, words: list[str]) -> None:
+        """hash RANKS GROUP N [late]: the hash over all that these ranks issued in a group."""
+        for rank in ranks_of(words[0]):
+            groups = tuple(
+                dataclasses.replace(group, prefix_hash=int(words[2]), late="late" in words)
+                if group.name == words[1]
+                else group
                 for group in self.ranks[rank].groups
             )
             self._change(rank, groups=groups)

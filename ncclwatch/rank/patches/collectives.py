@@ -229,7 +229,10 @@ def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], 
     group.by_account = backends.get("cuda") == "nccl"
     group.on_device = backends == {"cuda": "nccl"}
     asynchronous = not group.host_waits or any(name not in _HOST_BACKENDS for name in backends.values())
-    recorder.flag(group, (Flag.ASYNC if asynchronous else 0) | (Flag.BLIND if group.by_account else 0))
+    recorder.flag(
+        group,
+        (Flag.ASYNC if asynchronous else 0) | (Flag.BLIND if group.by_account else 0) | (Flag.LATE if enqueued else 0),
+    )
     return group
 
 

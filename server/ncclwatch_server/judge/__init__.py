@@ -3,7 +3,8 @@
 `judge` runs the stages in order of what they can prove; the first that has something to say is
 right, because each later one is weaker: different signatures at one collective; ranks that are
 gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
-address; ranks outside that stand still or are late; all inside and nothing moves.
+address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
+that differ.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ from ncclwatch.contract.model import JobSnapshot, Verdict
 from ncclwatch_server.judge.abandoned import abandoned
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.circles import deadlocks
+from ncclwatch_server.judge.desync import desyncs
 from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
@@ -19,7 +21,7 @@ from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 
 __all__ = ["STAGES", "judge"]
 
-STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders)
+STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders, desyncs)
 
 
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:

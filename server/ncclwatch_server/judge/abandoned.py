@@ -29,7 +29,7 @@ def abandoned(case: Case) -> tuple[Verdict, ...]:
         block
         for rank in case.blocked
         for block in case.graph.blocks[rank]
-        if block.operation.kind is WaitKind.COLLECTIVE and block.wait.age_s >= ABANDONED_S and _leavers(case, block)
+        if block.operation.kind is WaitKind.COLLECTIVE and _leavers(case, block)
     ]
     if not blocks:
         return ()
@@ -74,7 +74,8 @@ def _leavers(case: Case, block: Block) -> tuple[int, ...]:
     found = []
     for rank in case.graph.absent[block.operation]:
         group = group_of(case.views[rank], block.operation.group)
-        if group is not None and group.destroyed and case.found[rank].standing is not Standing.GONE:
+        stays = case.found[rank].standing is Standing.BLOCKED or block.wait.age_s >= ABANDONED_S
+        if group is not None and group.destroyed and stays and case.found[rank].standing is not Standing.GONE:
             found.append(rank)
     return tuple(found)
 

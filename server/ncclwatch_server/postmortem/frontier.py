@@ -115,7 +115,7 @@ def _stuck_in(roster: Roster, recordings: Mapping[int, Recording]) -> Iterator[S
     pending = {rank: record.pending for rank, record in roster.records.items() if record.pending is not None}
     for seq in sorted({issued.seq for issued in pending.values()}):
         waiting = {rank: issued for rank, issued in pending.items() if issued.seq == seq}
-        through = _through(roster)
+        through = through(roster)
         done: list[int] = []
         absent: list[int] = []
         unknown: list[int] = []
@@ -132,7 +132,7 @@ def _stuck_in(roster: Roster, recordings: Mapping[int, Recording]) -> Iterator[S
         )  # fmt: skip
 
 
-def _through(roster: Roster) -> int:
+def through(roster: Roster) -> int:
     """Return the newest collective that every member must have entered, because one is through with it.
 
     A file that does not know of it was written before the others went on: nothing newer can be told from it.

@@ -7,6 +7,7 @@ from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.parted import mismatches as parted_mismatches
 from ncclwatch_server.judge.rendezvous import scattered
 from ncclwatch_server.postmortem.absent import absent_ranks, unknown_ranks
+from ncclwatch_server.postmortem.behind import behind
 from ncclwatch_server.postmortem.clashes import INSIDE_S_MIN, circles, insiders, inversions, mismatches
 from ncclwatch_server.postmortem.devices import shared_devices
 from ncclwatch_server.postmortem.ended import ended_ranks
@@ -70,6 +71,7 @@ def reporters(matter: Matter) -> tuple[Verdict, ...]:
 
 STAGES = (
     devices, in_rings, mismatches, ended_ranks, absent_ranks, circles, unknown_ranks, inversions, insiders, reporters,
+    behind,
 )  # fmt: skip
 
 

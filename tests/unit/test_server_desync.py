@@ -1,0 +1,63 @@
+"""Ranks that have issued equally much and not the same are noticed in the digests, before anything hangs."""
+
+import numpy as np
+
+from ncclwatch.contract import wire
+from ncclwatch_server import settings
+from ncclwatch_server.state import JobState
+
+GROUP = wire.group_key("0")
+
+
+def digest(rows: list[tuple[int, int, int]]) -> tuple[memoryview, memoryview]:
+    """Return rank and group rows of (rank, enqueued, hash)."""
+    ranks = b"".join(wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, 0) for rank, count, _ in rows)
+    groups = b"".join(wire.GROUP_ROW.pack(rank, 0.0, GROUP, count, count, prefix) for rank, count, prefix in rows)
+    return memoryview(ranks), memoryview(groups)
+
+
+def looked_at(*digests: list[tuple[int, int, int]]) -> tuple[int, ...]:
+    """Return who is out of step after these digests, one comparison apart."""
+    state = JobState(len(digests[0]))
+    state.announce(1, range(len(digests[0])), 0.0)
+    found: tuple[int, ...] = ()
+    for number, rows in enumerate(digests):
+        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        state.take(1, *digest(rows), now)
+        state.fold(now)
+        found = state.suspicion(now).desynced
+    return found
+
+
+def test_different_histories_of_one_length_are_noticed_when_seen_twice():
+    apart = [(0, 7, 70), (1, 7, 70), (2, 7, 71)]
+    assert looked_at(apart, [(0, 9, 90), (1, 9, 90), (2, 9, 91)]) == (0, 1, 2)
+
+
+def test_one_torn_look_is_nothing():
+    assert looked_at([(0, 7, 70), (1, 7, 71)], [(0, 9, 90), (1, 9, 90)]) == ()
+    assert looked_at([(0, 7, 70), (1, 7, 71)]) == ()
+
+
+def test_histories_of_different_lengths_cannot_be_compared():
+    assert looked_at([(0, 7, 70), (1, 8, 80)], [(0, 9, 90), (1, 10, 100)]) == ()
+
+
+def test_a_healthy_job_is_not_suspicious():
+    state = JobState(2)
+    state.announce(1, range(2), 0.0)
+    for number in range(4):
+        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        state.take(1, *digest([(0, number, number), (1, number, number)]), now)
+        state.fold(now)
+        assert not state.suspicion(now)
+
+
+def test_the_comparison_of_a_big_job_is_short():
+    rows = [(rank, 5, 50) for rank in range(16_384)]
+    state = JobState(16_384)
+    state.announce(1, range(16_384), 0.0)
+    state.take(1, *digest(rows), 0.0)
+    state.fold(0.0)
+    assert state.suspicion(1.0).desynced == ()
+    assert np.all(state.seen)
