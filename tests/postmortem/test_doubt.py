@@ -183,3 +183,18 @@ def test_where_completed_entries_were_left_out_the_status_tells_how_far_a_rank_i
         value["entries"] = [entry for entry in value["entries"] if entry["state"] == OPEN]
         job.write_one(tmp_path, rank, value)
     assert [each[3:] for each in brief(tmp_path)] == [([2], [0, 1])]
+
+
+def test_a_record_that_ends_early_is_told_as_a_fact_and_never_as_a_hang(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.ranks[2].entries = job.ranks[2].entries[:10]
+    assert [each[:4] for each in brief(job.write(tmp_path))] == [("info", "LATE", "undetermined", [2])]
+    assert "#10" in told(tmp_path)
+
+
+def test_ranks_at_work_are_never_equally_far(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.ranks[2].entries = job.ranks[2].entries[:28]
+    assert brief(job.write(tmp_path, age_s=0.5)) == []

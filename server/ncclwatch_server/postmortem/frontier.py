@@ -115,7 +115,7 @@ def _stuck_in(roster: Roster, recordings: Mapping[int, Recording]) -> Iterator[S
     pending = {rank: record.pending for rank, record in roster.records.items() if record.pending is not None}
     for seq in sorted({issued.seq for issued in pending.values()}):
         waiting = {rank: issued for rank, issued in pending.items() if issued.seq == seq}
-        through = through(roster)
+        newest = through(roster)
         done: list[int] = []
         absent: list[int] = []
         unknown: list[int] = []
@@ -126,7 +126,7 @@ def _stuck_in(roster: Roster, recordings: Mapping[int, Recording]) -> Iterator[S
             elif record.completed >= seq:
                 done.append(member)
             elif record.enqueued < seq:
-                (unknown if record.enqueued < through else absent).append(member)
+                (unknown if record.enqueued < newest else absent).append(member)
         yield Stuck(
             roster=roster, seq=seq, waiting=waiting, done=tuple(done), absent=tuple(absent), unknown=tuple(unknown)
         )  # fmt: skip
