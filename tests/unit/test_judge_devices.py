@@ -1,5 +1,7 @@
 """When a host counts as held up by its device: each bound just below, at, and above."""
 
+from dataclasses import replace
+
 import pytest
 
 from ncclwatch.contract.model import (
@@ -7,6 +9,7 @@ from ncclwatch.contract.model import (
     GroupView,
     Op,
     OpView,
+    PeerView,
     ProcessState,
     ProcessView,
     RankView,
@@ -14,7 +17,13 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.devices import held_back_by, pending_on_device, waits_on_device
+from ncclwatch_server.judge.devices import (
+    comes_first,
+    held_back_by,
+    may_wait_on_device,
+    pending_on_device,
+    waits_on_device,
+)
 
 SITE = CallSite(file="/home/user/train.py", line=46, function="step")
 
@@ -106,6 +115,39 @@ def test_a_group_on_the_host_a_destroyed_one_and_a_finished_one_hold_nobody_up()
 def test_a_second_thread_that_never_issued_anything_is_not_held_up():
     standing = thread(main=False, issued=0, same_s=60.0, cpu_still_s=60.0)
     assert waits_on_device(view(group("dp", PENDING)), standing) == ()
+
+
+@pytest.mark.parametrize(
+    ("label", "in_order", "wait", "first"),
+    [
+        ("", False, None, False),
+        ("", True, None, True),
+        ("gradient bucket 0 (fc.weight)", False, None, True),
+        ("gradient bucket 0 (fc.weight)", False, WaitView(kind=WaitKind.BACKWARD, age_s=3.0), False),
+        ("FSDP unit layers.0", False, None, False),
+    ],
+)
+def test_what_comes_first_on_a_device(label: str, in_order: bool, wait: WaitView | None, first: bool):
+    issued = OpView(group="dp", seq=11, op=Op.ALL_REDUCE, label=label, in_order=in_order)
+    assert comes_first(thread(wait=wait), issued) is first
+
+
+@pytest.mark.parametrize(
+    ("calling", "asynchronous", "blind", "recvs_completed", "may"),
+    [
+        ("item", True, False, 3, False),
+        ("item", True, False, 2, True),
+        ("sleep", True, False, 2, False),
+        ("item", False, False, 2, False),
+        ("item", True, True, 3, True),
+    ],
+)
+def test_a_host_that_reads_may_be_held_up_by_what_nobody_knows(
+    calling: str, asynchronous: bool, blind: bool, recvs_completed: int, may: bool
+):
+    peer = PeerView(group="dp", peer=1, sends=3, sends_completed=3, recvs=3, recvs_completed=recvs_completed)
+    here = replace(view(group("dp", None, asynchronous=asynchronous, blind=blind)), peers=(peer,))
+    assert may_wait_on_device(here, thread(calling=calling)) is may
 
 
 def test_what_was_issued_later_is_held_back_by_what_was_issued_first():

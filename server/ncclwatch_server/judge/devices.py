@@ -29,6 +29,7 @@ _HOST_WAITS = frozenset(
 _HOST_MODULES = ("threading", "queue", "selectors", "socket", "ssl", "subprocess", "connection", "popen_fork", "fcntl")
 # A thread that says of itself that it is in one of these waits for a device all the same.
 _INSIDE = (None, WaitKind.BACKWARD, WaitKind.DESTROY, WaitKind.SAVE)
+_BUCKET = "gradient bucket"  # how the label of one begins
 _OPERATIONS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)
 
 
@@ -65,8 +66,28 @@ def reads_from_device(thread: ThreadView) -> bool:
 
 
 def may_wait_on_device(view: RankView, thread: ThreadView) -> bool:
-    """Say whether a thread reads from a device of which nobody knows what it has finished: it may be a victim."""
-    return thread.calling in READS and any(group.blind and group.enqueued for group in view.groups)
+    """Say whether a thread reads from a device of which nobody knows what it has finished: it may be a victim.
+
+    Nor does anybody know, of sends and receives that are not finished, which one it is that the device waits in.
+    """
+    if thread.calling not in READS:
+        return False
+    names = {group.name for group in view.groups if group.asynchronous}
+    p2p = [peer for peer in view.peers if peer.group in names]
+    return any(group.blind and group.enqueued for group in view.groups) or any(
+        peer.sends > peer.sends_completed or peer.recvs > peer.recvs_completed for peer in p2p
+    )
+
+
+def comes_first(thread: ThreadView, issued: OpView | None) -> bool:
+    """Say whether what a thread issued after an operation begins after it on the device, in whatever group.
+
+    DDP issues gradient buckets without waiting, and has waited for all of them when backward() returns.
+    """
+    if issued is None:
+        return False
+    in_backward = thread.wait is not None and thread.wait.kind is WaitKind.BACKWARD
+    return issued.in_order or (issued.label.startswith(_BUCKET) and not in_backward)
 
 
 def _is_asynchronous(view: RankView, name: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import WaitKind
-from ncclwatch_server.judge.devices import reads_from_device
+from ncclwatch_server.judge.devices import comes_first, reads_from_device
 from ncclwatch_server.judge.standing import (
     Block,
     Operation,
@@ -137,12 +137,12 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
     """Say whether a circle holds only if its devices run what they were given one after the other.
 
     What was issued with async_op=True may run beside what the host reads: then neither the host nor what was
-    issued later is held up by it for certain. After one with async_op=False come all later ones on the device; but
+    issued later is held up by it for certain. After one that `comes_first` come all later ones on the device; but
     where another rank waits for something on the host, this host must stand where only its device can hold it.
     """
     blocks = [block for rank in circle for block in graph.blocks[rank]]
     devices = [block for block in blocks if block.on_device]
-    if not all(block.issued is not None and block.issued.in_order for block in devices):
+    if not all(comes_first(block.thread, block.issued) for block in devices):
         return True
     return len(devices) < len(blocks) and not all(reads_from_device(block.thread) for block in devices)
 
