@@ -27,6 +27,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
     destroyed RANKS GROUP                      these ranks have destroyed the group
     hash RANKS GROUP N [late]                  the hash over all that they issued in a group
+    kernel RANKS PLACE                         where the main thread sits in the kernel
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
@@ -427,6 +428,11 @@ class Situation:
                 for group in self.ranks[rank].groups
             )
             self._change(rank, groups=groups)
+
+    def do_kernel(self, words: list[str]) -> None:
+        """kernel RANKS PLACE: where the main thread sits in the kernel."""
+        for rank in ranks_of(words[0]):
+            self._main(rank, in_kernel=words[1])
 
     def do_lock(self, words: list[str]) -> None:
         """lock RANK HOLDER PATH SITE for S: waits for a file lock that another process holds (a rank, or "pid")."""

@@ -40,6 +40,8 @@ from ncclwatch_server.judge.standing import FROZEN_STATES, Block, Standing
 
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
+STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
+STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
 STOPPED_S = 2.0  # in state T
 GIL_STILL_S = 5.0  # without a pulse, and without CPU
 GIL_BUSY_S = 10.0  # without a pulse, while something computes with the GIL held
@@ -48,6 +50,9 @@ LEARNED_S_MAX = 60.0
 LATE_WARNING_S_MIN = 60.0
 LATE_OF_TIMEOUT = 0.5  # share of the group's timeout after which a late rank is warned of
 PULSE_LOST_S = 3.0
+_ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
+_SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
+_SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
         still_s = min(still_s, thread.same_s)
     if still_s <= 0 or (thread is None and view.attached):
         return None
-    patience = _patience_s(case, kind)
+    patience = _patience_s(case, kind, thread.in_kernel if thread is not None else "")
     return Stillness(
         cause=_cause_of(case, view, thread, kind),
         what=_still_words(view, thread, kind),
@@ -128,8 +133,16 @@ def _observed_still_s(view: RankView) -> float:
     return max(view.process.cpu_still_s, view.pulse_age_s)
 
 
-def _patience_s(case: Case, kind: WaitKind | None) -> float:
-    base = STILL_IN_IO_S if kind in (WaitKind.DATA, WaitKind.SAVE) else STILL_S
+def _patience_s(case: Case, kind: WaitKind | None, in_kernel: str) -> float:
+    call = in_kernel.partition(" ")[0]
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        base = STILL_IN_IO_S
+    elif kind is not None:  # a wait that torch makes, on the rendezvous store
+        base = STILL_S
+    elif call in _ANSWERS or (call == "read" and any(word in in_kernel for word in _SOCKETS)):
+        base = STILL_FOR_ANSWER_S
+    else:
+        base = STILL_ASLEEP_S if call in _SLEEPS else STILL_S
     return max(base, min(LEARNED_FACTOR * case.snapshot.longest_still_s, LEARNED_S_MAX))
 
 
