@@ -32,8 +32,9 @@ namespace {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 constexpr size_t kWorksMax = 256;              // works of a group that are held at once
-constexpr uint64_t kRetiredNs = 300'000'000;   // a backend drops a finished work within microseconds
+constexpr uint64_t kRetiredNs = 2'000'000'000;  // a backend drops a finished work within microseconds, if it gets a core
 constexpr uint64_t kRetiredNumelMax = 4'000'000;
+constexpr size_t kNewestKept = 8;  // of the retired works, however large
 constexpr size_t kOpenMax = 4096;              // works that can be told apart when they are waited for
 constexpr uint16_t kNoGroup = 0xFFFF;
 constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring
@@ -229,12 +230,13 @@ void retire(State& state, std::vector<Held>& finished) {
   std::lock_guard<std::mutex> guard(state.retired_lock);
   const uint64_t now = now_ns();
   for (Held& held : finished) {
-    if (held.issued.on_host && held.issued.numel <= kRetiredNumelMax) {
+    if (held.issued.on_host) {
       state.retired_numel += held.issued.numel;
       state.retired.emplace_back(now, held.issued.numel, std::move(held.work));
     }
   }
-  while (state.retired.size() > kWorksMax || state.retired_numel > kRetiredNumelMax) {
+  while (state.retired.size() > kNewestKept &&
+         (state.retired.size() > kWorksMax || state.retired_numel > kRetiredNumelMax)) {
     state.retired_numel -= std::get<1>(state.retired.front());
     dropped.push_back(std::move(std::get<2>(state.retired.front())));
     state.retired.pop_front();
@@ -823,12 +825,15 @@ void forget_group(const std::string& name) {
     if (group->name != name) continue;
     drain(*state, *group);
     group->dead = true;
-    std::vector<Held> dropped;
-    std::lock_guard<std::mutex> guard(group->lock);
-    for (Held& held : group->works) dropped.push_back(std::move(held));
-    for (Held& held : group->p2p_works) dropped.push_back(std::move(held));
-    group->works.clear();
-    group->p2p_works.clear();
+    std::vector<Held> left;  // about to be through: a backend tells us later than it tells whoever waited
+    {
+      std::lock_guard<std::mutex> guard(group->lock);
+      for (Held& held : group->works) left.push_back(std::move(held));
+      for (Held& held : group->p2p_works) left.push_back(std::move(held));
+      group->works.clear();
+      group->p2p_works.clear();
+    }
+    retire(*state, left);
   }
 }
 

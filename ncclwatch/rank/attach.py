@@ -186,6 +186,8 @@ def _rest() -> None:
     """At the end of the interpreter: let the pulse end first, however long its last beat takes."""
     if _pulse is not None:
         _pulse.stop(wait_s=config.EXIT_WAIT_S)
+    if _recorder is not None:
+        _recorder.keep_works()
 
 
 def _before_init(arguments: dict[str, object]) -> None:

@@ -5,7 +5,7 @@ it gets in its group. A work is held until it is complete (so that its completio
 and at most WORKS_MAX of a group at a time, so that tensors are not kept alive for long.
 """
 
-import contextlib
+import ctypes
 import itertools
 import sys
 import threading
@@ -20,8 +20,9 @@ from ncclwatch.rank.sites import Sites
 
 WORKS_MAX = 256
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
-RETIRED_S = 0.3  # a backend drops a finished work within microseconds
-RETIRED_NUMEL_MAX = 4_000_000  # elements that retired works may hold
+RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
+RETIRED_NUMEL_MAX = 4_000_000  # elements that retired works may hold, but for the newest
+NEWEST_KEPT = 8  # of the retired works, however large
 _MASK = 0xFFFFFFFFFFFFFFFF
 _OP_CODE = {op: number for number, op in enumerate(OPS)}
 _WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
@@ -121,7 +122,7 @@ class Recorder:
         self._thread = ThreadState()
         self._exception_seen = 0
         self._retired: deque[tuple[float, int, Work]] = deque()
-        self._retired_numel = 0
+        self._sweeping = threading.Lock()
         self._unheld: deque[tuple[int, Issued]] = deque()  # works that are known by their ids and not held
 
     # -- threads and waits -------------------------------------------------------------------
@@ -210,8 +211,10 @@ class Recorder:
     def forget_group(self, name: str) -> None:
         """Record that this rank destroyed a group; a later one may have the same name."""
         group = self.groups.pop(name, None)
-        if group is not None and group.number != NO_GROUP:
+        if group is not None:
             self.drain(group)
+            # What is not through yet is about to be: its backend tells us later than it tells whoever waited.
+            self._retired.extend((time.monotonic(), 0, work) for _, work in (*group.works, *group.p2p_works))
             self.flag(group, Flag.DESTROYED)
 
     def flag(self, group: Group, flag: int, on: bool = True) -> None:
@@ -361,19 +364,28 @@ class Recorder:
         own thread the last to drop it, that thread would need the GIL; and a process group that is destroyed with
         the GIL held (by DDP's reducer, when the model goes) waits for that thread: a deadlock at the end of training.
         """
-        if issued.on_host and issued.numel <= RETIRED_NUMEL_MAX:
+        if issued.on_host:
             self._retired.append((time.monotonic(), issued.numel, work))
-            self._retired_numel += issued.numel
         self._sweep()
 
     def _sweep(self) -> None:
-        retired = self._retired
-        while retired:
-            full = len(retired) > WORKS_MAX or self._retired_numel > RETIRED_NUMEL_MAX
-            if not full and time.monotonic() - retired[0][0] < RETIRED_S:
-                return
-            with contextlib.suppress(IndexError):  # another thread may have swept it meanwhile
-                self._retired_numel -= retired.popleft()[1]
+        if not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            retired, old = self._retired, time.monotonic() - RETIRED_S
+            while retired and retired[0][0] < old:
+                retired.popleft()
+            if len(retired) > NEWEST_KEPT:
+                numel = sum(entry[1] for entry in list(retired))
+                while len(retired) > NEWEST_KEPT and (numel > RETIRED_NUMEL_MAX or len(retired) > WORKS_MAX):
+                    numel -= retired.popleft()[1]
+        finally:
+            self._sweeping.release()
+
+    def keep_works(self) -> None:
+        """At the end of the interpreter: let nothing that is held be dropped any more, in whatever order all goes."""
+        held = [*self._retired, *((g.works, g.p2p_works) for g in list(self.groups.values()))]
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
     def set_completed(self, name: str, seq: int) -> None:
         """Record how far a group is by its backend's own account."""
