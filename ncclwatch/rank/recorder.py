@@ -214,7 +214,11 @@ class Recorder:
         if group is not None:
             self.drain(group)
             # What is not through yet is about to be: its backend tells us later than it tells whoever waited.
-            self._retired.extend((time.monotonic(), 0, work) for _, work in (*group.works, *group.p2p_works))
+            for works in (group.works, group.p2p_works):
+                for _, work in list(works):
+                    self.open_works.pop(id(work), None)
+                    self._retired.append((time.monotonic(), 0, work))
+                works.clear()
             self.flag(group, Flag.DESTROYED)
 
     def flag(self, group: Group, flag: int, on: bool = True) -> None:

@@ -10,6 +10,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
     send|recv RANK PEER#N SITE for S           blocked in p2p
     init RANKS SITE for S                      in init_process_group
+    making RANKS SITE for S                    in new_group
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
     stopped RANKS for S                        state T
     gil RANKS for S [busy]                     no pulse for so long
@@ -277,6 +278,12 @@ class Situation:
         for rank in ranks_of(words[0]):
             self._change(rank, initialised=False)
             self._block(rank, WaitView(kind=WaitKind.INIT, age_s=age_s, site=site_of(words[1])))
+
+    def do_making(self, words: list[str]) -> None:
+        """making RANKS SITE for S: in new_group."""
+        age_s = float(options_of(words[2:])["for"])
+        for rank in ranks_of(words[0]):
+            self._block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=age_s, site=site_of(words[1])))
 
     def do_uninitialised(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):

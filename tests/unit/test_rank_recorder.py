@@ -8,7 +8,7 @@ import pytest
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import OPS, Flag, Ring
-from ncclwatch.rank.recorder import WORKS_MAX, Recorder
+from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 
 ALL_REDUCE, BARRIER, SEND = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.BARRIER, Op.SEND))
@@ -182,3 +182,41 @@ def test_async_op_is_recorded_and_is_no_part_of_what_members_must_agree_on(recor
     with read(recorder) as ring:
         assert [event.in_order for event in ring.events(2)] == [True, False]
         assert len({event.prefix_hash for event in ring.events(2)}) == 1
+
+
+def issue_on_host(recorder: Recorder, group: Group, numel: int) -> "weakref.ref[FakeWork]":
+    """Issue an operation whose work only the recorder holds; returns whether it lives."""
+    work = FakeWork()
+    issued = recorder.issue(group, ALL_REDUCE, numel, SUM, 0)
+    issued.on_host = True
+    recorder.track(issued, work)
+    return weakref.ref(work)
+
+
+def test_a_work_outlives_its_group_for_a_while(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
+    """gloo completes a future, and so wakes the trainer, before it says that the work is complete.
+
+    Whoever destroys the group at once must not leave that work to gloo's thread: it would need the GIL to drop it,
+    while the trainer, with the GIL, joins it.
+    """
+    group = recorder.add_group("0", "", [0, 1], 0)
+    unfinished = issue_on_host(recorder, group, 8)
+    recorder.forget_group("0")
+    del group
+    recorder.drain_all()
+    assert unfinished() is not None
+    monkeypatch.setattr("ncclwatch.rank.recorder.RETIRED_S", -1.0)
+    recorder.drain_all()
+    assert unfinished() is None
+
+
+def test_the_newest_finished_works_are_kept_however_large_and_older_ones_are_not(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    works = [issue_on_host(recorder, group, RETIRED_NUMEL_MAX) for _ in range(NEWEST_KEPT + 3)]
+    for work in works:
+        held = work()
+        assert held is not None
+        held.completed = True
+    del held
+    recorder.drain_all()
+    assert [work() is not None for work in works] == [False] * 3 + [True] * NEWEST_KEPT

@@ -89,17 +89,9 @@ def _sides_of(blocks: list[Block]) -> tuple[Side, ...]:
 def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str]:
     """Return (cause, culprits, whether undecided, reason in words)."""
     everyone = tuple(sorted({block.rank for block in blocks}))
-    strays = astray(case.views, everyone)
-    if strays:
-        reason = " ".join(handled_words(each) for each in strays)
-        return Cause.SWALLOWED_EXCEPTION, tuple(each.rank for each in strays), False, reason
-    locks = [block for block in blocks if block.wait.kind is WaitKind.LOCK]
-    if locks:
-        holders = tuple(sorted({block.operation.target for block in locks}))
-        reason = f"{ranks_words(holders).capitalize()} went into a wait for others with the lock in hand."
-        return Cause.HOST_STALL, holders, False, reason
-    if any(block.wait.op.is_p2p for block in blocks):
-        return _why_p2p(blocks, everyone)
+    by_kind = _why_by_kind(case, blocks, everyone)
+    if by_kind is not None:
+        return by_kind
     if len(sides) < 2:
         return Cause.COLLECTIVE_ORDER, everyone, False, ""
     side, why, decided = odd_side(case.views, sides, None)
@@ -117,6 +109,43 @@ def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tup
     if decided and why.startswith(("it departs", "it differs")):
         return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
     return Cause.COLLECTIVE_ORDER, everyone, False, order
+
+
+def _why_by_kind(
+    case: Case, blocks: list[Block], everyone: tuple[int, ...]
+) -> tuple[Cause, tuple[int, ...], bool, str] | None:
+    """Return why, where what the ranks hold or wait in says it; None for a circle of collectives."""
+    strays = astray(case.views, everyone)
+    if strays:
+        reason = " ".join(handled_words(each) for each in strays)
+        return Cause.SWALLOWED_EXCEPTION, tuple(each.rank for each in strays), False, reason
+    locks = [block for block in blocks if block.wait.kind is WaitKind.LOCK]
+    if locks:
+        holders = tuple(sorted({block.operation.target for block in locks}))
+        reason = f"{ranks_words(holders).capitalize()} went into a wait for others with the lock in hand."
+        return Cause.HOST_STALL, holders, False, reason
+    making = [block for block in blocks if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT)]
+    if making:
+        return _why_making(case, making, everyone)
+    if any(block.wait.op.is_p2p for block in blocks):
+        return _why_p2p(blocks, everyone)
+    return None
+
+
+def _why_making(case: Case, making: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return who makes a group alone, or who stays away where most make one: all ranks of the job have to call it."""
+    makers = tuple(sorted({block.rank for block in making}))
+    others = tuple(rank for rank in everyone if rank not in makers)
+    if len(makers) > len(others) > 0:
+        reason = f"{ranks_words(others).capitalize()} stayed away from a call that all ranks of the job have to make."
+        return Cause.INIT_INCOMPLETE, others, False, reason
+    what = wait_words(making[0].wait)
+    note = rank_condition(case.views[makers[0]], making[0].wait.site, what)
+    if note is None:
+        reason = f"All ranks of the job have to call {what}, also those that will not be in the group."
+        return Cause.INIT_INCOMPLETE, makers, False, reason
+    reason = f"That {what} is called under `{note.condition}`, and all ranks of the job have to call it."
+    return Cause.RANK_CONDITIONAL_COLLECTIVE, makers, False, reason
 
 
 def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
@@ -158,6 +187,9 @@ def _circle_words(case: Case, blocks: list[Block]) -> str:
                 f"rank {block.rank} waits for the lock on {block.wait.label or 'a file'}, which {ranks_words(absent)} "
                 f"hold{'s' if len(absent) == 1 else ''}"
             )
+            continue
+        if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT):
+            phrases.append(f"rank {block.rank} is in {wait_words(block.wait)} and needs {ranks_words(absent)} there")
             continue
         phrases.append(
             f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "

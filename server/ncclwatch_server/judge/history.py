@@ -7,7 +7,7 @@ one batch ahead of the others at every collective, long before anything hangs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import OpView, RankView
@@ -80,23 +80,40 @@ def _slip_by(clock: str, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list
 
 
 def departs_from_habit(view: RankView, current: OpView) -> bool | None:
-    """Say whether an operation breaks the repeating list of operations that led to it; None: no habit known."""
+    """Say whether an operation breaks the repeating list of operations that led to it; None: no habit known.
+
+    Where the sizes repeat as well they are part of the habit: one line may serve two callers.
+    """
+    sized = _departs(view, current, _sized_key)
+    return sized if sized is not None else _departs(view, current, _habit_key)
+
+
+def _departs(view: RankView, current: OpView, key: Callable[[OpView], tuple[object, ...]]) -> bool | None:
     keys: list[tuple[object, ...]] = []
     for op in view.history:
         if (op.group, op.seq, op.op) == (current.group, current.seq, current.op):
             break
-        keys.append(_habit_key(op))
+        keys.append(key(op))
     for period in range(1, min(PERIOD_MAX, len(keys) // REPEATS_MIN) + 1):
         tail = keys[-period:]
         if all(keys[-period * (n + 1) : len(keys) - period * n] == tail for n in range(1, REPEATS_MIN)) and (
             period > 1 or keys[-3:] == tail * 3
         ):
-            return _habit_key(current) != tail[0]
+            return key(current) != tail[0]
     return None
 
 
 def _habit_key(op: OpView) -> tuple[object, ...]:
     return (op.group, op.op, op.peer if op.op.is_p2p else 0, op.site)
+
+
+def _sized_key(op: OpView) -> tuple[object, ...]:
+    return (*_habit_key(op), *op_key(op))
+
+
+def made_before(view: RankView, current: OpView) -> bool:
+    """Say whether a rank has made this very call before, from the same line with the same arguments."""
+    return any(_sized_key(op) == _sized_key(current) for op in view.history if op.seq != current.seq)
 
 
 def departs_in_arguments(view: RankView, current: OpView) -> bool | None:

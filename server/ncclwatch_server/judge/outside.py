@@ -4,6 +4,7 @@ Stillness is told from outside (CPU time, I/O, process state) and from inside (t
 pulse that needs the GIL). A rank that shows any sign of work is late and never a hang.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ from ncclwatch_server.judge.case import (
 from ncclwatch_server.judge.devices import may_wait_on_device
 from ncclwatch_server.judge.graph import victims_of
 from ncclwatch_server.judge.sides import uneven_counts
+from ncclwatch_server.judge.source import note_at
 from ncclwatch_server.judge.standing import FROZEN_STATES, Block, Standing
 
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
@@ -52,6 +54,7 @@ LATE_OF_TIMEOUT = 0.5  # share of the group's timeout after which a late rank is
 PULSE_LOST_S = 3.0
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
 _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
+_ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
 _SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
 
 
@@ -159,6 +162,9 @@ def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitK
         return Cause.INIT_INCOMPLETE
     if kind in (WaitKind.DATA, WaitKind.SAVE):
         return _cause_by_place(kind)
+    note = note_at(view, _place(case, view))
+    if note is not None and _ASKS_FOR_FILES.search(note.loop):
+        return Cause.FILESYSTEM_VIEW
     others = tuple(rank for rank in case.blocked if rank in case.views)
     if uneven_counts(case.views, (view.rank,), others) is not None:
         return Cause.UNEVEN_BATCHES

@@ -16,6 +16,7 @@ from ncclwatch_server.judge.history import (
     departs_from_habit,
     departs_in_arguments,
     find_slip,
+    made_before,
     never_called_there,
 )
 from ncclwatch_server.judge.source import left_by_rank, loop_left, rank_condition, ways_past
@@ -252,7 +253,7 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
         return _Why(cause=Cause.UNEVEN_BATCHES, counts=counts)
     if slip is not None:
         return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, escapes=ways_past(theirs, other.site))
-    if _same_call(culprit, other):
+    if _same_call(culprit, other) and not (made_before(mine, culprit.op) and made_before(theirs, other.op)):
         return _Why(cause=Cause.SIGNATURE_MISMATCH)
     note = rank_condition(mine, culprit.site, culprit.op.op.value)
     if note is not None:
