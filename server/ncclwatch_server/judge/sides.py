@@ -266,10 +266,13 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
         return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, way_out=way_out)
     if _has_less_to_reduce(culprit, other):
         return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, forwards=culprit.op.forwards)
-    left = loop_left(theirs, other.site, mine, culprit.site) or loop_left(mine, culprit.site, theirs, other.site)
-    if left is not None:
-        cause = Cause.UNEVEN_BATCHES if left.ends_by_itself else Cause.DIVERGENT_CONTROL_FLOW
-        return _Why(cause=cause, loop=left.head, escapes=left.ways_out)
+    for leaver, stayer in ((culprit, other), (other, culprit)):
+        gone, there = views[leaver.ranks[0]], views[stayer.ranks[0]]
+        left = loop_left(there, stayer.site, gone, leaver.site)
+        if left is not None:
+            short = left.ends_by_itself and _has_done_less(leaver, stayer)
+            cause = Cause.UNEVEN_BATCHES if short else Cause.DIVERGENT_CONTROL_FLOW
+            return _Why(cause=cause, loop=left.head, escapes=left.ways_out)
     return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
 
 
@@ -277,6 +280,12 @@ def _has_less_to_reduce(culprit: Side, other: Side) -> bool:
     """Say whether one side went on from a backward in which the other still reduces a gradient bucket."""
     same_forwards = culprit.op.forwards == other.op.forwards > 0
     return same_forwards and other.op.label.startswith(BUCKET_WORDS) and not culprit.op.label.startswith(BUCKET_WORDS)
+
+
+def _has_done_less(leaver: Side, stayer: Side) -> bool:
+    """Say whether who left a loop has run fewer forwards than who stays in it, as far as they are counted."""
+    counted = leaver.op.forwards and stayer.op.forwards
+    return not counted or leaver.op.forwards < stayer.op.forwards
 
 
 def _same_call(one: Side, other: Side) -> bool:
