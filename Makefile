@@ -33,10 +33,10 @@ imports: $(BIN)/.installed ## import contracts: rank, agent and server never imp
 	$(BIN)/lint-imports
 
 unit: $(BIN)/.installed ## unit, property and scenario tests
-	$(BIN)/pytest tests/unit tests/properties tests/scenarios
+	$(BIN)/pytest -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu
 
 integration: $(BIN)/.installed ## tests on real processes
-	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/zoo/test_stream.py
+	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
 
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3)

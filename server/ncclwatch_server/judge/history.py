@@ -111,6 +111,23 @@ def _sized_key(op: OpView) -> tuple[object, ...]:
     return (*_habit_key(op), *op_key(op))
 
 
+def parted_in_a_loop(leaver: RankView, stayer: RankView, current: OpView) -> bool:
+    """Say whether the last call that two ranks agreed on is one of those that the loop round `current` makes.
+
+    What a loop makes is made about as often as `current`; what follows a loop, once for each time through it.
+    """
+    theirs = {op.seq: op for op in leaver.history if op.group == current.group and not op.op.is_p2p}
+    agreed = None
+    for op in stayer.history:
+        other = theirs.get(op.seq) if op.group == current.group and not op.op.is_p2p and op.seq < current.seq else None
+        if other is not None and (op.op, op.site) == (other.op, other.site):
+            agreed = op
+    if agreed is None:
+        return True  # nothing speaks against it
+    sites = [op.site for op in stayer.history if op.group == current.group]
+    return sites.count(agreed.site) * 2 >= sites.count(current.site)
+
+
 def made_before(view: RankView, current: OpView) -> bool:
     """Say whether a rank has made this very call before, from the same line with the same arguments."""
     return any(_sized_key(op) == _sized_key(current) for op in view.history if op.seq != current.seq)

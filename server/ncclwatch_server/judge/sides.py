@@ -18,6 +18,7 @@ from ncclwatch_server.judge.history import (
     find_slip,
     made_before,
     never_called_there,
+    parted_in_a_loop,
 )
 from ncclwatch_server.judge.source import left_by_rank, loop_left, rank_condition, ways_past
 from ncclwatch_server.judge.standing import find_issued
@@ -270,7 +271,7 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
         gone, there = views[leaver.ranks[0]], views[stayer.ranks[0]]
         left = loop_left(there, stayer.site, gone, leaver.site)
         if left is not None:
-            short = left.ends_by_itself and _has_done_less(leaver, stayer)
+            short = left.ends_by_itself and _has_done_less(leaver, stayer) and parted_in_a_loop(gone, there, stayer.op)
             cause = Cause.UNEVEN_BATCHES if short else Cause.DIVERGENT_CONTROL_FLOW
             return _Why(cause=cause, loop=left.head, escapes=left.ways_out)
     return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW)
