@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import WaitKind
+from ncclwatch_server.judge.components import strong_components
 from ncclwatch_server.judge.devices import comes_first, reads_from_device
 from ncclwatch_server.judge.standing import (
     Block,
@@ -89,26 +90,47 @@ def _doomed(
     mismatched: set[Operation],
     found: Mapping[int, RankStanding],
 ) -> frozenset[int]:
-    gone = {rank for rank, each in found.items() if each.standing is Standing.GONE}
+    """Return the blocked ranks whose waits nothing can end.
+
+    One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
+    taken out is looked up only in the operations that need it.
+    """
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
+    operations = {block.operation for each in blocks.values() for block in each}
+    hopeless = {each for each in operations if each in mismatched or (gone and not gone.isdisjoint(each.members))}
     doomed = set(blocks)
-    changed = True
-    while changed:
-        changed = False
-        for rank in sorted(doomed):
-            for block in blocks[rank]:
-                operation = block.operation
-                waits_for = needed[operation]
-                lost = {m for m in operation.members if m in gone}
-                held_up = lost | {m for m in waits_for if m in doomed and m != rank}
-                if operation.from_anyone:  # one sender is enough
-                    hopeless = held_up >= set(operation.members) - {rank}
-                else:
-                    hopeless = operation in mismatched or bool(held_up)
-                if not hopeless:
-                    doomed.discard(rank)
-                    changed = True
-                    break
+    awaited = {each: {m for m in needed[each] if m in doomed} for each in operations}
+    needing: dict[int, list[Operation]] = {}
+    waiting: dict[Operation, list[int]] = {}
+    for operation, ranks in awaited.items():
+        for rank in ranks:
+            needing.setdefault(rank, []).append(operation)
+    for rank, each in blocks.items():
+        for block in each:
+            waiting.setdefault(block.operation, []).append(rank)
+    queue = list(blocks)
+    while queue:
+        rank = queue.pop()
+        if rank not in doomed or all(_is_hopeless(rank, b.operation, awaited, hopeless, gone) for b in blocks[rank]):
+            continue
+        doomed.discard(rank)
+        for operation in needing.get(rank, ()):
+            awaited[operation].discard(rank)
+            queue += waiting[operation]
     return frozenset(doomed)
+
+
+def _is_hopeless(
+    rank: int,
+    operation: Operation,
+    awaited: Mapping[Operation, set[int]],
+    hopeless: set[Operation],
+    gone: frozenset[int],
+) -> bool:
+    others = awaited[operation]
+    if operation.from_anyone:  # one sender is enough
+        return others | (gone & set(operation.members)) >= set(operation.members) - {rank}
+    return operation in hopeless or len(others) > (rank in others)
 
 
 def cycle(graph: WaitGraph) -> tuple[int, ...]:
@@ -116,16 +138,22 @@ def cycle(graph: WaitGraph) -> tuple[int, ...]:
 
     Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
     """
-    edges = {
-        rank: {m for block in graph.blocks[rank] for m in waited_for(graph, block) if m in graph.doomed and m != rank}
-        for rank in graph.doomed
-    }
-    reach = {rank: _reachable(rank, edges) for rank in edges}
-    for rank in sorted(edges):
-        circle = {other for other in reach[rank] if rank in reach[other]}
-        if rank in reach[rank] and reach[rank] <= circle:
-            return tuple(sorted(circle | {rank}))
-    return ()
+    # Nodes: ranks as they are, operations as negative numbers. So edges are as few as memberships.
+    numbers: dict[Operation, int] = {}
+    edges: dict[int, list[int]] = {rank: [] for rank in sorted(graph.doomed)}
+    for rank in sorted(graph.doomed):
+        for block in graph.blocks[rank]:
+            number = numbers.setdefault(block.operation, -1 - len(numbers))
+            if number not in edges:
+                edges[number] = [member for member in waited_for(graph, block) if member in graph.doomed]
+            if edges[number]:
+                edges[rank].append(number)
+    circles = []
+    for component in strong_components(edges):
+        ranks = tuple(sorted(node for node in component if node >= 0))
+        if len(ranks) > 1 and all(to in component for node in component for to in edges[node]):
+            circles.append(ranks)
+    return min(circles, default=())
 
 
 def waited_for(graph: WaitGraph, block: Block) -> tuple[int, ...]:
@@ -145,17 +173,6 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
     if not all(comes_first(block.thread, block.issued) for block in devices):
         return True
     return len(devices) < len(blocks) and not all(reads_from_device(block.thread) for block in devices)
-
-
-def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:
-    seen: set[int] = set()
-    stack = list(edges.get(start, ()))
-    while stack:
-        rank = stack.pop()
-        if rank not in seen:
-            seen.add(rank)
-            stack.extend(edges.get(rank, ()))
-    return seen
 
 
 def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:

@@ -1,0 +1,100 @@
+"""What nothing can end, and which circle it is, agree with the definitions written down without any care for time."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch_server.judge import graph
+from ncclwatch_server.judge.standing import Operation, Standing
+
+CASES = 2_000
+
+
+def situation(rng: random.Random) -> dict[str, Any]:
+    """Return a few ranks in a few operations, some ranks gone or elsewhere, some operations mismatched."""
+    count = rng.randint(2, 7)
+    operations = [operation(rng, number, count) for number in range(rng.randint(1, 5))]
+    blocks, entered = {}, {each: set() for each in operations}
+    for rank in range(count):
+        mine = [each for each in operations if rank in each.members]
+        chosen = rng.sample(mine, min(len(mine), rng.choice([1, 1, 1, 2]))) if rng.random() < 0.85 else []
+        for each in chosen:
+            entered[each].add(rank)
+        if chosen:
+            blocks[rank] = tuple(SimpleNamespace(operation=each) for each in chosen)
+    needed = {each: tuple(sorted(set(each.members) - entered[each])) for each in operations}
+    outside = [Standing.OUTSIDE, Standing.OUTSIDE, Standing.GONE]
+    standing = {r: Standing.BLOCKED if r in blocks else rng.choice(outside) for r in range(count)}
+    return {
+        "blocks": blocks,
+        "needed": needed,
+        "mismatched": {each for each in operations if rng.random() < 0.1},
+        "found": {rank: SimpleNamespace(standing=each) for rank, each in standing.items()},
+    }
+
+
+def operation(rng: random.Random, number: int, count: int) -> Operation:
+    if rng.random() < 0.15:  # a receive that names no source
+        everyone = tuple(range(count))
+        return Operation(group=f"g{number}", seq=1, members=everyone, kind=WaitKind.RECV, target=rng.randrange(count))
+    members = tuple(sorted(rng.sample(range(count), rng.randint(2, count))))
+    return Operation(group=f"g{number}", seq=1, members=members)
+
+
+def naively_doomed(case: dict[str, Any]) -> frozenset[int]:
+    """Take out whoever has a way out, one after the other, until nobody has."""
+    gone = {rank for rank, each in case["found"].items() if each.standing is Standing.GONE}
+    doomed = set(case["blocks"])
+    while True:
+        free = [rank for rank in doomed if not all(naively_hopeless(rank, b.operation, doomed, gone, case)
+                                                   for b in case["blocks"][rank])]  # fmt: skip
+        if not free:
+            return frozenset(doomed)
+        doomed.remove(free[0])
+
+
+def naively_hopeless(rank: int, each: Operation, doomed: set[int], gone: set[int], case: dict[str, Any]) -> bool:
+    held_up = (set(each.members) & gone) | ((set(case["needed"][each]) & doomed) - {rank})
+    if each.from_anyone:
+        return held_up >= set(each.members) - {rank}
+    return each in case["mismatched"] or bool(held_up)
+
+
+def naive_circles(case: dict[str, Any], doomed: frozenset[int]) -> list[tuple[int, ...]]:
+    """Return all sets of ranks that reach each other and nobody else."""
+    edges = {r: {m for b in case["blocks"][r] for m in case["needed"][b.operation] if m in doomed} for r in doomed}
+    reach = {rank: set(edges[rank]) for rank in doomed}
+    for _ in doomed:
+        reach = {rank: each.union(*(reach[to] for to in each)) for rank, each in reach.items()}
+    return [tuple(sorted(reach[r])) for r in sorted(doomed) if r in reach[r] and all(r in reach[o] for o in reach[r])]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_doomed_ranks_and_circles_are_those_of_the_definition(seed: int):
+    rng = random.Random(seed)
+    circles = 0
+    for _ in range(CASES):
+        case = situation(rng)
+        doomed = graph._doomed(**case)
+        assert doomed == naively_doomed(case)
+        waits: Any = SimpleNamespace(
+            blocks=case["blocks"], absent=case["needed"], behind=dict.fromkeys(case["needed"], ()), doomed=doomed
+        )
+        expected = naive_circles(case, doomed)
+        assert graph.cycle(waits) == (expected[0] if expected else ())
+        circles += bool(expected)
+    assert circles > CASES / 10
+
+
+def test_a_circle_of_a_thousand_ranks_is_found_at_once():
+    count = 1024
+    two = [Operation(group=name, seq=1, members=tuple(range(count))) for name in "ab"]
+    blocks: Any = {rank: (SimpleNamespace(operation=two[rank % 2]),) for rank in range(count)}
+    needed = {two[0]: tuple(range(1, count, 2)), two[1]: tuple(range(0, count, 2))}
+    found: Any = {rank: SimpleNamespace(standing=Standing.BLOCKED) for rank in range(count)}
+    doomed = graph._doomed(blocks, needed, set(), found)
+    waits: Any = SimpleNamespace(blocks=blocks, absent=needed, behind=dict.fromkeys(needed, ()), doomed=doomed)
+    assert graph.cycle(waits) == tuple(range(count))
