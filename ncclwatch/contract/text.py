@@ -120,7 +120,7 @@ ADVICE_KILLED = (
 )
 
 WAIT_WORDS: dict[WaitKind, str] = {
-    WaitKind.STORE: "a wait on the rendezvous store",
+    WaitKind.STORE: "a key lookup on the rendezvous store",
     WaitKind.INIT: "init_process_group",
     WaitKind.NEW_GROUP: "new_group",
     WaitKind.DESTROY: "destroy_process_group",

@@ -11,6 +11,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     send|recv RANK PEER#N SITE for S           blocked in p2p
     init RANKS SITE for S                      in init_process_group
     making RANKS SITE for S                    in new_group
+    key RANKS SITE for S                       waits for a key of the store
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
     stopped RANKS for S                        state T
     gil RANKS for S [busy]                     no pulse for so long
@@ -284,6 +285,12 @@ class Situation:
         age_s = float(options_of(words[2:])["for"])
         for rank in ranks_of(words[0]):
             self._block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=age_s, site=site_of(words[1])))
+
+    def do_key(self, words: list[str]) -> None:
+        """key RANKS SITE for S: waits for a key of the store."""
+        age_s = float(options_of(words[2:])["for"])
+        for rank in ranks_of(words[0]):
+            self._block(rank, WaitView(kind=WaitKind.STORE, age_s=age_s, site=site_of(words[1])))
 
     def do_uninitialised(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):

@@ -37,6 +37,8 @@ def deadlocks(case: Case) -> tuple[Verdict, ...]:
     circle = cycle(case.graph)
     blocks = [block for rank in circle for block in case.graph.blocks[rank]]
     likely = is_likely_only(case.graph, circle)
+    # Keys of the store may be set from outside of the job as well.
+    likely = likely or any(block.wait.kind is WaitKind.STORE for block in blocks)
     if not circle or (likely and onset_s(blocks) < ORDER_S):
         return ()
     sides = _sides_of(blocks)
@@ -124,6 +126,9 @@ def _why_by_kind(
         holders = tuple(sorted({block.operation.target for block in locks}))
         reason = f"{ranks_words(holders).capitalize()} went into a wait for others with the lock in hand."
         return Cause.HOST_STALL, holders, False, reason
+    keys = [block for block in blocks if block.wait.kind is WaitKind.STORE]
+    if keys:
+        return _why_keys(keys, everyone)
     making = [block for block in blocks if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT)]
     if making:
         return _why_making(case, making, everyone)
@@ -146,6 +151,19 @@ def _why_making(case: Case, making: list[Block], everyone: tuple[int, ...]) -> t
         return Cause.INIT_INCOMPLETE, makers, False, reason
     reason = f"That {what} is called under `{note.condition}`, and all ranks of the job have to call it."
     return Cause.RANK_CONDITIONAL_COLLECTIVE, makers, False, reason
+
+
+def _why_keys(keys: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return who should have set a key: those who went on, where fewer did than wait for it."""
+    waiters = tuple(sorted({block.rank for block in keys}))
+    others = tuple(rank for rank in everyone if rank not in waiters)
+    what = (
+        f"{ranks_words(waiters).capitalize()} {'waits' if len(waiters) == 1 else 'wait'} for a key that nobody has set"
+    )
+    if 0 < len(others) < len(waiters):
+        reason = f"{what}, and {ranks_words(others)} went on without setting it."
+        return Cause.DIVERGENT_CONTROL_FLOW, others, False, reason
+    return Cause.DIVERGENT_CONTROL_FLOW, everyone, True, f"{what}; who should have set it is not recorded."
 
 
 def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
@@ -187,6 +205,9 @@ def _circle_words(case: Case, blocks: list[Block]) -> str:
                 f"rank {block.rank} waits for the lock on {block.wait.label or 'a file'}, which {ranks_words(absent)} "
                 f"hold{'s' if len(absent) == 1 else ''}"
             )
+            continue
+        if block.wait.kind is WaitKind.STORE:
+            phrases.append(f"rank {block.rank} is in {wait_words(block.wait)} and needs another rank to set its key")
             continue
         if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT):
             phrases.append(f"rank {block.rank} is in {wait_words(block.wait)} and needs {ranks_words(absent)} there")

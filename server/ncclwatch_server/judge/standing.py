@@ -24,6 +24,7 @@ from ncclwatch_server.judge.devices import held_back_by, waits_on_device
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
 IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
+STORE_RANKS_MAX = 1024  # a wait for a key may need any other rank: too many edges in a bigger job
 FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
 GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
 
@@ -50,8 +51,8 @@ class Operation:
 
     @property
     def from_anyone(self) -> bool:
-        """Whether any one of the other members can let it go on: a receive that names no source."""
-        return self.kind is WaitKind.RECV and self.source < 0
+        """Whether any one of the other members can let it go on: a receive that names no source, a key of the store."""
+        return self.kind is WaitKind.STORE or (self.kind is WaitKind.RECV and self.source < 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,9 @@ def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operati
         everyone = tuple(range(snapshot.world_size))
         seq = generation(view) if wait.kind is WaitKind.INIT else 0
         return Operation(group=wait.kind.value, seq=seq, members=everyone, kind=wait.kind)
+    if wait.kind is WaitKind.STORE and snapshot.world_size <= STORE_RANKS_MAX:
+        everyone = tuple(range(snapshot.world_size))
+        return Operation(group=wait.kind.value, seq=0, members=everyone, kind=wait.kind, target=view.rank)
     group = group_of(view, wait.group)
     if group is None:
         return None
@@ -235,6 +239,8 @@ def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> O
 def has_entered(standing: RankStanding, operation: Operation) -> bool:
     """Say whether a rank has issued its part of an operation."""
     view = standing.view
+    if operation.kind is WaitKind.STORE:
+        return view.rank == operation.target  # who has set which key is not recorded
     if operation.kind is WaitKind.LOCK:
         return view.rank == operation.source  # the holder does nothing for it but let go
     if operation.kind is WaitKind.INIT:
