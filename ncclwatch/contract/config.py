@@ -14,6 +14,7 @@ DEFAULT_PORT = 8470
 ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server; default http://$MASTER_ADDR:8470
 ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
 ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
+ENV_ANY_TORCH = "NCCLWATCH_ANY_TORCH"  # "1": attach() also to a torch that is older than any it was tried with
 ENV_AGENT = "NCCLWATCH_AGENT"  # "0": ranks start no agent; an administrator runs one as a service
 ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live; default /dev/shm
 ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": recorder in Python; "1": native one, with a warning where it is not built

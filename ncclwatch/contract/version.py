@@ -2,6 +2,6 @@
 
 VERSION = "0.1.0"
 
-# The versions of torch that this is made for, and that its tests have been run with.
-TORCH_OLDEST = (2, 6)
+# The oldest and the newest torch that the tests have been run with.
+TORCH_OLDEST = (2, 13)
 TORCH_NEWEST = (2, 15)

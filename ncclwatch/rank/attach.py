@@ -15,7 +15,7 @@ from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings
+from ncclwatch.rank import endings, torch_versions
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -42,7 +42,11 @@ def attach(native: bool | str = "auto") -> None:
         if _patches is not None or os.environ.get(config.ENV_DISABLE) == "1" or _is_helper():
             return
         try:
-            _attach(native)
+            trouble = torch_versions.too_old()
+            if trouble:
+                warn(trouble)
+            else:
+                _attach(native)
         except Exception as error:
             warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
 

@@ -4,8 +4,30 @@ The range that is meant is in `ncclwatch.contract.version`; what is absent is le
 """
 
 import json
+import os
 from types import ModuleType
 from typing import Any
+
+from ncclwatch.contract import config
+from ncclwatch.contract.version import TORCH_OLDEST
+
+
+def too_old() -> str:
+    """Return why this torch is not recorded, "" if it is.
+
+    With 2.6 and 2.8 a receive that names no source, after a reduce, did not end in our coverage test, and nobody
+    knows why: training comes first.
+    """
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version >= TORCH_OLDEST or os.environ.get(config.ENV_ANY_TORCH) == "1":
+        return ""
+    oldest = ".".join(map(str, TORCH_OLDEST))
+    return (
+        f"torch {torch.__version__} is older than {oldest}, the oldest that ncclwatch has been tried with. This rank "
+        f"is not watched; training goes on. Set {config.ENV_ANY_TORCH}=1 to record it all the same."
+    )
 
 
 def nccl_recorder_dump(entries: bool) -> str:
