@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -48,7 +49,9 @@ class Job:
         self.onset_file = directory / "onset"
         self.verdict_at: float | None = None
         self._started_at = time.time()
-        (directory / "tmp").mkdir(parents=True)
+        directory.mkdir(parents=True)
+        # A short path of its own: loader processes make sockets in it, whose names have 108 characters at most.
+        self._temporary = tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -68,6 +71,7 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._temporary.cleanup()
 
     @property
     def exit_code(self) -> int | None:
@@ -153,7 +157,7 @@ class Job:
         own = {
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
-            "TMPDIR": str(directory / "tmp"),
+            "TMPDIR": self._temporary.name,
             "ZOO_ONSET": str(self.onset_file),
             # An agent serves all jobs of its user on a node; one of our own makes runs independent of each other.
             "NCCLWATCH_RUNTIME_DIR": str(directory),
