@@ -49,7 +49,7 @@ class Job:
         self.onset_file = directory / "onset"
         self.verdict_at: float | None = None
         self._started_at = time.time()
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         # A short path of its own: loader processes make sockets in it, whose names have 108 characters at most.
         self._temporary = tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
