@@ -130,7 +130,8 @@ def parted_in_a_loop(leaver: RankView, stayer: RankView, current: OpView) -> boo
 
 def made_before(view: RankView, current: OpView) -> bool:
     """Say whether a rank has made this very call before, from the same line with the same arguments."""
-    return any(_sized_key(op) == _sized_key(current) for op in view.history if op.seq != current.seq)
+    wanted = (*_sized_key(current), current.numel)
+    return any((*_sized_key(op), op.numel) == wanted for op in view.history if op.seq != current.seq)
 
 
 def departs_in_arguments(view: RankView, current: OpView) -> bool | None:
