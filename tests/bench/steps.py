@@ -123,6 +123,9 @@ def run_job(kind: str, pairs: int, variant: str, port: int) -> dict[str, object]
         finally:
             for rank in ranks:
                 rank.kill()
+    if any(rank.returncode for rank in ranks):
+        # torch 2.13 itself ends with SIGSEGV where DDP meets DETAIL, with nothing attached to it.
+        return {"ended_with": sorted({rank.returncode for rank in ranks})}
     return dict(json.loads(outputs[0].splitlines()[-1]))
 
 
@@ -135,6 +138,9 @@ def measure(costs_us: dict[str, float], pairs: int = PAIRS) -> list[dict[str, ob
         bare_ms = 0.0
         for variant in VARIANTS:
             found = run_job(kind, pairs if variant == "default" else 9, variant, free_port())
+            if "ended_with" in found:
+                rows.append({"job": kind, "variant": variant, "recorder": "bare", "ended_with": found["ended_with"]})
+                continue
             times: dict[str, list[float]] = found["times"]  # type: ignore[assignment]
             per_step: float = found["collectives_per_step"]  # type: ignore[assignment]
             bare_ms = bare_ms or statistics.median(times["bare"])
@@ -156,7 +162,9 @@ def show(rows: list[dict[str, object]]) -> None:
     """Print the rows as a table."""
     print(f"{'step of':6} {'torch':19} {'recorder':8} {'ratio':>7} {'95 % interval':>16} {'counts x cost':>14}")
     for row in rows:
-        if row["recorder"] == "bare":
+        if "ended_with" in row:
+            print(f"{row['job']:6} {row['variant']:19} ended with {row['ended_with']}")
+        elif row["recorder"] == "bare":
             against = f"{row['against_default']:7} of default, {row['step_ms']} ms"
             print(f"{row['job']:6} {row['variant']:19} bare     {against}")
         else:
