@@ -123,6 +123,7 @@ class Recorder:
         self._exception_seen = 0
         self._retired: deque[tuple[float, int, Work]] = deque()
         self._sweeping = threading.Lock()
+        self._weighed = self._retired_numel = 0  # how many of the retired works are counted, and their elements
         self._unheld: deque[tuple[int, Issued]] = deque()  # works that are known by their ids and not held
 
     # -- threads and waits -------------------------------------------------------------------
@@ -377,12 +378,16 @@ class Recorder:
             return
         try:
             retired, old = self._retired, time.monotonic() - RETIRED_S
-            while retired and retired[0][0] < old:
-                retired.popleft()
-            if len(retired) > NEWEST_KEPT:
-                numel = sum(entry[1] for entry in list(retired))
-                while len(retired) > NEWEST_KEPT and (numel > RETIRED_NUMEL_MAX or len(retired) > WORKS_MAX):
-                    numel -= retired.popleft()[1]
+            while self._weighed < len(retired):  # any thread appends; only who sweeps counts
+                self._retired_numel += retired[self._weighed][1]
+                self._weighed += 1
+            while self._weighed and (
+                retired[0][0] < old
+                or (self._weighed > NEWEST_KEPT and self._retired_numel > RETIRED_NUMEL_MAX)
+                or self._weighed > WORKS_MAX
+            ):
+                self._retired_numel -= retired.popleft()[1]
+                self._weighed -= 1
         finally:
             self._sweeping.release()
 

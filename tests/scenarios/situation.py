@@ -19,7 +19,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
     unseen RANKS
     unattached RANKS                           seen from outside only
-    handling RANKS "Type: text"                inside an except block
+    handling RANKS "Type: text" [noted S]                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
     history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N]   completed operations, counters grow by one each
     source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"] [leaves "TEXT"]
@@ -349,6 +349,8 @@ class Situation:
     def do_handling(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
             self._main(rank, exception=words[1], exception_site=site_of("train.py:30"))
+            if "noted" in words:
+                self._change(rank, last_exception=words[1], last_exception_s=float(words[-1]))
 
     def do_loader(self, words: list[str]) -> None:
         found = options_of(words[2:])

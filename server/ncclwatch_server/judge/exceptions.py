@@ -22,9 +22,15 @@ class Handled:
 def handled_by(view: RankView) -> Handled | None:
     """Return the exception that a blocked thread of this rank handles."""
     for thread in view.threads:
-        if thread.alive and thread.wait is not None and thread.exception:
+        if thread.alive and thread.wait is not None and thread.exception and not _has_gone_on(view, thread.exception):
             return Handled(rank=view.rank, text=thread.exception, site=thread.exception_site)
     return None
+
+
+def _has_gone_on(view: RankView, exception: str) -> bool:
+    """Say whether operations have completed since: then it is a block this rank works in, and nothing new."""
+    since_s = view.last_exception_s if view.last_exception == exception else 0.0
+    return any(op.completed and op.age_s < since_s for op in view.history)
 
 
 def astray(views: Mapping[int, RankView], ranks: Iterable[int]) -> tuple[Handled, ...]:
