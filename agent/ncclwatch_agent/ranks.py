@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, WaitKind
-from ncclwatch.contract.ring import Flag, GroupRow, Ring, ThreadRow, Word
+from ncclwatch.contract.ring import Flag, GroupRow, Ring, ThreadRow, Word, named_apart
 from ncclwatch.contract.wire import PROCESS_STATES, group_key
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
@@ -90,7 +90,7 @@ class LocalRank:
         """Return the values of wire.RANK_FIELDS, and of wire.GROUP_FIELDS for each group."""
         words = self.ring.words()
         threads = self.ring.threads()
-        groups = [(row, self._pending_s(row, now_ns)) for row in views.named_apart(self.ring.groups())]
+        groups = [(row, self._pending_s(row, now_ns)) for row in named_apart(self.ring.groups())]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
         device_s = max((seconds for row, seconds in groups if row.flags & ~Flag.LATE == Flag.ASYNC), default=0.0)
         rank_row = (

@@ -1,6 +1,5 @@
 """What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
@@ -25,6 +24,7 @@ from ncclwatch.contract.ring import (
     ThreadRow,
     WaitRow,
     Word,
+    named_apart,
 )
 from ncclwatch_agent.endings import call_site
 from ncclwatch_agent.processes import ProcessWatch
@@ -49,20 +49,6 @@ def parse_label(text: str) -> str:
 def age_s(now_ns: int, then_ns: int) -> float:
     """Return how old a stamp is; 0 for one that was never set."""
     return max(0.0, (now_ns - then_ns) / 1e9) if then_ns else 0.0
-
-
-def named_apart(groups: Iterable[GroupRow]) -> tuple[GroupRow, ...]:
-    """Give groups that were destroyed and made again names of their own: "0", "0~2".
-
-    torch names the new default group as the old one, and what one rank does in the new one has nothing to do with
-    what another still does in the old.
-    """
-    seen: dict[str, int] = {}
-    named = []
-    for row in groups:
-        seen[row.name] = times = seen.get(row.name, 0) + 1
-        named.append(row if times == 1 else row._replace(name=f"{row.name}~{times}"))
-    return tuple(named)
 
 
 def pending_event(ring: Ring, group: GroupRow) -> EventRow | None:

@@ -21,7 +21,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ncclwatch.contract import config
@@ -224,6 +224,20 @@ class EventRow(NamedTuple):
     dtype: str
     reduce_op: str
     in_order: bool  # what its thread issues later, in any group, comes after it
+
+
+def named_apart(groups: Iterable[GroupRow]) -> tuple[GroupRow, ...]:
+    """Give groups that were destroyed and made again names of their own: "0", "0~2".
+
+    torch names the new default group as the old one, and what one rank does in the new one has nothing to do with
+    what another still does in the old.
+    """
+    seen: dict[str, int] = {}
+    named = []
+    for row in groups:
+        seen[row.name] = times = seen.get(row.name, 0) + 1
+        named.append(row if times == 1 else row._replace(name=f"{row.name}~{times}"))
+    return tuple(named)
 
 
 class Ring:

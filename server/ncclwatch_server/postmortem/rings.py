@@ -25,7 +25,18 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.ring import MAGIC, NO_GROUP, SITE_SEPARATOR, EventRow, Flag, Ring, ThreadRow, WaitRow, Word
+from ncclwatch.contract.ring import (
+    MAGIC,
+    NO_GROUP,
+    SITE_SEPARATOR,
+    EventRow,
+    Flag,
+    Ring,
+    ThreadRow,
+    WaitRow,
+    Word,
+    named_apart,
+)
 from ncclwatch_server.postmortem.errors import Unreadable
 
 __all__ = ["MAGIC", "Left", "read"]
@@ -48,7 +59,7 @@ class _Picture:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.words = ring.words()
-        self.groups = ring.groups()
+        self.groups = named_apart(ring.groups())
         self.peers = ring.peers()
         self.threads = ring.threads()
         self.now_ns = max(self.words[Word.PULSE_NS], ring.header.created_ns)
@@ -161,6 +172,7 @@ def _op(picture: _Picture, event: EventRow) -> OpView:
         loader=event.loader,
         forwards=event.forwards,
         completed=picture.is_completed(event),
+        in_order=event.in_order,
         age_s=picture.age_s(event.time_ns),
     )
 
@@ -171,6 +183,7 @@ def _groups(picture: _Picture, history: Iterable[OpView]) -> Iterable[GroupView]
         if not op.op.is_p2p and not op.completed:
             oldest.setdefault((op.group, op.seq), op)
     for row in picture.groups:
+        known = not row.flags & Flag.BLIND
         yield GroupView(
             name=row.name,
             desc=row.desc,
@@ -178,8 +191,11 @@ def _groups(picture: _Picture, history: Iterable[OpView]) -> Iterable[GroupView]
             enqueued=row.enqueued,
             completed=row.completed,
             prefix_hash=row.prefix_hash,
-            pending=oldest.get((row.name, row.completed + 1)) if row.completed < row.enqueued else None,
+            pending=oldest.get((row.name, row.completed + 1)) if known and row.completed < row.enqueued else None,
             destroyed=bool(row.flags & Flag.DESTROYED),
+            late=bool(row.flags & Flag.LATE),
+            blind=not known,
+            asynchronous=bool(row.flags & Flag.ASYNC),
         )
 
 
