@@ -51,6 +51,9 @@ def _dump(name: str, entries: bool) -> str:
     return found.decode() if isinstance(found, bytes) else str(found)
 
 
+FSDP = "torch.distributed.fsdp"  # both generations: once it is imported, the functions below cost nothing
+
+
 def fsdp2_unit_class() -> type | None:
     """Return the class of one unit of FSDP2; torch 2.6 made it what it is."""
     try:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -25,6 +26,11 @@ LOOKS_MAX = 12  # forwards after which DDP's buckets do not change any more
 def install(patches: Patches, current: Current) -> None:
     """Patch what knows the names."""
     patches.replace(DistributedDataParallel, "forward", lambda f: _make_ddp_forward(f, current))
+    when_imported(patches, torch_versions.FSDP, lambda: _install_fsdp(patches, current))
+
+
+def _install_fsdp(patches: Patches, current: Current) -> None:
+    """Patch both generations of FSDP, which this job has imported."""
     unit = torch_versions.fsdp2_unit_class()
     if unit is not None:
         for name in ("unshard", "post_backward"):

@@ -13,6 +13,7 @@ from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
@@ -36,14 +37,18 @@ def install(patches: Patches, current: Current) -> None:
     engine = torch_versions.backward_engine_modules()
     patches.replace_everywhere(engine, "_engine_run_backward", lambda f: _make_backward(f, current))
     patches.replace(DistributedDataParallel, "forward", lambda f: _make_forward(f, current))
-    parts = torch_versions.fsdp1_parts()
-    if parts is not None:
-        patches.replace(parts[0], "forward", lambda f: _make_forward(f, current))
+    when_imported(patches, torch_versions.FSDP, lambda: _install_fsdp(patches, current))
     loaders = _Loaders(current)
     patches.replace(DataLoader, "__iter__", loaders.make_iter)
     patches.replace(_BaseDataLoaderIter, "__next__", loaders.make_next)
     hook = register_optimizer_step_post_hook(_make_step_hook(current))
     patches.on_restore(hook.remove)
+
+
+def _install_fsdp(patches: Patches, current: Current) -> None:
+    parts = torch_versions.fsdp1_parts()
+    if parts is not None:
+        patches.replace(parts[0], "forward", lambda f: _make_forward(f, current))
 
 
 def _make_step_hook(current: Current) -> Callable[..., None]:
