@@ -114,6 +114,10 @@ ADVICE_EXCEPTION = (
     "Fix the exception of this rank: its traceback is in this rank's own output. The errors of the other ranks are "
     "only its echo."
 )
+ADVICE_STORE = (
+    "Look why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own): its "
+    "output and the kernel log (dmesg). The exception of this rank names the store's address."
+)
 ADVICE_KILLED = (
     "Find out who sent the signal: after SIGKILL look in the kernel log for the OOM killer (dmesg) and in the "
     "scheduler's log for a memory limit; after SIGSEGV or SIGABRT at this rank's last output and its core dump."

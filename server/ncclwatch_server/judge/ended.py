@@ -4,6 +4,7 @@ A launcher ends all ranks within seconds of the first failure, and every neighbo
 raises an error of its own. Those are victims, whatever torchrun calls the root cause.
 """
 
+import re
 import signal
 from collections.abc import Iterable
 
@@ -17,7 +18,7 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch.contract.text import ADVICE, ADVICE_EXCEPTION, ADVICE_KILLED, ranks_words, seconds_words
+from ncclwatch.contract.text import ADVICE, ADVICE_EXCEPTION, ADVICE_KILLED, ADVICE_STORE, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -47,6 +48,9 @@ _LOST_PEER = (
     "failed to recv, got 0 bytes",
     "application timeout caused pair closure",
 )
+_STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
+_TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
+NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -56,7 +60,7 @@ def endings(case: Case) -> tuple[Verdict, ...]:
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
     suspects = _own_endings(gone)
     if not suspects:
-        return ()
+        return _store_lost(case, gone)
     abnormal = [rank for rank in suspects if not _is_clean(gone[rank])]
     if abnormal:
         mismatch = _mismatch_at_the_end(case)
@@ -68,6 +72,25 @@ def endings(case: Case) -> tuple[Verdict, ...]:
     lost = any(_lost_peer(ending) for ending in gone.values())
     waited_for = [rank for rank in suspects if lost or _is_waited_for(case, rank)]
     return (_exit(case, tuple(waited_for)),) if waited_for else ()
+
+
+def _store_lost(case: Case, gone: dict[int, Ending]) -> tuple[Verdict, ...]:
+    """Judge ranks that ended as if they had lost a rank, though none was gone before them: it was the store.
+
+    That none was gone is known once each rank has ended, or has been seen alive long after the first end. Whoever
+    was told to stop may have taken the store along, and a timeout has a reason of its own.
+    """
+    raised = [rank for rank, ending in gone.items() if ending.exception and _lost_peer(ending)]
+    if not raised or len(case.views) < case.snapshot.world_size:
+        return ()
+    first = _first(case, raised)
+    error = gone[first].exception
+    if first != _first(case, gone) or not _STORE_ERROR.search(error) or _TIMED_OUT.search(error):
+        return ()
+    since_s = _ending_age_s(case.views[first]) - NEWS_OF_AN_END_S
+    if any(view.news_age_s >= since_s for rank, view in case.views.items() if rank not in gone):
+        return ()
+    return (_crash(case, tuple(rank for rank in raised if rank == first or _same_end(gone[rank], gone[first]))),)
 
 
 def _own_endings(gone: dict[int, Ending]) -> list[int]:
@@ -165,6 +188,8 @@ def _end_site(view: RankView) -> CallSite | None:
 
 
 def _crash_advice(ending: Ending) -> str:
+    if is_victim(ending):
+        return ADVICE_STORE
     if ending.exception:
         return ADVICE_EXCEPTION
     return ADVICE_KILLED if ending.signal is not None else ADVICE[Cause.RANK_CRASHED]
@@ -175,6 +200,11 @@ def _crash_explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, .
     after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
     if len(ranks) == len(case.views):
         return "All ranks raised the same at the same line."
+    if all(is_victim(view.ending) for view in case.views.values() if view.ending is not None):
+        return (
+            f"{ranks_words(ranks).capitalize()} lost the store, the process through which ranks find each other, and "
+            f"no rank had ended before: the store itself is gone or out of reach.{after}"
+        )
     gone = "it is gone" if len(ranks) == 1 else "they are gone"
     return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
 
