@@ -154,6 +154,7 @@ class LocalRank:
             loaders=views.loader_views(picture),
             history=views.history(picture),
             sites=views.all_sites(self.ring),
+            routes=picture.routes.frames,
             steps=words[Word.STEPS],
             forwards=words[Word.FORWARDS],
             phase=picture.text(Word.PHASE),
@@ -189,6 +190,10 @@ def _hash(row: GroupRow) -> int:
     return 0 if row.flags & Flag.LATE else row.prefix_hash
 
 
+def _route(view: RankView, number: int) -> tuple[CallSite, ...]:
+    return view.routes[number - 1] if 0 < number <= len(view.routes) else ()
+
+
 def sites_to_read(view: RankView) -> tuple[CallSite, ...]:
     """Return the call sites whose source is worth reading: waits first, then what was issued last."""
     found: list[CallSite | None] = []
@@ -196,7 +201,8 @@ def sites_to_read(view: RankView) -> tuple[CallSite, ...]:
         found += [thread.wait.site if thread.wait else None, thread.doing, thread.exception_site]
     found += [site for thread in view.threads for site in thread.frames]
     found += [group.pending.site for group in view.groups if group.pending]
+    found += [site for op in view.history[:-3:-1] for site in _route(view, op.route)]
     found += [view.ending.site if view.ending else None, view.last_exception_site]
-    found += [op.site for op in reversed(view.history)]
+    found += [site for op in reversed(view.history) for site in _route(view, op.route) or (op.site,)]
     distinct = dict.fromkeys(site for site in found if site is not None)
     return tuple(distinct)[: config.SOURCES_MAX]

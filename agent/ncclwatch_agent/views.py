@@ -1,6 +1,6 @@
 """What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import (
@@ -15,7 +15,6 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch.contract.ring import (
     NO_GROUP,
-    SITE_SEPARATOR,
     EventRow,
     Flag,
     GroupRow,
@@ -26,6 +25,7 @@ from ncclwatch.contract.ring import (
     Word,
     named_apart,
 )
+from ncclwatch.contract.sites import Routes, parse, read_routes
 from ncclwatch_agent.endings import call_site
 from ncclwatch_agent.processes import ProcessWatch
 
@@ -34,16 +34,14 @@ PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation 
 
 def parse_site(text: str) -> CallSite | None:
     """Return the call site that a string of the ring stands for, None if it is some other text."""
-    parts = text.split(SITE_SEPARATOR)
-    if len(parts) not in (3, 4) or not parts[1].isdigit():
-        return None
-    return CallSite(file=parts[0], line=int(parts[1]), function=parts[2])
+    site = parse(text)
+    return CallSite(file=site.file, line=site.line, function=site.function) if site is not None and site.file else None
 
 
 def parse_label(text: str) -> str:
     """Return what an operation is for, by the text of its call site; "" if that is not known."""
-    parts = text.split(SITE_SEPARATOR)
-    return parts[3] if len(parts) == 4 else ""
+    site = parse(text)
+    return site.label if site is not None else ""
 
 
 def age_s(now_ns: int, then_ns: int) -> float:
@@ -79,6 +77,7 @@ class Picture:
     groups: tuple[GroupRow, ...]
     threads: tuple[ThreadRow, ...]
     peers: tuple[PeerRow, ...]
+    routes: Routes = field(default_factory=Routes)
 
     @classmethod
     def of(cls, ring: Ring, now_ns: int) -> "Picture":
@@ -90,6 +89,7 @@ class Picture:
             groups=named_apart(ring.groups()),
             threads=tuple(ring.threads()),
             peers=tuple(ring.peers()),
+            routes=read_routes(ring.strings(), config.SITES_MAX),
         )
 
     def age_s(self, then_ns: int) -> float:
@@ -133,6 +133,7 @@ def wait_view(picture: Picture, wait: WaitRow) -> WaitView:
         op=Op.UNKNOWN if wait.group == NO_GROUP else wait.op,
         peer=wait.peer,
         site=picture.site(wait.site),
+        route=picture.routes.of(wait.site),
         label=picture.label(wait.site),
     )
 
@@ -149,6 +150,7 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         peer=event.peer,
         reduce_op=event.reduce_op,
         site=picture.site(event.site),
+        route=picture.routes.of(event.site),
         label=picture.label(event.site),
         thread=thread,
         batch=event.batch,

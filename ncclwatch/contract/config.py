@@ -34,7 +34,7 @@ STRINGS_BYTES_MAX = 256 * 1024
 # Limits of what travels.
 HISTORY_MAX = 400  # operations of one rank in one view
 SITES_MAX = 1000
-SOURCES_MAX = 16
+SOURCES_MAX = 32
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
 STACK_DEPTH_MAX = 100

@@ -134,6 +134,7 @@ class OpView:
     peer: int = -1  # root of a rooted collective or the other side of p2p, global rank; -1: none
     reduce_op: str = ""
     site: CallSite | None = None
+    route: int = 0  # index into RankView.routes, plus one: who called the function of `site`; 0: unknown
     thread: int = 0  # native thread id
     batch: int = 0  # batches drawn in the current pass of the current loader
     loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
@@ -157,6 +158,7 @@ class WaitView:
     op: Op = Op.UNKNOWN
     peer: int = -1  # global rank, for p2p and rooted collectives
     site: CallSite | None = None
+    route: int = 0  # as of an operation
     label: str = ""  # as of an operation
 
 
@@ -308,6 +310,8 @@ class RankView:
     loaders: tuple[LoaderView, ...] = ()
     history: tuple[OpView, ...] = ()  # newest last; bounded, see `history_from`
     sites: tuple[CallSite, ...] = ()  # every call site of an operation this rank ever used (bounded)
+    # Each distinct way to an operation: its line and the user's lines that called it, innermost first (bounded).
+    routes: tuple[tuple[CallSite, ...], ...] = ()
     sources: tuple[SourceNote, ...] = ()
     steps: int = 0
     forwards: int = 0

@@ -124,7 +124,6 @@ DTYPES = (
 )  # fmt: skip
 REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
 NO_GROUP = 0xFFFF
-SITE_SEPARATOR = "\x1f"  # in a call site's text: file, line, function, and what the operation is for, if known
 IN_ORDER = 1 << 30  # of an event's signature word: issued with async_op=False, so what follows comes after it
 BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
 

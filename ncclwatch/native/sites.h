@@ -1,4 +1,4 @@
-// Which line of the user's own code is this? The C++ twin of ncclwatch/rank/sites.py.
+// Which line of the user's own code is this, and who called it? The C++ twin of ncclwatch/rank/sites.py.
 //
 // A collective reaches the dispatcher with the GIL released. A thread's own Python frames stand
 // still meanwhile, and nobody else changes them, so they are read without the GIL; it is taken only
@@ -90,38 +90,44 @@ class Sites {
   // `books` is asked is_users(code) and site(code, line); the GIL is held.
   explicit Sites(PyObject* books) : books_(books) {}
 
-  // Returns the id of the innermost line of the user's own, 0 if there is none on this thread.
+  // Returns the id of the innermost line of the user's own and of its callers, 0 if there is none on this thread.
   uint32_t here() {
     PyThreadState* thread = PyGILState_GetThisThreadState();
     if (thread == nullptr || interpreter_ends()) return 0;
+    Route route;
 #ifdef NCCLWATCH_OWN_FRAMES
-    int depth = 0;
-    for (_PyInterpreterFrame* frame = thread->cframe->current_frame; frame != nullptr && depth < kDepthMax;
+    for (_PyInterpreterFrame* frame = thread->cframe->current_frame; frame != nullptr && route.wants_more();
          frame = frame->previous) {
       if (_PyFrame_IsIncomplete(frame)) continue;
-      ++depth;
-      if (is_users(frame->f_code)) {
-        return id_of(frame->f_code, _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT)));
-      }
+      const int at = _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT));
+      route.pass(frame->f_code, at, is_users(frame->f_code));
     }
-    return 0;
+    return id_of(route);
 #else
     Gil gil;
-    uint32_t found = 0;
+    PyFrameObject* held[kFramesMax] = {};  // their code lives as long as they do
     PyFrameObject* frame = PyThreadState_GetFrame(thread);
-    for (int depth = 0; frame != nullptr && depth < kDepthMax; ++depth) {
+    while (frame != nullptr && route.wants_more()) {
       PyCodeObject* code = PyFrame_GetCode(frame);
-      const bool users = is_users(code);
 #if PY_VERSION_HEX >= 0x030b0000
-      if (users) found = id_of(code, PyFrame_GetLasti(frame));
+      const int at = PyFrame_GetLasti(frame);
 #else
-      if (users) found = id_of(code, PyFrame_GetLineNumber(frame));  // 3.10 has no accessor for the instruction
+      const int at = PyFrame_GetLineNumber(frame);  // 3.10 has no accessor for the instruction
 #endif
+      const bool users = is_users(code);
+      PyFrameObject* outer = PyFrame_GetBack(frame);
+      if (users) {
+        held[route.count] = frame;
+      } else {
+        Py_DECREF(frame);
+      }
+      route.pass(code, at, users);
       Py_DECREF(code);
-      PyFrameObject* outer = users ? nullptr : PyFrame_GetBack(frame);
-      Py_DECREF(frame);
       frame = outer;
     }
+    Py_XDECREF(frame);
+    const uint32_t found = id_of(route);
+    for (PyFrameObject* each : held) Py_XDECREF(each);
     return found;
 #endif
   }
@@ -138,6 +144,28 @@ class Sites {
 
  private:
   static constexpr int kDepthMax = 80;
+  static constexpr int kCallersDepthMax = 24;  // beyond, a framework calls, not the user
+  static constexpr size_t kFramesMax = 8;      // the line itself and CALLERS_MAX of ncclwatch.contract.sites
+
+  // The user's frames from the inside out: a code object and the instruction that it is at.
+  struct Route {
+    struct Place {
+      PyCodeObject* code;
+      int at;
+    };
+    Place places[kFramesMax];
+    size_t count = 0;
+    int left = kDepthMax;
+
+    bool wants_more() const { return left > 0 && count < kFramesMax; }
+
+    void pass(PyCodeObject* code, int at, bool users) {
+      --left;
+      if (!users) return;
+      if (count == 0) left = kCallersDepthMax;
+      places[count++] = {code, at};
+    }
+  };
 
   bool is_users(PyCodeObject* code) {
     const auto key = reinterpret_cast<uintptr_t>(code);
@@ -149,20 +177,40 @@ class Sites {
     return users != 0;
   }
 
-  uint32_t id_of(PyCodeObject* code, int at) {
-    const auto key = reinterpret_cast<uintptr_t>(code);
+  uint32_t id_of(const Route& route) {
+    if (route.count == 0) return 0;
+    const auto key = reinterpret_cast<uintptr_t>(route.places[0].code);
+    uint64_t more = 0;
+    for (size_t n = 0; n < route.count; ++n) {
+      const auto code = reinterpret_cast<uintptr_t>(route.places[n].code);
+      more = (more ^ code) * 0x9E3779B97F4A7C15u;
+      more = (more ^ more >> 29 ^ static_cast<uint64_t>(route.places[n].at)) * 0xC2B2AE3D27D4EB4Fu;
+    }
     uint32_t id = 0;
-    if (ids_.find(key, static_cast<uintptr_t>(at), &id)) return id;
+    if (ids_.find(key, more, &id)) return id;
     Gil gil;
-#if PY_VERSION_HEX >= 0x030b0000
-    const int line = PyCode_Addr2Line(code, at);
-#else
-    const int line = at;
-#endif
-    id = ask("site", Py_BuildValue("(Oi)", code, line), 0);
+    PyObject* callers = PyList_New(0);
+    for (size_t n = 1; callers != nullptr && n < route.count; ++n) {
+      PyObject* caller = Py_BuildValue("(Oi)", route.places[n].code, line_of(route.places[n]));
+      if (caller != nullptr) PyList_Append(callers, caller);
+      Py_XDECREF(caller);
+    }
+    id = ask("site", Py_BuildValue("(OiN)", route.places[0].code, line_of(route.places[0]), callers), 0);
     uint32_t held = 0;
-    if (users_.find(key, 0, &held)) ids_.add(key, static_cast<uintptr_t>(at), id);
+    bool all_held = true;  // a code object that nobody keeps alive may give its address to another one
+    for (size_t n = 0; n < route.count; ++n) {
+      all_held = all_held && users_.find(reinterpret_cast<uintptr_t>(route.places[n].code), 0, &held);
+    }
+    if (all_held) ids_.add(key, more, id);
     return id;
+  }
+
+  static int line_of(const Route::Place& place) {
+#if PY_VERSION_HEX >= 0x030b0000
+    return PyCode_Addr2Line(place.code, place.at);
+#else
+    return place.at;
+#endif
   }
 
   // Calls books.<name>(*arguments) and returns its number; what goes wrong there stays there. Steals `arguments`.

@@ -63,9 +63,9 @@ class NativeRecorder(Recorder):
         """Return 1 for the user's own code."""
         return int(is_users(code.co_filename))
 
-    def site(self, code: CodeType, line: int) -> int:
-        """Return the id of a line."""
-        return self.sites.of(code, line)
+    def site(self, code: CodeType, line: int, callers: list[tuple[CodeType, int]]) -> int:
+        """Return the id of a line together with those that called it."""
+        return self.sites.route(code, line, callers)
 
     def labelled(self, site: int, label: int) -> int:
         """Return the id of a site together with what its operation is for."""

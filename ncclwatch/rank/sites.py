@@ -1,18 +1,21 @@
-"""Which line of the user's own code is this? Answered in a fraction of a microsecond, from any depth.
+"""Which line of the user's own code is this, and who called it? Answered in a microsecond, from any depth.
 
 The user's frame is the first one, from the inside out, that belongs neither to torch, nor to a
-known framework, nor to the standard library, nor to ncclwatch.
+known framework, nor to the standard library, nor to ncclwatch. Its callers are the next ones of the same
+kind: a helper that all of a program's collectives go through says nothing by its own line.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from types import CodeType, FrameType
 
 from ncclwatch.contract.ownership import is_users
-from ncclwatch.contract.ring import SITE_SEPARATOR
+from ncclwatch.contract.sites import CALLERS_MAX, SiteText, write
 from ncclwatch.rank.ringfile import RingFile
 
 DEPTH_MAX = 80
+CALLERS_DEPTH_MAX = 24  # frames looked through for callers: beyond, a framework calls, not the user
 KNOWN_MAX = 100_000  # code made at run time must not grow these tables for ever
 
 
@@ -22,36 +25,54 @@ class Sites:
     def __init__(self, ring: RingFile) -> None:
         self._ring = ring
         self._users: dict[CodeType, bool] = {}
-        self._ids: dict[tuple[CodeType, int], int] = {}
-        self._texts: dict[int, str] = {0: SITE_SEPARATOR * 2}
+        self._ids: dict[tuple[object, ...], int] = {}
+        self._texts: dict[int, SiteText] = {0: SiteText("", 0, "")}
+        self._labels: dict[int, str] = {}
         self._labelled: dict[tuple[int, int], int] = {}
 
     def here(self, depth: int = 2) -> int:
-        """Return the id of the user's line that led to the caller's caller; 0 if there is none."""
+        """Return the id of the user's line that led to the caller's caller, and of its callers; 0 if there is none."""
         frame = self.users_frame(sys._getframe(depth))
         if frame is None:
             return 0
-        key = (frame.f_code, frame.f_lasti)
+        callers = self._callers(frame)
+        parts: list[object] = [frame.f_code, frame.f_lasti]
+        for caller in callers:
+            parts += (caller.f_code, caller.f_lasti)
+        key = tuple(parts)
         known = self._ids.get(key)
         if known is None:
-            known = self.of(frame.f_code, frame.f_lineno)
+            known = self.route(frame.f_code, frame.f_lineno, [(each.f_code, each.f_lineno) for each in callers])
             if len(self._ids) < KNOWN_MAX:
                 self._ids[key] = known
         return known
 
+    def line_here(self, depth: int = 2) -> int:
+        """Return the id of the user's line that led to the caller's caller, whoever called it; 0 if there is none."""
+        frame = self.users_frame(sys._getframe(depth))
+        return 0 if frame is None else self.of(frame.f_code, frame.f_lineno)
+
     def of(self, code: CodeType, line: int | None) -> int:
         """Return the id of a line of some code."""
-        text = describe(code.co_filename, line, code)
-        known = self._ring.string(text)
-        self._texts.setdefault(known, text)
+        return self._known(describe(code, line))
+
+    def route(self, code: CodeType, line: int | None, callers: Sequence[tuple[CodeType, int | None]]) -> int:
+        """Return the id of a line and of the lines that called it, innermost first; without room, of the line alone."""
+        ids = tuple(known for each in callers if (known := self.of(*each)))
+        return (self._known(describe(code, line)._replace(callers=ids)) if ids else 0) or self.of(code, line)
+
+    def _known(self, site: SiteText) -> int:
+        known = self._ring.string(write(site))
+        if known:
+            self._texts.setdefault(known, site)
         return known
 
     def labelled(self, site: int, label: int) -> int:
         """Return the id of a site together with what its operation is for (the id of a text)."""
         known = self._labelled.get((site, label))
         if known is None:
-            known = self._ring.string(f"{self._texts.get(site, '')}{SITE_SEPARATOR}{self._texts.get(label, '')}")
-            known = known or site
+            text = self._texts.get(site, self._texts[0])._replace(label=self._labels.get(label, ""))
+            known = self._ring.string(write(text)) or site
             self._labelled[site, label] = known
         return known
 
@@ -59,7 +80,7 @@ class Sites:
         """Return the id of a text that says what an operation is for, 0 if the table of strings is full."""
         known = self._ring.string(text)
         if known:
-            self._texts[known] = text
+            self._labels[known] = text
         return known
 
     def users_frame(self, frame: FrameType | None) -> FrameType | None:
@@ -79,6 +100,24 @@ class Sites:
             frame = frame.f_back
         return None
 
+    def _callers(self, frame: FrameType) -> list[FrameType]:
+        """Return the user's frames that led to one of them, innermost first."""
+        found: list[FrameType] = []
+        users = self._users
+        outer = frame.f_back
+        for _ in range(CALLERS_DEPTH_MAX):
+            if outer is None:
+                break
+            mine = users.get(outer.f_code)
+            if mine is None:
+                mine = self.users_frame(outer) is outer
+            if mine:
+                found.append(outer)
+                if len(found) == CALLERS_MAX:
+                    break
+            outer = outer.f_back
+        return found
+
     def users_frames(self, frame: FrameType | None, count: int) -> list[tuple[CodeType, int]]:
         """Return up to `count` of the user's own frames as (code, line), innermost first."""
         found: list[tuple[CodeType, int]] = []
@@ -89,7 +128,7 @@ class Sites:
         return found
 
 
-def describe(filename: str, line: int | None, code: CodeType) -> str:
-    """Return a call site as the ring's string table holds it."""
+def describe(code: CodeType, line: int | None) -> SiteText:
+    """Return a line of some code as a call site."""
     name = getattr(code, "co_qualname", code.co_name).replace(".<locals>", "")
-    return f"{os.path.abspath(filename)}{SITE_SEPARATOR}{line or 0}{SITE_SEPARATOR}{name}"
+    return SiteText(os.path.abspath(code.co_filename), line or 0, name)

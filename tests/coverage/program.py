@@ -19,6 +19,7 @@ import torch.distributed as dist
 import ncclwatch
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring import NO_GROUP, Ring, Word
+from ncclwatch.contract.sites import parse
 from ncclwatch.rank.torch_versions import flight_recorder_entries
 from tests.coverage.rows import RANK, ROWS, SAVED, SHARED
 
@@ -120,7 +121,7 @@ def run(name: str, way: Callable[[], object], mine: Ring, other: Ring) -> dict[s
         before = mine_before.get(event.group, 0)
         if event.op.is_p2p:
             before = peers_before.get((event.group, event.peer), (0, 0))[event.op.value == "recv"]
-        site = mine.string(event.site).split("\x1f")
+        site = parse(mine.string(event.site))
         operations.append(
             {
                 "op": event.op.value,
@@ -130,9 +131,10 @@ def run(name: str, way: Callable[[], object], mine: Ring, other: Ring) -> dict[s
                 "dtype": event.dtype,
                 "reduce_op": event.reduce_op,
                 "peer": event.peer,
-                "label": site[3] if len(site) > 3 else "",
-                "site": site[0].rsplit("/", 1)[-1],
-                "function": site[2] if len(site) > 2 else "",
+                "label": site.label if site else "",
+                "site": site.file.rsplit("/", 1)[-1] if site else "",
+                "function": site.function if site else "",
+                "callers": [parse(mine.string(caller)).function for caller in site.callers] if site else [],
                 "main": mine.threads()[event.thread].main,
             }
         )

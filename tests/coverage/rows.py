@@ -54,6 +54,23 @@ def all_reduce() -> None:
     dist.all_reduce(ones(), op=dist.ReduceOp.MAX)
 
 
+def mean(value: torch.Tensor) -> torch.Tensor:
+    """Reduce as a helper does that a whole program goes through."""
+    dist.all_reduce(value)
+    return value / 2
+
+
+class Reducing(nn.Module):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return mean(value)
+
+
+@row
+def all_reduce_through_helpers() -> None:
+    with torch.no_grad():
+        Reducing()(ones(3))
+
+
 @row
 def all_reduce_bfloat16() -> None:
     dist.all_reduce(torch.ones(6, dtype=torch.bfloat16))

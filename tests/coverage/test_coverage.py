@@ -96,6 +96,13 @@ def test_a_way_is_recorded_once_and_who_waits_is_seen(recorded, name: str):
     assert {each["site"] for each in row["operations"]} <= {"rows.py"}
 
 
+def test_the_callers_of_a_helper_are_recorded(recorded):
+    _, (rank_0, _) = recorded
+    (found,) = rank_0["rows"]["all_reduce_through_helpers"]["operations"]
+    outside = ["Reducing.forward", "all_reduce_through_helpers", "run", "main", "<module>"]
+    assert (found["function"], found["callers"]) == ("mean", outside)
+
+
 # What gloo numbers without an operation of its own being issued: found by torch's flight recorder.
 BACKEND_SPENDS_MORE = {"reduce_scatter": 1, "monitored_barrier": 1}
 

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def environment(runtime: Path, **more: str) -> dict[str, str]:
     return kept | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_AGENT": "0"} | more
 
 
+def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) -> tuple[str, str]:
+    """Return what a rank said until its end; whoever does not end takes all down."""
+    try:
+        return rank.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        for each in ranks:
+            each.kill()
+        raise
+
+
 def run_ranks(program: str, count: int, runtime: Path, *arguments: str, **more: str) -> list[Finished]:
     """Run `programs/<program>` as `count` ranks and return what each said, in rank order."""
     port = str(free_port())
@@ -56,7 +67,9 @@ def run_ranks(program: str, count: int, runtime: Path, *arguments: str, **more: 
         for rank in range(count)
     ]
     try:
-        outputs = [rank.communicate(timeout=300) for rank in ranks]
+        # All are read at once: a rank whose pipe is full waits in print() for its reader, and the others for it.
+        with ThreadPoolExecutor(max_workers=count) as readers:
+            outputs = list(readers.map(lambda rank: _outputs(rank, ranks), ranks))
     finally:
         for rank in ranks:
             rank.kill()

@@ -4,7 +4,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
 
     world N [hosts 2]                          ranks that exist; all are alive, outside, and at work
     group NAME RANKS                           a process group
-    in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=)
+    in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=);
+                                               from=SITE+SITE: the lines that called SITE's function, innermost first
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
@@ -21,7 +22,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     unattached RANKS                           seen from outside only
     handling RANKS "Type: text" [noted S]                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
-    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N]   completed operations, counters grow by one each
+    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [from=...]   completed operations, counters grow by one
     source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"] [leaves "TEXT"]
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
@@ -159,6 +160,17 @@ class Situation:
         others = tuple(g for g in self.ranks[rank].groups if g.name != name)
         self._change(rank, groups=(*others, group))
 
+    def _route(self, rank: int, site: CallSite, found: dict[str, str]) -> int:
+        """Return the number of the way to a site, by the lines that called it."""
+        if "from" not in found:
+            return 0
+        way = (site, *(site_of(caller) for caller in found["from"].split("+")))
+        routes = self.ranks[rank].routes
+        if way not in routes:
+            routes = (*routes, way)
+            self._change(rank, routes=routes)
+        return routes.index(way) + 1
+
     def _issue(self, rank: int, target: str, op: Op, site: CallSite, found: dict[str, str]) -> OpView:
         group, _, seq = target.partition("#")
         last = [o for o in self.ranks[rank].history if o.group == group]
@@ -169,7 +181,7 @@ class Situation:
             reduce_op=found.get("reduce", ""), batch=int(found.get("batch", str(last[-1].batch if last else 0))),
             forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
             loader=1 if self.ranks[rank].loaders else 0, thread=int(found.get("thread", "1")) * 1000 + rank,
-            label=found.get("label", ""), in_order="sync" in found,
+            label=found.get("label", ""), in_order="sync" in found, route=self._route(rank, site, found),
         )  # fmt: skip
         if op is Op.BARRIER:
             issued = dataclasses.replace(issued, numel=0, dtype="")
@@ -375,7 +387,7 @@ class Situation:
                     batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
                     forwards=int(found["forward"]) + n if "forward" in found else 0,
                     thread=int(found.get("thread", "1")) * 1000 + rank,
-                    age_s=60.0,
+                    age_s=60.0, route=self._route(rank, site_of(site), found),
                 )
                 for n, seq in enumerate(range(int(first), int(last or first) + 1))
             ]  # fmt: skip

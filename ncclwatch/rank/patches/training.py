@@ -118,7 +118,7 @@ class _Loaders:
         return __iter__
 
     def _begin(self, recorder: Recorder, loader: "DataLoader[object]") -> _Pass:
-        site = recorder.sites.here(3)
+        site = recorder.sites.line_here(3)
         row, passes = self._rows.get(site) or (recorder.ring.add_loader(site), 0)
         self._rows[site] = (row, passes + 1)
         try:

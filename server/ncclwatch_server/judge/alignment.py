@@ -3,13 +3,15 @@
 Equal operations pair silently, whatever lines they come from. A rank that skipped one is, from then on, at every
 number where the others will be at the next one: its list of (operation, line) is theirs, shifted. Ranks that take
 different branches by design ("if rank == 0: broadcast(...) else: broadcast(...)") have lists that differ too, but no
-shift makes them agree.
+shift makes them agree. Where all collectives go through one helper its callers tell them apart; callers that differ
+between ranks by design may hide a shift, so lines alone are tried too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import OpView, RankView
+from ncclwatch.contract.model import CallSite, OpView, RankView
+from ncclwatch_server.judge.source import route_of
 from ncclwatch_server.judge.standing import op_key
 
 SHIFT_MAX = 32  # calls skipped or added at one place
@@ -25,6 +27,8 @@ class Shift:
     seq: int  # the first operation at which they differed
     skipped: int  # calls they skipped; negative: made more
     op: OpView  # the first call that was skipped, or made more
+    route: tuple[CallSite, ...]  # the lines that led to it, innermost first; () if unknown
+    caller: CallSite | None  # who called its function, where several do
     decided: bool  # whether a majority says who shifted, rather than a choice between two
 
     @property
@@ -47,6 +51,32 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     histories = {rank: ops for rank, ops in histories.items() if ops}
     if len(histories) < 2:
         return None
+    routed = {
+        rank: {seq: _key(op, route_of(views[rank], op)) for seq, op in h.items()} for rank, h in histories.items()
+    }
+    lines = {rank: {seq: _key(op, ()) for seq, op in h.items()} for rank, h in histories.items()}
+    for keyed in (routed, lines):
+        found = _find(keyed)
+        if found is not None:
+            ranks, seq, skipped, maker, decided = found
+            op = histories[maker][seq]
+            route = route_of(views[maker], op)
+            several = sum(way[0] == op.site for way in views[maker].routes) > 1
+            return Shift(
+                ranks=ranks,
+                group=group,
+                seq=seq,
+                skipped=skipped,
+                op=op,
+                route=route,
+                caller=route[1] if several and len(route) > 1 else None,
+                decided=decided,
+            )
+    return None
+
+
+def _find(histories: Mapping[int, Mapping[int, Key]]) -> tuple[tuple[int, ...], int, int, int, bool] | None:
+    """Return (ranks, first number that differs, calls they skipped, a rank that made the call, majority or not)."""
     first = max(min(ops) for ops in histories.values())
     classes = _classes(histories, first)
     if len(classes) < 2:
@@ -56,29 +86,28 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
         return None
     decided = len(usual) * 2 > len(histories)
     for odd in others:
-        found = _shift_between(_keyed(histories[usual[0]], first), _keyed(histories[odd[0]], first))
+        found = _shift_between(_since(histories[usual[0]], first), _since(histories[odd[0]], first))
         if found is not None:
             seq, skipped = found
-            op = histories[usual[0]][seq] if skipped > 0 else histories[odd[0]][seq]
-            return Shift(ranks=odd, group=group, seq=seq, skipped=skipped, op=op, decided=decided)
+            return odd, seq, skipped, usual[0] if skipped > 0 else odd[0], decided
     return None
 
 
-def _classes(histories: Mapping[int, Mapping[int, OpView]], first: int) -> list[tuple[int, ...]]:
+def _classes(histories: Mapping[int, Mapping[int, Key]], first: int) -> list[tuple[int, ...]]:
     """Return the ranks whose lists agree as far as both go, as sets."""
     by_list: dict[tuple[Key, ...], list[int]] = {}
     last = min(max(ops) for ops in histories.values())
     for rank, ops in sorted(histories.items()):
-        by_list.setdefault(tuple(_key(ops[n]) for n in range(first, last + 1) if n in ops), []).append(rank)
+        by_list.setdefault(tuple(ops[n] for n in range(first, last + 1) if n in ops), []).append(rank)
     return [tuple(ranks) for ranks in by_list.values()]
 
 
-def _key(op: OpView) -> Key:
-    return (op.op, op.site, *op_key(op))
+def _key(op: OpView, route: tuple[CallSite, ...]) -> Key:
+    return (op.op, op.site, route, *op_key(op))
 
 
-def _keyed(ops: Mapping[int, OpView], first: int) -> dict[int, Key]:
-    return {seq: _key(op) for seq, op in ops.items() if seq >= first}
+def _since(keys: Mapping[int, Key], first: int) -> dict[int, Key]:
+    return {seq: key for seq, key in keys.items() if seq >= first}
 
 
 def _shift_between(usual: Mapping[int, Key], odd: Mapping[int, Key]) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import OpView, RankView
+from ncclwatch.contract.model import CallSite, OpView, RankView
 from ncclwatch_server.judge.standing import op_key
 
 PERIOD_MAX = 150  # operations in one iteration that a habit may have
@@ -82,10 +82,13 @@ def _slip_by(clock: str, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list
 def departs_from_habit(view: RankView, current: OpView) -> bool | None:
     """Say whether an operation breaks the repeating list of operations that led to it; None: no habit known.
 
-    Where the sizes repeat as well they are part of the habit: one line may serve two callers.
+    One line may serve two callers: where the sizes and the callers repeat as well they are part of the habit.
     """
-    sized = _departs(view, current, _sized_key)
-    return sized if sized is not None else _departs(view, current, _habit_key)
+    for key in (_routed_key, _sized_key, _habit_key):
+        departs = _departs(view, current, key)
+        if departs is not None:
+            return departs
+    return None
 
 
 def _departs(view: RankView, current: OpView, key: Callable[[OpView], tuple[object, ...]]) -> bool | None:
@@ -111,6 +114,10 @@ def _sized_key(op: OpView) -> tuple[object, ...]:
     return (*_habit_key(op), *op_key(op))
 
 
+def _routed_key(op: OpView) -> tuple[object, ...]:
+    return (*_sized_key(op), op.route)
+
+
 def parted_in_a_loop(leaver: RankView, stayer: RankView, current: OpView) -> bool:
     """Say whether the last call that two ranks agreed on is one of those that the loop round `current` makes.
 
@@ -130,8 +137,8 @@ def parted_in_a_loop(leaver: RankView, stayer: RankView, current: OpView) -> boo
 
 def made_before(view: RankView, current: OpView) -> bool:
     """Say whether a rank has made this very call before, from the same line with the same arguments."""
-    wanted = (*_sized_key(current), current.numel)
-    return any((*_sized_key(op), op.numel) == wanted for op in view.history if op.seq != current.seq)
+    wanted = (*_routed_key(current), current.numel)
+    return any((*_routed_key(op), op.numel) == wanted for op in view.history if op.seq != current.seq)
 
 
 def departs_in_arguments(view: RankView, current: OpView) -> bool | None:
@@ -139,11 +146,16 @@ def departs_in_arguments(view: RankView, current: OpView) -> bool | None:
     earlier = {
         (op_key(op), op.numel)
         for op in view.history
-        if (op.group, op.op, op.site) == (current.group, current.op, current.site) and op.seq != current.seq
+        if (op.group, op.op, op.site, op.route) == (current.group, current.op, current.site, current.route)
+        and op.seq != current.seq
     }
     return (op_key(current), current.numel) not in earlier if len(earlier) == 1 else None
 
 
-def never_called_there(view: RankView, op: OpView) -> bool:
-    """Say whether a rank never issued anything from this call site, as far as it remembers."""
-    return op.site is not None and op.site not in view.sites and all(o.site != op.site for o in view.history)
+def never_called_there(view: RankView, op: OpView, route: tuple[CallSite, ...]) -> bool:
+    """Say whether a rank never issued anything from this line, or never by this route, as far as it remembers."""
+    if op.site is None:
+        return False
+    if route and any(way[0] == op.site for way in view.routes):
+        return route not in view.routes
+    return op.site not in view.sites and all(o.site != op.site for o in view.history)

@@ -26,7 +26,7 @@ from ncclwatch_server.judge.case import (
 )
 from ncclwatch_server.judge.graph import Mismatch, victims_of
 from ncclwatch_server.judge.reasons import advice, reason, shift_call
-from ncclwatch_server.judge.sides import Parting, Side, part
+from ncclwatch_server.judge.sides import Parting, Side, part, parted_callers
 from ncclwatch_server.judge.standing import Block, find_issued
 
 
@@ -97,17 +97,22 @@ def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite
 def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
     lead = "one of: " if found.one_of else ""
     own = found.culprit
-    where = f"{lead}{ranks_words(own.ranks)} {_is(own)} in {own.op.op.value}{at(own.site)}"
+    where = f"{lead}{_standing(case.views, own, found.others)}"
     if found.condition and not found.condition_on_others and found.shift is None:
         where += f", under `{found.condition}`"
-    rest = ", ".join(
-        f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}" for side in found.others
-    )
+    rest = ", ".join(_standing(case.views, side, (own,)) for side in found.others)
     hosts = {case.views[rank].host for rank in own.ranks}
     host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
     if found.shift is not None:
         return f"{ranks_words(own.ranks)}{host} {shift_call(found, found.shift)}. Now {where}, while {rest}."
     return f"{where}{host}, while {rest}. They can never meet."
+
+
+def _standing(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> str:
+    """Return who stands where; who stands in a helper that the others stand in too, with the caller that differs."""
+    callers = next((pair for other in others if (pair := parted_callers(views, side, other))), None)
+    caller = f", called{at(callers[0])}" if callers is not None else ""
+    return f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}{caller}"
 
 
 def _is(side: Side) -> str:

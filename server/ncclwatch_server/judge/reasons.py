@@ -81,6 +81,8 @@ def handled_words(handled: Handled) -> str:
 def shift_call(found: Parting, shift: Shift) -> str:
     """Return which call was skipped or made too often."""
     call = f"{shift.op.op.value}{at(shift.op.site)}"
+    if shift.caller is not None:
+        call += f", called{at(shift.caller)}"
     if found.condition:
         call += f", under `{found.condition}`,"
     if shift.count > 1:

@@ -8,7 +8,7 @@ under a test of the rank; who left a loop before the others.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView
+from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView, SourceNote
 from ncclwatch_server.judge.alignment import Shift, find_shift
 from ncclwatch_server.judge.exceptions import Handled, astray
 from ncclwatch_server.judge.history import (
@@ -20,7 +20,7 @@ from ncclwatch_server.judge.history import (
     never_called_there,
     parted_in_a_loop,
 )
-from ncclwatch_server.judge.source import left_by_rank, loop_left, rank_condition, ways_past
+from ncclwatch_server.judge.source import left_by_rank, loop_left, rank_condition, route_of, ways_past
 from ncclwatch_server.judge.standing import find_issued
 
 BUCKET_WORDS = "gradient bucket"  # how the rank labels what DDP reduces
@@ -70,9 +70,10 @@ def part(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[
         return _parted_by_threads(sides, threads)
     first = min(side.op.seq for side in sides)
     slip = find_slip(views, sides[0].op.group, members, first)
-    shift = find_shift(views, sides[0].op.group, members) if slip is None else None
+    shift = find_shift(views, sides[0].op.group, members)
     shifted = _shifted(views, sides, shift) if shift is not None else None
-    if shift is not None and shifted is not None:
+    # Where a clock of progress slipped it tells best what was skipped; a call too many is told best by its own line.
+    if shift is not None and shifted is not None and (slip is None or shift.seen_from(shifted.ranks).skipped < 0):
         return _parted_by_shift(views, sides, shifted, shift)
     culprit, why, decided = odd_side(views, sides, slip)
     others = tuple(side for side in sides if side is not culprit)
@@ -139,20 +140,24 @@ def _shifted(views: Mapping[int, RankView], sides: tuple[Side, ...], shift: Shif
         return chosen[0] if len(chosen) == 1 and set(chosen[0].ranks) <= set(shift.ranks) else None
     chosen = [side for side in sides if _departed_at(views, side, shift.group, shift.seq)]
     if len(chosen) != 1:  # the habit does not tell: a call that is made on one side only is one too many
-        chosen = [side for side in sides if shift.seen_from(side.ranks).skipped < 0 and _lonely(views, side, shift.op)]
+        chosen = [
+            side
+            for side in sides
+            if shift.seen_from(side.ranks).skipped < 0 and _lonely(views, side, shift.op, shift.route)
+        ]
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _lonely(views: Mapping[int, RankView], side: Side, op: OpView) -> bool:
+def _lonely(views: Mapping[int, RankView], side: Side, op: OpView, route: tuple[CallSite, ...]) -> bool:
     """Say whether no rank outside this side ever made a call."""
-    return all(never_called_there(view, op) for rank, view in views.items() if rank not in side.ranks)
+    return all(never_called_there(view, op, route) for rank, view in views.items() if rank not in side.ranks)
 
 
 def _parted_by_shift(views: Mapping[int, RankView], sides: tuple[Side, ...], culprit: Side, shift: Shift) -> Parting:
     own = shift.seen_from(culprit.ranks)
     others = tuple(side for side in sides if side is not culprit)
     callers = culprit if own.skipped < 0 else others[0]
-    note = rank_condition(views[callers.ranks[0]], own.op.site, own.op.op.value)
+    note = rank_condition(views[callers.ranks[0]], own.op.site, own.op.op.value, own.route)
     what = "skipped" if own.skipped > 0 else "made"
     return Parting(
         cause=Cause.RANK_CONDITIONAL_COLLECTIVE if note is not None else Cause.DIVERGENT_CONTROL_FLOW,
@@ -216,11 +221,17 @@ def _departs_in_arguments(views: Mapping[int, RankView], side: Side, others: tup
 
 
 def _exclusive(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
-    return all(never_called_there(views[rank], side.op) for other in others for rank in other.ranks)
+    route = route_of(views[side.ranks[0]], side.op)
+    return all(never_called_there(views[rank], side.op, route) for other in others for rank in other.ranks)
 
 
 def _conditional(views: Mapping[int, RankView], side: Side, _: tuple[Side, ...]) -> bool:
-    return rank_condition(views[side.ranks[0]], side.site, side.op.op.value) is not None
+    return _condition(views, side) is not None
+
+
+def _condition(views: Mapping[int, RankView], side: Side) -> SourceNote | None:
+    view = views[side.ranks[0]]
+    return rank_condition(view, side.site, side.op.op.value, route_of(view, side.op))
 
 
 def _left_loop(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> bool:
@@ -254,12 +265,12 @@ def _why(views: Mapping[int, RankView], culprit: Side, others: tuple[Side, ...],
         return _Why(cause=Cause.UNEVEN_BATCHES, counts=counts)
     if slip is not None:
         return _Why(cause=Cause.DIVERGENT_CONTROL_FLOW, escapes=ways_past(theirs, other.site))
-    if _same_call(culprit, other) and not (made_before(mine, culprit.op) and made_before(theirs, other.op)):
+    if _same_call(views, culprit, other) and not (made_before(mine, culprit.op) and made_before(theirs, other.op)):
         return _Why(cause=Cause.SIGNATURE_MISMATCH)
-    note = rank_condition(mine, culprit.site, culprit.op.op.value)
+    note = _condition(views, culprit)
     if note is not None:
         return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition)
-    note = rank_condition(theirs, other.site, other.op.op.value)
+    note = _condition(views, other)
     if note is not None:
         return _Why(cause=Cause.RANK_CONDITIONAL_COLLECTIVE, condition=note.condition, condition_on_others=True)
     way_out = left_by_rank(theirs, other.site, mine, culprit.site)
@@ -289,10 +300,19 @@ def _has_done_less(leaver: Side, stayer: Side) -> bool:
     return not counted or leaver.op.forwards < stayer.op.forwards
 
 
-def _same_call(one: Side, other: Side) -> bool:
-    """Say whether both sides made the same call, from the same line or with the same kind of operation only."""
+def _same_call(views: Mapping[int, RankView], one: Side, other: Side) -> bool:
+    """Say whether both sides made the same call: the same kind of operation, from one line that was reached one way."""
     same_op = one.op.op is other.op.op
-    return same_op and one.op.op is not Op.BARRIER and (one.op.site == other.op.site or one.site == other.site)
+    same_line = one.op.site == other.op.site or one.site == other.site
+    return same_op and one.op.op is not Op.BARRIER and same_line and not parted_callers(views, one, other)
+
+
+def parted_callers(views: Mapping[int, RankView], one: Side, other: Side) -> tuple[CallSite, CallSite] | None:
+    """Return the callers' lines at which two sides in one line differ; None: in two lines, or by the same callers."""
+    mine, theirs = (route_of(views[side.ranks[0]], side.op) for side in (one, other))
+    if not mine or not theirs or mine[0] != theirs[0]:
+        return None
+    return next(((a, b) for a, b in zip(mine, theirs, strict=False) if a != b), None)
 
 
 def uneven_counts(

@@ -6,7 +6,7 @@ not proof: it chooses the name of the cause, never whether there is a hang.
 
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, RankView, SourceNote
+from ncclwatch.contract.model import CallSite, OpView, RankView, SourceNote, WaitView
 
 FRAMES_MAX = 8
 
@@ -16,9 +16,15 @@ def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
     return next((note for note in view.sources if note.site == site), None)
 
 
-def frames_of(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
+def route_of(view: RankView, item: OpView | WaitView) -> tuple[CallSite, ...]:
+    """Return the frames that led to an operation of this rank, innermost first; () if its callers are not known."""
+    return view.routes[item.route - 1] if 0 < item.route <= len(view.routes) else ()
+
+
+def frames_of(view: RankView, site: CallSite | None, route: tuple[CallSite, ...] = ()) -> tuple[CallSite, ...]:
     """Return the user's frames that lead to a call site, innermost first; the site alone if nobody looked.
 
+    `route` is what was recorded with the operation that is meant; without it the newest one from that line is.
     A host that has run ahead of its device stands later in the program: where that is in the same function still, the
     callers are the same.
     """
@@ -26,7 +32,13 @@ def frames_of(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
         return ()
     for thread in view.threads:
         if site in thread.frames:
-            return thread.frames[thread.frames.index(site) :][:FRAMES_MAX]
+            there = thread.frames[thread.frames.index(site) :][:FRAMES_MAX]
+            if there[: len(route)] == route[:FRAMES_MAX]:
+                return there
+    newest = (route_of(view, op) for op in reversed(view.history) if op.site == site)
+    known = route or next((way for way in newest if way), ())
+    if site in known:
+        return known[known.index(site) :][:FRAMES_MAX]
     for thread in view.threads:
         for number, frame in enumerate(thread.frames):
             if (frame.file, frame.function) == (site.file, site.function):
@@ -43,12 +55,14 @@ def _whereabouts(view: RankView, site: CallSite | None) -> tuple[CallSite, ...]:
     return tuple(dict.fromkeys((*frames_of(view, site), *now)))
 
 
-def rank_condition(view: RankView, site: CallSite | None, op: str) -> SourceNote | None:
+def rank_condition(
+    view: RankView, site: CallSite | None, op: str, route: tuple[CallSite, ...] = ()
+) -> SourceNote | None:
     """Return the note of the frame that runs on some ranks only, because a test of the rank says so.
 
     Where the other branch makes the same call, all ranks make it: that is no one-sided call.
     """
-    for frame in frames_of(view, site):
+    for frame in frames_of(view, site, route):
         note = note_at(view, frame)
         if note is not None and note.condition:
             return None if same_call_elsewhere(note, op) else note

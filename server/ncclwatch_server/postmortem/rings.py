@@ -28,7 +28,6 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.ring import (
     MAGIC,
     NO_GROUP,
-    SITE_SEPARATOR,
     EventRow,
     Flag,
     Ring,
@@ -37,6 +36,7 @@ from ncclwatch.contract.ring import (
     Word,
     named_apart,
 )
+from ncclwatch.contract.sites import parse, read_routes
 from ncclwatch_server.postmortem.errors import Unreadable
 
 __all__ = ["MAGIC", "Left", "read"]
@@ -62,6 +62,7 @@ class _Picture:
         self.groups = named_apart(ring.groups())
         self.peers = ring.peers()
         self.threads = ring.threads()
+        self.routes = read_routes(ring.strings(), config.SITES_MAX)
         self.now_ns = max(self.words[Word.PULSE_NS], ring.header.created_ns)
 
     def age_s(self, then_ns: int) -> float:
@@ -72,10 +73,11 @@ class _Picture:
 
     def site(self, text: int) -> tuple[CallSite | None, str]:
         """Return (call site, what the operation is for)."""
-        parts = self.ring.string(text).split(SITE_SEPARATOR)
-        if len(parts) not in (3, 4) or not parts[1].isdigit():
+        found = parse(self.ring.string(text))
+        if found is None:
             return None, ""
-        return CallSite(file=parts[0], line=int(parts[1]), function=parts[2]), parts[3] if len(parts) == 4 else ""
+        place = CallSite(file=found.file, line=found.line, function=found.function) if found.file else None
+        return place, found.label
 
     def is_completed(self, event: EventRow) -> bool:
         if not event.op.is_p2p:
@@ -138,6 +140,7 @@ def _left(picture: _Picture, path: str) -> Left:
             for row in ring.loaders()
         ),
         history=history,
+        routes=picture.routes.frames,
         sites=tuple(dict.fromkeys(site for text, _ in ring.strings() if (site := picture.site(text)[0])))[
             -config.SITES_MAX :
         ],
@@ -166,6 +169,7 @@ def _op(picture: _Picture, event: EventRow) -> OpView:
         peer=event.peer,
         reduce_op=event.reduce_op,
         site=site,
+        route=picture.routes.of(event.site),
         label=label,
         thread=next((row.tid for row in picture.threads if row.number == event.thread), 0),
         batch=event.batch,
@@ -231,6 +235,7 @@ def _wait(picture: _Picture, wait: WaitRow) -> WaitView:
         op=Op.UNKNOWN if wait.group == NO_GROUP else wait.op,
         peer=wait.peer,
         site=site,
+        route=picture.routes.of(wait.site),
         label=label,
     )
 

@@ -1,0 +1,76 @@
+"""How is a call site written in the ring's string table?
+
+As file, line, function, what the operation is for (a gradient bucket, an FSDP unit), and the ids of the lines that
+called that function. The last two may be left out.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ncclwatch.contract.model import CallSite
+
+SEPARATOR = "\x1f"
+CALLERS_MAX = 7  # of the user's own functions, outside the innermost
+
+
+class SiteText(NamedTuple):
+    """A call site as it is written. Without a file it stands for a place in native code, and says only `label`."""
+
+    file: str
+    line: int
+    function: str
+    label: str = ""
+    callers: tuple[int, ...] = ()  # string ids, innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The distinct ways by which operations were reached: the line, and the lines that called it, innermost first."""
+
+    frames: tuple[tuple[CallSite, ...], ...] = ()
+    numbers: Mapping[int, int] = field(
+        default_factory=dict
+    )  # string id of a call site -> index into `frames`, plus one
+
+    def of(self, site: int) -> int:
+        """Return the number of the way to a call site, given by its string id; 0 if no callers are known."""
+        return self.numbers.get(site, 0)
+
+
+def read_routes(strings: Iterable[tuple[int, str]], count: int) -> Routes:
+    """Return the newest `count` of the ways in a table of strings, given as (id, text)."""
+    texts = {number: site for number, text in strings if (site := parse(text)) is not None}
+    ids: dict[tuple[CallSite, ...], list[int]] = {}
+    for number, site in texts.items():
+        callers = [texts[caller] for caller in site.callers if caller in texts]
+        if callers:
+            way = tuple(CallSite(file=each.file, line=each.line, function=each.function) for each in (site, *callers))
+            ids.setdefault(way, []).append(number)  # one for each thing that its operations are for
+    newest = list(ids)[-count:]
+    return Routes(tuple(newest), {known: at for at, way in enumerate(newest, start=1) for known in ids[way]})
+
+
+def write(site: SiteText) -> str:
+    """Return the text of a call site."""
+    parts = [site.file, str(site.line) if site.file else "", site.function]
+    if site.label or site.callers:
+        parts.append(site.label)
+    if site.callers:
+        parts.append(".".join(str(caller) for caller in site.callers))
+    return SEPARATOR.join(parts)
+
+
+def parse(text: str) -> SiteText | None:
+    """Return the call site that a text stands for, None if it is some other text."""
+    parts = text.split(SEPARATOR)
+    if not 3 <= len(parts) <= 5 or not (parts[1].isdigit() or parts[:2] == ["", ""]):
+        return None
+    callers = parts[4].split(".") if len(parts) == 5 else []
+    return SiteText(
+        file=parts[0],
+        line=int(parts[1] or 0),
+        function=parts[2],
+        label=parts[3] if len(parts) > 3 else "",
+        callers=tuple(int(caller) for caller in callers if caller.isdigit())[:CALLERS_MAX],
+    )
