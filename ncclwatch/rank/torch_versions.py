@@ -30,6 +30,17 @@ def too_old() -> str:
     )
 
 
+def reduce_code(boxed: Any) -> int:
+    """Return the code of a reduce op as the dispatcher hands it on, counted from 1.
+
+    0 where Python cannot ask for it, as in torch before 2.9: the native recorder reads it there too.
+    """
+    try:
+        return int(boxed.op()) + 1
+    except AttributeError:
+        return 0
+
+
 def nccl_recorder_dump(entries: bool) -> str:
     """Return the dump of the flight recorder for NCCL as JSON, with its entries or without; "{}" if there is none."""
     return _dump("_dump_nccl_trace_json", entries)

@@ -174,6 +174,7 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple
     reduce_max = len(REDUCE_OPS) - 1
     async_at = spec.async_op
     unbox = c10d.ProcessGroup.unbox
+    reduce_code = torch_versions.reduce_code
 
     def issue(recorder: Recorder, args: tuple[Any, ...]) -> tuple[Issued, bytes] | None:
         try:
@@ -187,7 +188,7 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple
                 if sizes_agree:
                     numel = tensor.numel() if tensors is tensor else sum(part.numel() for part in tensors)
             group = group_of(recorder, unbox(args[group_at]))
-            reduce_op = min(args[reduce_at].op() + 1, reduce_max) if reduce_at >= 0 else 0
+            reduce_op = min(reduce_code(args[reduce_at]), reduce_max) if reduce_at >= 0 else 0
             peer = _global_rank(group, args[root_at]) if root_at >= 0 else -1
             site = recorder.sites.here(3) or recorder.backward_site
             in_order = 0 <= async_at < len(args) and not args[async_at]  # left out where it has its default, True
