@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint types imports unit integration zoo zoo-once wheel test bench onset clean
+.PHONY: help demo lint types imports unit integration zoo zoo-once mutants wheel test bench onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard i
 # pytest -m zoo tests/zoo/test_stream.py
 zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
 	$(BIN)/pytest -n 2 --dist load --ignore tests/zoo/test_stream.py tests/zoo
+
+mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour; SHARE=0.1 tries a tenth)
+	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check

@@ -1,0 +1,1 @@
+"""Does some test fail when the judge is made a little wrong?"""
