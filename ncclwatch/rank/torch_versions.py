@@ -13,11 +13,7 @@ from ncclwatch.contract.version import TORCH_OLDEST
 
 
 def too_old() -> str:
-    """Return why this torch is not recorded, "" if it is.
-
-    With 2.6 and 2.8 a receive that names no source, after a reduce, did not end in our coverage test, and nobody
-    knows why: training comes first.
-    """
+    """Return why this torch is not recorded, "" if it is: nobody has looked what our kernels do to an older one."""
     import torch
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
