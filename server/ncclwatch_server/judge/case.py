@@ -7,6 +7,7 @@ from ncclwatch.contract.model import (
     CallSite,
     Culprit,
     Evidence,
+    GroupView,
     JobSnapshot,
     OpView,
     RankView,
@@ -74,19 +75,20 @@ def op_words(op: OpView) -> str:
 
 
 def group_words(views: Mapping[int, RankView], name: str) -> str:
-    """Return how a group is called: its description where the user gave one."""
+    """Return how a group is called: its description where the user gave one, else by its name and members."""
     for view in views.values():
         for group in view.groups:
             if group.name == name:
-                known = group.desc not in ("", "undefined", "default_pg")
-                return (
-                    f"group {group.desc or name}"
-                    if known
-                    else "the default group"
-                    if len(group.ranks) == view.world_size
-                    else f"group {name}"
-                )
+                return _group_words(group, len(group.ranks) == view.world_size)
     return f"group {name}"
+
+
+def _group_words(group: GroupView, of_all: bool) -> str:
+    if group.desc == "default_pg" or (not group.desc and of_all):
+        return "the default group"
+    if group.desc not in ("", "undefined"):
+        return f"group {group.desc}"
+    return f"group {group.name} ({'all ranks' if of_all else ranks_words(group.ranks)})"
 
 
 def onset_s(blocks: Iterable[Block]) -> float:
