@@ -185,6 +185,7 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
                 late=bool(row.flags & Flag.LATE),
                 blind=bool(row.flags & Flag.BLIND),
                 asynchronous=bool(row.flags & Flag.ASYNC),
+                timeout_s=row.timeout_ms / 1000,
             )
         )
     return tuple(views)

@@ -200,6 +200,7 @@ class GroupView:
     asynchronous: bool = (
         False  # a device waits for its operations, in the order of their issue, and the host runs ahead
     )
+    timeout_s: float = 0.0  # after which its backend gives an operation up and the job ends; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

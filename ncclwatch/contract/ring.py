@@ -100,6 +100,8 @@ GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
 GROUP_FRONTIER = struct.Struct("<QQQQ")  # head and done
+GROUP_LIMIT = struct.Struct("<Q")  # timeout of its operations in ms, 0: unknown
+GROUP_LIMIT_AT = 48
 # Thread row: a static cell, a spare cell, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
 WAIT = struct.Struct("<IQIIIHBBi")  # stamp, since, site | stamp, seq, group, kind, op, peer
@@ -158,6 +160,7 @@ class GroupRow(NamedTuple):
     enqueued: int
     completed: int
     newest_event: int  # -1: none
+    timeout_ms: int = 0  # of its operations; 0: unknown
 
 
 class WaitRow(NamedTuple):
@@ -336,6 +339,7 @@ class Ring:
         return GroupRow(
             index, self.string(name), self.string(desc), self._member_list(members), flags,
             prefix_hash, enqueued, min(completed, enqueued), newest - 1,
+            GROUP_LIMIT.unpack_from(row, GROUP_LIMIT_AT)[0],
         )  # fmt: skip
 
     def _member_list(self, offset: int) -> tuple[int, ...]:

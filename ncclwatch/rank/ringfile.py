@@ -123,6 +123,11 @@ class RingFile:
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 12
         self._bytes[at : at + 4] = struct.pack("<I", flag)
 
+    def limit_group(self, number: int, timeout_ms: int) -> None:
+        """Store after how long a group's backend gives an operation up; 0: unknown."""
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + layout.GROUP_LIMIT_AT
+        self._bytes[at : at + layout.GROUP_LIMIT.size] = layout.GROUP_LIMIT.pack(timeout_ms)
+
     def set_group(self, number: int, frontier: tuple[int, int, int, int]) -> None:
         """Store (prefix hash, enqueued, completed, number of the newest event + 1) of a group."""
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 16

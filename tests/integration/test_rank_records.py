@@ -82,3 +82,9 @@ def test_attach_after_init_continues_torchs_own_count(tmp_path: Path):
     assert recorded["found"]["all_reduce"][0][:3] == ["0", 2, "all_reduce"]
     if recorded["witness"]:  # torch 2.8 or newer
         assert recorded["frontier"]["0"][0] == recorded["witness"]["0"]
+
+
+def test_each_groups_own_timeout_is_in_the_ring_also_when_it_changes(tmp_path: Path):
+    ranks = run_ranks("limits.py", 1, tmp_path)
+    assert ranks[0].code == 0, ranks[0].err
+    assert json.loads(ranks[0].out.splitlines()[-1]) == [[20_000, 7_000], [20_000, 90_000]]

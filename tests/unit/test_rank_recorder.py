@@ -220,3 +220,13 @@ def test_the_newest_finished_works_are_kept_however_large_and_older_ones_are_not
     del held
     recorder.drain_all()
     assert [work() is not None for work in works] == [False] * 3 + [True] * NEWEST_KEPT
+
+
+def test_the_timeout_of_a_group_is_kept_beside_its_frontier(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    assert read(recorder).groups()[0].timeout_ms == 0
+    recorder.ring.limit_group(group.number, 7_200_000)
+    recorder.issue(group, ALL_REDUCE, 8, SUM, 0)
+    recorder.flag(group, Flag.ASYNC)
+    row = read(recorder).groups()[0]
+    assert (row.timeout_ms, row.enqueued, row.flags) == (7_200_000, 1, Flag.ASYNC)

@@ -19,7 +19,7 @@ from torch._C import DispatchKey, _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS, Flag
+from ncclwatch.contract.ring import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
@@ -234,7 +234,18 @@ def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], 
         group,
         (Flag.ASYNC if asynchronous else 0) | (Flag.BLIND if group.by_account else 0) | (Flag.LATE if enqueued else 0),
     )
+    _note_timeout(recorder, group, pg)
     return group
+
+
+def _note_timeout(recorder: Recorder, group: Group, pg: "c10d.ProcessGroup") -> None:
+    """Record after how long a group's operations are given up, of which the job ends."""
+    try:
+        limits = [pg._get_backend(device).options._timeout for device in pg._device_types]
+        if limits and group.number != NO_GROUP:
+            recorder.ring.limit_group(group.number, int(min(limits).total_seconds() * 1000))
+    except Exception:  # a backend without options; the timeout stays unknown
+        return
 
 
 def _backends(pg: "c10d.ProcessGroup") -> dict[str, str]:

@@ -3,13 +3,14 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.ring import NO_GROUP, Word
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.collectives import known_groups
 from ncclwatch.rank.patches.patching import Patches
@@ -25,6 +26,7 @@ def install(patches: Patches, current: Current, before_init: Callable[[dict[str,
     for name in ("new_group", "split_group"):
         patches.replace_everywhere(both, name, lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     patches.replace_everywhere(both, "destroy_process_group", lambda f: _make_destroy(f, current))
+    patches.replace_everywhere((c10d,), "_set_pg_timeout", lambda f: _make_set_timeout(f, current))
     # What early-bound names still reach: the helpers that init_process_group and new_group look up when called.
     patches.replace(c10d, "rendezvous", lambda f: _make_rendezvous(f, current))
     patches.replace(c10d, "_new_process_group_helper", lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
@@ -103,6 +105,25 @@ def _make_destroy(original: Callable[..., object], current: Current) -> Callable
         return result
 
     return destroy_process_group
+
+
+def _make_set_timeout(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def set_pg_timeout(timeout: timedelta, group: "dist.ProcessGroup | None" = None) -> object:
+        result = original(timeout, group)
+        recorder = current()
+        if recorder is not None:
+            # The options of a backend keep the timeout that it was made with.
+            guarded.attempt(recorder, _note_new_timeout, recorder, timeout, group or dist.group.WORLD)
+        return result
+
+    return set_pg_timeout
+
+
+def _note_new_timeout(recorder: Recorder, timeout: timedelta, pg: "dist.ProcessGroup | None") -> None:
+    group = recorder.groups.get(pg.group_name) if pg is not None else None
+    if group is not None and group.number != NO_GROUP:
+        recorder.ring.limit_group(group.number, int(timeout.total_seconds() * 1000))
 
 
 def _note_destroyed(recorder: Recorder) -> None:

@@ -200,6 +200,7 @@ def _groups(picture: _Picture, history: Iterable[OpView]) -> Iterable[GroupView]
             late=bool(row.flags & Flag.LATE),
             blind=not known,
             asynchronous=bool(row.flags & Flag.ASYNC),
+            timeout_s=row.timeout_ms / 1000,
         )
 
 
