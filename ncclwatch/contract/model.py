@@ -324,7 +324,8 @@ class RankView:
     endpoint: str = ""  # master address and port this rank used in init_process_group
     timeout_s: float = 0.0  # of the default group; 0: unknown
     dropped: int = 0  # events, groups and strings that found no room
-    news_age_s: float = 0.0  # since this view was taken, on the server's clock
+    news_age_s: float = 0.0  # since this view came, on the server's clock
+    taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

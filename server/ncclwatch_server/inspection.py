@@ -19,6 +19,7 @@ class Held:
 
     view: RankView
     at: float
+    asked_at: float  # it was not taken before this
 
 
 class Inspection:
@@ -54,11 +55,14 @@ class Inspection:
 
     def take(self, views: Iterable[RankView], question: Question, now: float) -> None:
         """Keep the views of an answer, or those that came unasked."""
+        # An answer that is late, or came unasked, may have waited for as long as an agent may be quiet.
+        known = question in self._unanswered and self._asked_at is not None
+        asked_at = self._asked_at if known and self._asked_at is not None else now - settings.SILENT_S
         for view in views:
             if view.rank not in self._views and len(self._views) >= settings.VIEWS_MAX:
                 del self._views[min(self._views, key=lambda rank: self._views[rank].at)]
                 self.dropped += 1
-            self._views[view.rank] = Held(view=view, at=now)
+            self._views[view.rank] = Held(view=view, at=now, asked_at=asked_at)
         self._unanswered.discard(question)
 
     def lose(self, link: int) -> None:
@@ -107,7 +111,7 @@ class Inspection:
     ) -> JobSnapshot:
         """Return what is known now, each view with the age of its news."""
         views = {
-            rank: replace(held.view, news_age_s=held.view.news_age_s + now - held.at)
+            rank: replace(held.view, news_age_s=held.view.news_age_s + now - held.at, taken_s=held.at - held.asked_at)
             for rank, held in sorted(self._views.items())
         }
         # After a restart of the server old waits are seen before all nodes are back: what this

@@ -9,7 +9,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
-    send|recv RANK PEER#N SITE for S           blocked in p2p
+    send|recv RANK PEER#N SITE for S [through=N]   blocked in p2p; receives that are through, if not all before it
+    seen RANKS S [taken S]                     their views came so long ago, and were asked for so long before that
     init RANKS SITE for S                      in init_process_group
     making RANKS SITE for S                    in new_group
     key RANKS SITE for S                       waits for a key of the store
@@ -259,7 +260,12 @@ class Situation:
         peer, _, count = target.partition("#")
         op = Op.SEND if kind is WaitKind.SEND else Op.RECV
         group = next(iter(self.groups))
-        counts = {"sends": int(count)} if op is Op.SEND else {"recvs": int(count)}
+        issued_so_far, through = int(count), int(count) - 1
+        counts = (
+            {"sends": issued_so_far, "sends_completed": through}
+            if op is Op.SEND
+            else {"recvs": issued_so_far, "recvs_completed": int(found.get("through", through))}
+        )
         issued = OpView(group=group, seq=int(count), op=op, peer=int(peer), site=site_of(site))
         self._change(rank, peers=(*self.ranks[rank].peers, PeerView(group=group, peer=int(peer), **counts)))
         self._change(rank, history=(*self.ranks[rank].history, issued))
@@ -279,6 +285,7 @@ class Situation:
         """posted RANK PEER sends N recvs N: p2p operations that are through."""
         rank, peer, found = int(words[0]), int(words[1]), options_of(words[2:])
         counts = {key: int(value) for key, value in found.items()}
+        counts |= {f"{key}_completed": value for key, value in counts.items() if key in ("sends", "recvs")}
         group = next(iter(self.groups))
         self._change(rank, peers=(*self.ranks[rank].peers, PeerView(group=group, peer=peer, **counts)))
 
@@ -418,6 +425,11 @@ class Situation:
     def do_endpoint(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
             self._change(rank, endpoint=words[1])
+
+    def do_seen(self, words: list[str]) -> None:
+        taken_s = float(options_of(words[2:]).get("taken", "0"))
+        for rank in ranks_of(words[0]):
+            self._change(rank, news_age_s=float(words[1]), taken_s=taken_s)
 
     def do_thread(self, words: list[str]) -> None:
         found = options_of(words[1:])

@@ -74,6 +74,16 @@ def test_the_snapshot_holds_the_age_of_all_news() -> None:
     assert snapshot.absent_s == 20.0
 
 
+def test_a_view_was_taken_between_its_question_and_its_answer_and_one_that_came_unasked_some_time_before() -> None:
+    inspection = Inspection()
+    inspection.ask([(1, 5), (2, 1)], 10.0)
+    inspection.take([view(0)], (1, 5), 10.2)
+    inspection.take([view(1)], (1, 4), 10.2)
+    snapshot = inspection.snapshot("job", 4, Suspicion(), {}, 20.0, 11.0)
+    assert snapshot.ranks[0].taken_s == pytest.approx(0.2)
+    assert snapshot.ranks[1].taken_s == settings.SILENT_S
+
+
 def test_how_a_rank_ended_is_known_once_it_was_told() -> None:
     inspection = Inspection()
     inspection.take([view(0), view(1, Ending(kind="exited"))], (1, 0), 1.0)

@@ -22,6 +22,7 @@ from ncclwatch_server.judge.case import (
 )
 from ncclwatch_server.judge.exceptions import astray
 from ncclwatch_server.judge.graph import cycle, is_likely_only, victims_of, waited_for
+from ncclwatch_server.judge.proof import held_together, may_end
 from ncclwatch_server.judge.reasons import handled_words
 from ncclwatch_server.judge.sides import Side, odd_side, uneven_counts
 from ncclwatch_server.judge.source import rank_condition
@@ -38,8 +39,10 @@ def deadlocks(case: Case) -> tuple[Verdict, ...]:
     blocks = [block for rank in circle for block in case.graph.blocks[rank]]
     likely = is_likely_only(case.graph, circle)
     # Keys of the store may be set from outside of the job as well.
-    likely = likely or any(block.wait.kind is WaitKind.STORE for block in blocks)
-    if not circle or (likely and onset_s(blocks) < ORDER_S):
+    likely = likely or any(
+        block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block) for block in blocks
+    )
+    if not circle or (likely and onset_s(blocks) < ORDER_S) or not held_together(case.views, blocks):
         return ()
     sides = _sides_of(blocks)
     cause, guilty, one_of, reason = _why_circle(case, sides, blocks)

@@ -17,6 +17,7 @@ from ncclwatch.contract.model import (
     RankView,
     Severity,
     Verdict,
+    WaitKind,
 )
 from ncclwatch.contract.text import ADVICE, ADVICE_EXCEPTION, ADVICE_KILLED, ADVICE_STORE, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
@@ -31,6 +32,7 @@ from ncclwatch_server.judge.case import (
 )
 from ncclwatch_server.judge.graph import Mismatch, victims_of
 from ncclwatch_server.judge.parted import judge_mismatch
+from ncclwatch_server.judge.proof import seen_after_s
 from ncclwatch_server.judge.standing import Operation, find_issued, group_of, op_key
 
 # What a rank says when a peer is gone. The words of one cause vary with timing and transport.
@@ -51,6 +53,7 @@ _LOST_PEER = (
 _STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
+_LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -126,11 +129,21 @@ def _ending_age_s(view: RankView) -> float:
 
 
 def _is_waited_for(case: Case, rank: int) -> bool:
-    return any(rank in absent for absent in _absent_of_blocked(case))
+    return any(rank in absent for absent in _absent_of_blocked(case, _ending_age_s(case.views[rank])))
 
 
-def _absent_of_blocked(case: Case) -> list[tuple[int, ...]]:
-    return [case.graph.absent[block.operation] for rank in case.blocked for block in case.found[rank].blocks]
+def _absent_of_blocked(case: Case, ended_s: float) -> list[tuple[int, ...]]:
+    """Return whom the blocked ranks wait for, as far as that still holds for a rank that ended so long ago.
+
+    Who has come to a collective has come for ever. Who has come to a rendezvous may have left it again before it
+    ended: then only a view that was taken after its end shows that it is still missing.
+    """
+    return [
+        case.graph.absent[block.operation]
+        for rank in case.blocked
+        for block in case.found[rank].blocks
+        if block.operation.kind not in _LEFT_AGAIN or seen_after_s(case.views[rank]) <= ended_s
+    ]
 
 
 def _mismatch_at_the_end(case: Case) -> Mismatch | None:
