@@ -16,7 +16,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     key RANKS SITE for S                       waits for a key of the store
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
     stopped RANKS for S                        state T
-    gil RANKS for S [busy]                     no pulse for so long
+    gil RANKS for S [busy] [cpu=S] [io=S]      no pulse for so long
     disk RANKS SITE for S                      state D
     ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
     unseen RANKS
@@ -32,6 +32,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     destroyed RANKS GROUP                      these ranks have destroyed the group
     hash RANKS GROUP N [late]                  the hash over all that they issued in a group
     kernel RANKS PLACE                         where the main thread sits in the kernel
+    refused RANKS                              the kernel does not tell of their I/O
+    sampled RANKS same S                       their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
     longest S                                  the longest wait this job has recovered from
     timeout S                                  of the default group
@@ -344,7 +346,8 @@ class Situation:
         age_s = float(found["for"])
         for rank in ranks_of(words[0]):
             self._change(rank, pulse_age_s=age_s)
-            self._process(rank, cpu_still_s=0.0 if "busy" in found else age_s, io_still_s=age_s)
+            cpu_s = 0.0 if "busy" in found else float(found.get("cpu", age_s))
+            self._process(rank, cpu_still_s=cpu_s, io_still_s=float(found.get("io", age_s)))
 
     def do_disk(self, words: list[str]) -> None:
         age_s = float(options_of(words[2:])["for"])
@@ -425,6 +428,15 @@ class Situation:
     def do_endpoint(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
             self._change(rank, endpoint=words[1])
+
+    def do_refused(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._process(rank, io_unknown=True, io_still_s=0.0)
+
+    def do_sampled(self, words: list[str]) -> None:
+        same_s = float(options_of(words[1:])["same"])
+        for rank in ranks_of(words[0]):
+            self._main(rank, leaf="step train.py:1", same_s=same_s)
 
     def do_seen(self, words: list[str]) -> None:
         taken_s = float(options_of(words[2:]).get("taken", "0"))

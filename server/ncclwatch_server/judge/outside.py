@@ -46,12 +46,13 @@ STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
 STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
 STOPPED_S = 2.0  # in state T
 GIL_STILL_S = 5.0  # without a pulse, and without CPU
-GIL_BUSY_S = 10.0  # without a pulse, while something computes with the GIL held
 LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
 LEARNED_S_MAX = 60.0
 LATE_WARNING_S_MIN = 60.0
 LATE_OF_TIMEOUT = 0.5  # share of the group's timeout after which a late rank is warned of
 PULSE_LOST_S = 3.0
+SIGNS_MIN = 2  # of stillness, each seen in another way
+_OWN_TROUBLE = (Cause.PROCESS_FROZEN, Cause.DATA_STALL, Cause.STUCK_SAVE, Cause.SWALLOWED_EXCEPTION)
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
 _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
@@ -80,10 +81,27 @@ def outsiders(case: Case) -> tuple[Verdict, ...]:
     ranks = [rank for rank in sorted(wanted) if case.found[rank].standing in (Standing.OUTSIDE, Standing.FROZEN)]
     found = [(rank, stillness(case, case.views[rank])) for rank in ranks]
     stalled = [(rank, still) for rank, still in found if still is not None and still.still_s >= still.patience_s]
+    if any(_works(case.views[rank]) for rank in ranks):
+        stalled = [(rank, still) for rank, still in stalled if not _may_wait_for_another(case.views[rank], still)]
     if stalled:
         worst = _worst(stalled)
         return (_stalled(case, [rank for rank, still in stalled if still.cause is worst.cause], worst),)
     return (_late(case, ranks),) if ranks else ()
+
+
+def _works(view: RankView) -> bool:
+    """Say whether a rank shows a sign of work that is not that of a host which waits for its device."""
+    thread = main_thread(view)
+    return min(_signs(view), default=1.0) == 0 and not (thread is not None and may_wait_on_device(view, thread))
+
+
+def _may_wait_for_another(view: RankView, still: Stillness) -> bool:
+    """Say whether a rank that stands still may wait, by means that nobody records, for one that is at work.
+
+    One rank of a node downloads what the others of the node look for, and all meet in a barrier afterwards.
+    """
+    pulse_lost = view.pulse_age_s >= PULSE_LOST_S
+    return still.cause not in _OWN_TROUBLE and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
 
 
 def _worst(stalled: list[tuple[int, Stillness]]) -> Stillness:
@@ -108,21 +126,18 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
     if thread is not None and may_wait_on_device(view, thread):
         return None
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
+    signs = _signs(view)
+    still_s = min(signs, default=0.0)
+    if still_s <= 0 or len(signs) < SIGNS_MIN or (thread is None and view.attached):
+        return None
     if view.pulse_age_s >= PULSE_LOST_S:
-        busy = process.cpu_still_s == 0
-        patience = GIL_BUSY_S if busy else GIL_STILL_S
         return Stillness(
             cause=_cause_by_place(kind),
             what=_pulse_words(view, kind),
-            patience_s=patience,
-            still_s=view.pulse_age_s,
+            patience_s=GIL_STILL_S,
+            still_s=still_s,
             advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
         )
-    still_s = min(process.cpu_still_s, process.cpu_still_s if process.io_unknown else process.io_still_s)
-    if thread is not None and thread.same_s > 0:
-        still_s = min(still_s, thread.same_s)
-    if still_s <= 0 or (thread is None and view.attached):
-        return None
     patience = _patience_s(case, kind, thread.in_kernel if thread is not None else "")
     return Stillness(
         cause=_cause_of(case, view, thread, kind),
@@ -130,6 +145,23 @@ def stillness(case: Case, view: RankView) -> Stillness | None:
         patience_s=patience,
         still_s=still_s,
     )
+
+
+def _signs(view: RankView) -> tuple[float, ...]:
+    """Return for how long each thing that is known of a rank has shown no work, in seconds; 0: it works.
+
+    CPU time and bytes are seen from outside, the stack from inside; where the pulse has stopped, nobody inside looks
+    any more, and that is a sign itself.
+    """
+    process, thread = view.process, main_thread(view)
+    found = [process.cpu_still_s]
+    if not process.io_unknown:
+        found.append(process.io_still_s)
+    if view.pulse_age_s >= PULSE_LOST_S:
+        found.append(view.pulse_age_s)
+    elif view.attached and thread is not None and thread.leaf:
+        found.append(thread.same_s)
+    return tuple(found)
 
 
 def _observed_still_s(view: RankView) -> float:
@@ -189,8 +221,7 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     inside = f" in {WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
     if view.process.state is ProcessState.DISK_WAIT:
         return f"it is in uninterruptible sleep (state D){inside}"
-    busy = "computing" if view.process.cpu_still_s == 0 else "without using CPU"
-    return f"native code holds the GIL{inside}, {busy}, so no Python thread of it can run"
+    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
 
 
 def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:

@@ -21,6 +21,7 @@ MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
 TOGETHER_S = 5.0  # all in init_process_group, and not together
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
 INSIDE_ON_DEVICE_S = 300.0  # a device that computes before it communicates looks the same, for a whole step
+SIGNS_MIN = 2  # of stillness
 INSIDE_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
 
 
@@ -161,10 +162,15 @@ def _patience_s(case: Case, block: Block) -> float:
 
 
 def _is_still(case: Case, block: Block) -> bool:
-    if block.on_device:  # a host that waits for CUDA spins
-        return True
+    """Say whether a rank inside shows no work in two ways at least. The age of the wait is none of them."""
+    stack_s = block.thread.same_s if block.thread.leaf else None
+    if block.on_device:  # a host that waits for CUDA spins: its stack, and that its device finishes nothing
+        return stack_s is not None and stack_s >= INSIDE_S / 2
     process = case.views[block.rank].process
-    return process.cpu_still_s >= INSIDE_S / 2 and (process.io_unknown or process.io_still_s >= INSIDE_S / 2)
+    signs = [process.cpu_still_s]
+    signs += [] if process.io_unknown else [process.io_still_s]
+    signs += [] if stack_s is None else [stack_s]
+    return len(signs) >= SIGNS_MIN and min(signs) >= INSIDE_S / 2
 
 
 def _blocks(case: Case) -> list[Block]:
