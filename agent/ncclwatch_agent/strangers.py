@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, ProcessState, RankView, StackDump, ThreadView
 from ncclwatch.contract.ownership import is_users
+from ncclwatch.contract.phases import phase_of_frame
 from ncclwatch_agent.endings import Death, merge
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.processes import ProcessWatch
@@ -139,6 +140,7 @@ def _main_thread(pid: int, dump: StackDump) -> ThreadView | None:
             )
             leaf = f"{frames[0].function} {frames[0].file}:{frames[0].line}" if frames else ""
             return ThreadView(
-                tid=pid, main=True, issued=0, doing=users[0] if users else None, frames=users[:8], leaf=leaf
-            )
+                tid=pid, main=True, issued=0, doing=users[0] if users else None, frames=users[:8], leaf=leaf,
+                work=next(filter(None, (phase_of_frame(frame.file, frame.function) for frame in frames)), None),
+            )  # fmt: skip
     return None

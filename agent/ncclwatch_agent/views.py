@@ -13,6 +13,7 @@ from ncclwatch.contract.model import (
     ThreadView,
     WaitView,
 )
+from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.ring import (
     NO_GROUP,
     EventRow,
@@ -29,6 +30,7 @@ from ncclwatch.contract.sites import Routes, parse, read_routes
 from ncclwatch_agent.endings import call_site
 from ncclwatch_agent.processes import ProcessWatch
 
+_PHASES = frozenset(phase.value for phase in Phase)
 PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
 
 
@@ -247,6 +249,7 @@ def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> Thread
         calling=_text(found.get("call")),
         same_s=age_s(looked_ns, since_ns),
         name=_text(found.get("name")),
+        work=_work(found.get("work")),
         exception=_text(found.get("exc")),
         exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),
     )
@@ -260,6 +263,10 @@ def _frames(value: object) -> tuple[CallSite, ...]:
         if isinstance(entry, list) and len(entry) == 3
     ]
     return tuple(site for site in found if site is not None)[: config.STACK_DEPTH_MAX]
+
+
+def _work(value: object) -> Phase | None:
+    return Phase(value) if isinstance(value, str) and value in _PHASES else None
 
 
 def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:

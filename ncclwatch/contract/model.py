@@ -6,8 +6,10 @@ Durations are ages in seconds, measured on the machine that owns the clock.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from ncclwatch.contract.phases import Phase
 
 
 class Op(str, Enum):
@@ -181,6 +183,7 @@ class ThreadView:
     exception_site: CallSite | None = None
     alive: bool = True
     name: str = ""  # as Python calls it; "" for threads that native code made, such as autograd's
+    work: Phase | None = None  # what a framework does on its stack, where that tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +332,26 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitClass:
+    """Which waits of a job are alike: those that last long for the same reason."""
+
+    phase: Phase
+    op: str  # of the operation that is waited in
+    size: int  # of its group: the power of two at or above it
+    name: str = ""  # that the user gave to the phase, if it is OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """How long the waits of one class lasted that ended by themselves, in seconds."""
+
+    waits: int
+    longest_s: float
+    bound_s: float  # beyond it a wait is longer than this job's history lets expect
+    longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
     """One job at one moment: what the judge judges. `ranks` may lack some: nobody has seen those."""
 
@@ -338,8 +361,22 @@ class JobSnapshot:
     stacks: Mapping[int, StackDump]
     silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
     absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
-    longest_wait_s: float = 0.0  # the longest wait of this job so far that ended by itself
-    longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
+    habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before
+    # (group, seq) of a wait -> what the awaited ranks have done since it began
+    under_way: Mapping[tuple[str, int], tuple[WaitClass, ...]] = field(default_factory=dict)
+
+
+class Lateness(str, Enum):
+    """How bad it is that a rank which works is late."""
+
+    NONE = ""
+    UNUSUAL = "unusual"  # longer than this job has done before
+    DEADLINE = "deadline"  # the group's own timeout is near
+
+    @property
+    def rank(self) -> int:
+        """How far it has come: a wait is told of again when this grows."""
+        return tuple(Lateness).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +440,8 @@ class Verdict:
     op: str = ""
     onset_s: float = 0.0  # for how long the wait has lasted when this was said
     still_s: float = 0.0  # for how long the awaited ranks have shown no sign of work; 0: they work, or unknown
+    waited: WaitClass | None = None  # of a wait for ranks outside of every operation
+    lateness: Lateness = Lateness.NONE
     explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
     first_divergence: Divergence | None = None
     evidence: tuple[Evidence, ...] = ()

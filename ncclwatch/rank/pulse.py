@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract import config
+from ncclwatch.contract.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import launch, torch_versions
 from ncclwatch.rank.calls import call_name
@@ -109,11 +110,13 @@ class Pulse:
         frames.clear()
 
     def _sample(self, row: int, ident: int, frame: FrameType, error: object) -> None:
-        key, names = _stack_key(frame)
+        key, names, work = _stack_key(frame)
         known = self._stacks.get(row)
         since = known[1] if known is not None and known[0] == key else time.monotonic_ns()
         self._stacks[row] = (key, since)
         found: dict[str, object] = {"name": _thread_name(ident), "leaf": names}
+        if work is not None:
+            found["work"] = work.value
         found["frames"] = [
             [
                 os.path.abspath(code.co_filename),
@@ -152,19 +155,21 @@ def _allow_tracing_by(pid: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
-def _stack_key(frame: FrameType | None) -> tuple[int, str]:
-    """Return a hash of a whole stack, and the name of its innermost frame."""
+def _stack_key(frame: FrameType | None) -> tuple[int, str, Phase | None]:
+    """Return a hash of a whole stack, the name of its innermost frame, and what a framework does in it."""
     leaf = ""
+    work: Phase | None = None
     key = 0
     depth = 0
     while frame is not None and depth < config.STACK_DEPTH_MAX:
         code = frame.f_code
         if depth == 0:
             leaf = f"{code.co_name} {code.co_filename}:{frame.f_lineno}"
+        work = work or phase_of_frame(code.co_filename, code.co_name)
         key = hash((key, code, frame.f_lasti))
         frame = frame.f_back
         depth += 1
-    return key, leaf
+    return key, leaf, work
 
 
 def _thread_name(ident: int) -> str:
