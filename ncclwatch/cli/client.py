@@ -55,6 +55,7 @@ class Incident:
     severity: str
     summary: str
     opened_at: str = ""
+    lateness: str = ""
     stacks: tuple[Stack, ...] = ()
 
 

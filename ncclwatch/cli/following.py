@@ -14,6 +14,7 @@ import msgspec
 
 from ncclwatch.cli.client import Client, Incident, Job, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
+from ncclwatch.contract.model import Lateness
 
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
@@ -37,7 +38,7 @@ class _Identified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Following:
-    """Follows one job by its name, tells each of its incidents once, and collects its report."""
+    """Follows one job by its name, tells of each incident once and when it grows urgent, and collects the report."""
 
     def __init__(self, client: Client, job: str, tell: Callable[[str], None]) -> None:
         self.abort_wanted = threading.Event()
@@ -46,6 +47,7 @@ class Following:
         self._tell = tell
         self._earlier: frozenset[str] = frozenset()  # incidents of former jobs of this name
         self._told_at: dict[str, float] = {}
+        self._urgent: set[str] = set()  # incidents that were told of once more
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._unreachable = ""
         self._ending = threading.Event()
@@ -104,9 +106,12 @@ class Following:
         if incident.severity not in _TOLD:
             return
         now = time.monotonic()
-        if incident.id not in self._told_at:
+        urgent = incident.lateness == Lateness.DEADLINE.value and incident.id not in self._urgent
+        if incident.id not in self._told_at or urgent:
             text = self._client.incident_text(incident.id)
-            self._told_at[incident.id] = now
+            self._told_at.setdefault(incident.id, now)
+            if urgent:
+                self._urgent.add(incident.id)
             self._tell(text)
         if incident.severity == "critical" and incident.state == "open":
             patience_s = CRASH_S if incident.cause == "rank_crashed" else 0.0 if incident.stacks else STACKS_S

@@ -11,6 +11,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.api import add_routes
 from ncclwatch_server.examiner import Judge
+from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
@@ -25,7 +26,8 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
     """Return the application. Raises `ConfigError` if the store cannot be opened."""
     store = Store(settings.store) if settings.store else None
     book = IncidentBook(store.load() if store is not None else ())
-    watch = Watch(judge or default_judge, book, store or NoStore())
+    memory = Memory(store.lessons() if store is not None else {})
+    watch = Watch(judge or default_judge, book, store or NoStore(), memory=memory)
     door = Door(watch, settings.token)
 
     @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from ncclwatch.contract.model import JobSnapshot, Severity, Verdict
+from ncclwatch.contract.model import Certainty, JobSnapshot, Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import key_of
@@ -57,7 +57,10 @@ class Examiner:
         """Note that nothing about a job is suspicious."""
         job.inspection.rest()
         job.confirmation.clear()
-        job.patience.rest()
+        if job.suspicion.unheard:
+            job.patience.forget()
+        else:
+            self._publisher.learned(job, job.patience.rest(now))
         job.waiting = ()
         if job.gathering is not None and not job.gathering.opened:
             job.gathering = None
@@ -100,12 +103,14 @@ class Examiner:
         if verdicts is None:
             job.inspection.finish(now, changed=False)
             return
+        verdicts = tuple(self._book.insist(job.key, verdict) for verdict in verdicts)
         before = job.confirmation.keys
         standing = job.confirmation.take(verdicts, now, final=False)
         keys = job.confirmation.keys
-        job.inspection.finish(now, changed=keys != before)
-        job.waiting = tuple(v for v in verdicts if v.severity is Severity.INFO)
-        job.patience.see(verdicts)
+        moving = any(v.certainty is Certainty.LATE for v in verdicts) and job.world_size <= settings.INSPECT_ALL_MAX
+        job.inspection.finish(now, changed=keys != before, moving=moving)
+        job.waiting = tuple(v for v in verdicts if v.certainty is Certainty.LATE)
+        self._publisher.learned(job, job.patience.see(verdicts, now))
         gathering = job.gathering
         if gathering is not None and not gathering.opened:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]
@@ -140,18 +145,17 @@ class Examiner:
         snapshot = job.inspection.snapshot(
             job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
         )
-        learned = job.patience
-        return replace(snapshot, longest_wait_s=learned.longest_wait_s, longest_still_s=learned.longest_still_s)
+        return replace(snapshot, habits=job.patience.habits, under_way=job.patience.under_way)
 
     def _with_stacks(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
         """Judge once more with the stacks at hand: they tell the line of a rank that cannot say it itself."""
         try:
-            said = {key_of(verdict): verdict for verdict in self._judge(self._snapshot(job))}
+            said = {(key_of(verdict), verdict.severity): verdict for verdict in self._judge(self._snapshot(job))}
         except Exception:
             self._counters.judge_failures += 1
             log.exception("the judge failed on job %s with its stacks; the verdict stays as it was", job.id)
             return verdicts
-        return [said.get(key_of(verdict), verdict) for verdict in verdicts]
+        return [said.get((key_of(verdict), verdict.severity), verdict) for verdict in verdicts]
 
     def _settle(self, job: Job, standing: Iterable[Verdict]) -> list[Verdict]:
         """Give standing verdicts to the incidents they belong to. Returns those that have none yet."""
@@ -169,6 +173,9 @@ class Examiner:
     def _improve(self, job: Job, known: Incident, verdict: Verdict, shown: frozenset[str]) -> None:
         changed = self._book.update(known, verdict, shown)
         if changed is None:
+            return
+        if changed.verdict.lateness.rank > known.verdict.lateness.rank:
+            self._publisher.escalated(job, changed)
             return
         if job.stacks:
             stacks = merge(job.stacks, changed.verdict)

@@ -114,12 +114,27 @@ class IncidentBook:
         for incident in self._all.values():
             if incident.key != key or incident.verdict.severity is not verdict.severity:
                 continue
+            if incident.open and _same_wait(verdict, incident.verdict):
+                return incident
             ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
             if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
                 return incident
             if ending and incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S:
                 return incident
         return same
+
+    def insist(self, key: JobKey, verdict: Verdict) -> Verdict:
+        """Return a verdict at least as urgent as the open incident about the same wait.
+
+        A late rank that goes on to something else gets more time, and nobody is told that all is well meanwhile.
+        """
+        if verdict.certainty is not Certainty.LATE:
+            return verdict
+        for incident in self.open_of(key):
+            said = incident.verdict
+            if _same_wait(verdict, said) and said.lateness.rank > verdict.lateness.rank:
+                return replace(verdict, severity=said.severity, lateness=said.lateness)
+        return verdict
 
     def open(self, opening: Opening, now: float) -> Incident | None:
         """Open an incident, or return None if there is no room. `now` is in seconds since 1970."""
@@ -147,12 +162,15 @@ class IncidentBook:
         `shown` are the ids of the incidents whose own verdict the judge still shows.
         """
         changed = incident
+        late = verdict.certainty is Certainty.LATE and incident.verdict.certainty is Certainty.LATE
         if not incident.open and verdict.cause not in _ENDINGS:
             changed = replace(changed, state=IncidentState.OPEN, closed_at=None)
-        if _better(verdict, incident, incident.id in shown):
+        if late or _better(verdict, incident, incident.id in shown):
             changed = replace(changed, verdict=verdict)
         self._all[incident.id] = replace(changed, misses=0)
-        return None if changed == incident else self._all[incident.id]
+        if changed == incident or (late and changed.open == incident.open and not _moved_on(verdict, incident.verdict)):
+            return None
+        return self._all[incident.id]
 
     def attach(
         self, incident: str, stacks: tuple[MergedStack, ...], unseen: tuple[tuple[int, str], ...]
@@ -206,6 +224,18 @@ class IncidentBook:
 
     def _open_count(self) -> int:
         return sum(1 for incident in self._all.values() if incident.open)
+
+
+def _same_wait(verdict: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts are about one wait for ranks that work: some of these may have come meanwhile."""
+    late = verdict.certainty is Certainty.LATE and other.certainty is Certainty.LATE
+    return late and (verdict.group, verdict.seq) == (other.group, other.seq)
+
+
+def _moved_on(verdict: Verdict, before: Verdict) -> bool:
+    """Whether more than the time has passed since an earlier verdict on the same wait."""
+    places = [[(culprit.rank, culprit.call_site) for culprit in each.culprits] for each in (verdict, before)]
+    return verdict.lateness is not before.lateness or places[0] != places[1]
 
 
 def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:

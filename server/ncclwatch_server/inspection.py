@@ -75,13 +75,17 @@ class Inspection:
             return False
         return not self._unanswered or now - self._asked_at >= settings.ANSWER_S
 
-    def finish(self, now: float, *, changed: bool) -> None:
-        """Note that the answers were judged. The longer nothing changes, the longer the pause."""
+    def finish(self, now: float, *, changed: bool, moving: bool = False) -> None:
+        """Note that the answers were judged. The longer nothing changes, the longer the pause.
+
+        `moving`: what was said is about ranks that work, and is true of this moment only.
+        """
         self._asked_at = None
         self._unanswered = set()
         if changed or self._unchanged_since is None:
             self._unchanged_since = now
-        self._next_at = now + _pause_s(now - self._unchanged_since)
+        pause_s = _pause_s(now - self._unchanged_since)
+        self._next_at = now + (min(pause_s, settings.TICK_S) if moving else pause_s)
 
     def rest(self) -> None:
         """Nothing is suspicious any more."""

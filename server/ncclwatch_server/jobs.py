@@ -8,6 +8,7 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import StackDump, Verdict
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import Confirmation
+from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.links import Link
@@ -47,7 +48,7 @@ class Job:
     suspicion: Suspicion = field(default_factory=Suspicion)
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
-    waiting: tuple[Verdict, ...] = ()  # of severity info: shown, never an incident
+    waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     suspicious_at: float = float("-inf")  # when it was so last
     judge_failing: bool = False  # told already
@@ -87,7 +88,8 @@ class Job:
 class Jobs:
     """The jobs by name, and those of earlier attempts that still get their last judgement."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
         self._by_id: dict[str, Job] = {}
         self.retiring: list[Job] = []
 
@@ -172,6 +174,7 @@ class Jobs:
             state=JobState(said.world_size),
             known_since=now,
             notices=notices,
+            patience=Patience(self._memory.of(said.job)),
         )
         self._by_id[name] = job
         return job

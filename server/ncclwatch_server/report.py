@@ -15,6 +15,7 @@ from ncclwatch.contract.model import (
     Culprit,
     Divergence,
     Evidence,
+    Lateness,
     MergedStack,
     Severity,
     Verdict,
@@ -50,6 +51,7 @@ class IncidentReport:
     stacks: tuple[MergedStack, ...]
     opened_at: str  # ISO 8601, UTC
     closed_at: str | None
+    lateness: Lateness = Lateness.NONE  # of a wait for ranks that work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         stacks=incident.stacks,
         opened_at=_iso(incident.opened_at),
         closed_at=None if incident.closed_at is None else _iso(incident.closed_at),
+        lateness=verdict.lateness,
     )
 
 
@@ -120,6 +123,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         explained=report.explains,
         first_divergence=report.first_divergence,
         evidence=report.evidence,
+        lateness=report.lateness,
     )
     return Incident(
         id=report.id,

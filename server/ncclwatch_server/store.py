@@ -1,4 +1,4 @@
-"""Where do incidents outlive the server? A table in SQLite, or in any database SQLAlchemy speaks to.
+"""Where do incidents, and what jobs have taught, outlive the server? In SQLite, or any database SQLAlchemy speaks to.
 
 The event loop never waits for it: what changed waits in a bounded queue, a thread of its own writes
 it. A store that fails is told once and tried again; judging goes on without it.
@@ -6,8 +6,10 @@ it. A store that fails is told once and tried again; judging goes on without it.
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -34,6 +36,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server import settings
+from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident, JobKey
 from ncclwatch_server.report import IncidentReport, report_incident, revive
 
@@ -61,9 +64,19 @@ _incidents = Table(
     Index("incidents_by_job", "job", "opened_at"),
 )
 
+_lessons = Table(
+    "lessons",
+    _metadata,
+    Column("job", String(255), primary_key=True),  # the name that its ranks report
+    Column("kind", String(255), primary_key=True),  # the class of waits, for people and as a key
+    Column("learned_at", Float, nullable=False, index=True),
+    Column("body", Text, nullable=False),  # the JSON of a `Lesson`
+)
+LESSONS_MAX = 8192  # kept; the oldest go first
+
 
 class Store:
-    """A database of incidents, and the thread that writes it."""
+    """A database of incidents and lessons, and the thread that writes it."""
 
     def __init__(self, url: str) -> None:
         """Open the database. Raises `ConfigError` if that cannot be done."""
@@ -73,6 +86,7 @@ class Store:
         self._failing = False
         self._engine = _open(url)
         self._pending: dict[str, Incident] = {}
+        self._learned: dict[tuple[str, str], _Learned] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -100,6 +114,35 @@ class Store:
             self._pending[incident.id] = incident
         self._wake.set()
 
+    def learn(self, job: str, lesson: Lesson) -> None:
+        """Keep the newest form of a lesson. Never waits."""
+        learned = _Learned(job=job, lesson=lesson, at=time.time())
+        with self._lock:
+            if learned.key not in self._learned and len(self._learned) >= settings.UNSTORED_MAX:
+                self._learned.pop(next(iter(self._learned)))
+                self.dropped += 1
+            self._learned[learned.key] = learned
+        self._wake.set()
+
+    def lessons(self) -> dict[str, list[Lesson]]:
+        """Return what jobs have taught, by job, the oldest first. Raises as `load`."""
+        # What is more than is kept is forgotten here: a server is started often enough.
+        newest = select(_lessons).order_by(_lessons.c.learned_at.desc()).limit(LESSONS_MAX)
+        try:
+            with self._engine.begin() as connection:
+                rows = list(connection.execute(newest))
+                if len(rows) == LESSONS_MAX:
+                    connection.execute(delete(_lessons).where(_lessons.c.learned_at < rows[-1].learned_at))
+        except SQLAlchemyError as error:
+            raise ConfigError(_cannot("read", self._url, error)) from error
+        found: dict[str, list[Lesson]] = {}
+        for row in reversed(rows):
+            try:
+                found.setdefault(str(row.job), []).append(msgspec.json.decode(str(row.body), type=Lesson))
+            except msgspec.DecodeError as error:
+                log.warning("a lesson of job %s in the store cannot be read (%s); it is left alone", row.job, error)
+        return found
+
     def load(self) -> tuple[Incident, ...]:
         """Return the open incidents and the newest of the closed ones. Raises `ConfigError`."""
         newest = select(_incidents).order_by(_incidents.c.opened_at.desc())
@@ -124,12 +167,17 @@ class Store:
     def _write(self) -> None:
         with self._lock:
             batch, self._pending = self._pending, {}
-        if not batch:
+            learned, self._learned = self._learned, {}
+        if not batch and not learned:
             return
         try:
             with self._engine.begin() as connection:
-                connection.execute(delete(_incidents).where(_incidents.c.id.in_(tuple(batch))))
-                connection.execute(insert(_incidents), [_row(incident) for incident in batch.values()])
+                if batch:
+                    connection.execute(delete(_incidents).where(_incidents.c.id.in_(tuple(batch))))
+                    connection.execute(insert(_incidents), [_row(incident) for incident in batch.values()])
+                for each in learned.values():
+                    connection.execute(delete(_lessons).where(_lessons.c.job == each.job, _lessons.c.kind == each.kind))
+                    connection.execute(insert(_lessons), each.row())
         except SQLAlchemyError as error:
             self.failures += 1
             if not self._failing:
@@ -137,10 +185,36 @@ class Store:
             self._failing = True
             with self._lock:  # what came meanwhile is newer
                 self._pending = {**batch, **self._pending}
+                self._learned = {**learned, **self._learned}
             return
         if self._failing:
             log.info("the incident store %s can be written again", _shown(self._url))
         self._failing = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """A lesson that waits to be written."""
+
+    job: str
+    lesson: Lesson
+    at: float
+
+    @property
+    def kind(self) -> str:
+        """The class of waits, in words."""
+        kind = self.lesson.kind
+        return " / ".join((kind.phase.value, kind.op, str(kind.size), kind.name))[:255]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What there is one row of."""
+        return (self.job, self.kind)
+
+    def row(self) -> dict[str, str | float]:
+        """Return it as the table has it."""
+        body = msgspec.json.encode(self.lesson).decode()
+        return {"job": self.job, "kind": self.kind, "learned_at": self.at, "body": body}
 
 
 @contextmanager
@@ -223,4 +297,7 @@ class NoStore:
     dropped = 0
 
     def put(self, incident: Incident) -> None:
+        """Do nothing."""
+
+    def learn(self, job: str, lesson: Lesson) -> None:
         """Do nothing."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model import Severity, Verdict
+from ncclwatch.contract.model import Severity
 from ncclwatch_server.incidents import IncidentBook
 from ncclwatch_server.jobs import Job, Served
 
@@ -57,7 +57,7 @@ def view_job(job: Job, book: IncidentBook, now: float) -> JobView:
         ranks_seen=int(job.state.seen.sum()),
         ranks_ended=int(job.state.ended.sum()),
         steps=job.state.steps,
-        waiting=tuple(describe_wait(verdict) for verdict in job.waiting),
+        waiting=tuple(verdict.summary for verdict in job.waiting),
         notices=job.notices,
         open_incidents=tuple(incident.id for incident in book.open_of(job.key)),
         nodes=tuple(_node(job, served, now) for _, served in sorted(job.served.items())),
@@ -71,16 +71,6 @@ def job_state(job: Job, book: IncidentBook) -> str:
     if any(i.verdict.severity is Severity.CRITICAL for i in book.open_of(job.key)):
         return JobStatus.HUNG.value
     return JobStatus.WAITING.value if job.waiting else JobStatus.RUNNING.value
-
-
-def describe_wait(verdict: Verdict) -> str:
-    """Return a sentence on who is late: waiting for rank 0: validate() train.py:212, 25 s, working."""
-    late = next((culprit for culprit in verdict.culprits if culprit.call_site is not None), None)
-    if late is None or late.call_site is None:
-        return verdict.summary
-    site = late.call_site
-    place = f"{site.function}() {site.file.rsplit('/', 1)[-1]}:{site.line}"
-    return f"waiting for rank {late.rank}: {place}, {verdict.onset_s:.0f} s, working"
 
 
 def _node(job: Job, served: Served, now: float) -> NodeView:

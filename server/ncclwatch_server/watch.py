@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ncclwatch_server import settings
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.examiner import Clock, Examiner, Judge
+from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
@@ -26,8 +27,9 @@ class Watch:
         keeper: Keeper,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
+        memory: Memory | None = None,
     ) -> None:
-        self.jobs = Jobs()
+        self.jobs = Jobs(memory)
         self.book = book
         self.counters = Counters()
         self.agents = 0  # connected now

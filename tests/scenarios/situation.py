@@ -35,8 +35,12 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     refused RANKS                              the kernel does not tell of their I/O
     sampled RANKS same S                       their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
-    longest S                                  the longest wait this job has recovered from
+    habit PHASE OP SIZE longest S [waits N] [bound S] [still S]   what this job has done before in such a wait
+    passed GROUP#SEQ PHASE...                  what the late ranks have done since that wait began
+    phase RANKS NAME                           the user's mark
+    work RANKS PHASE                           what a framework does on the stack of the main thread
     timeout S                                  of the default group
+    limit GROUP S                              of one group
     known S                                    for how long the server has known the job
 """
 
@@ -48,6 +52,7 @@ from ncclwatch.contract.model import (
     CallSite,
     Ending,
     GroupView,
+    Habit,
     JobSnapshot,
     LoaderView,
     Op,
@@ -58,9 +63,11 @@ from ncclwatch.contract.model import (
     RankView,
     SourceNote,
     ThreadView,
+    WaitClass,
     WaitKind,
     WaitView,
 )
+from ncclwatch.contract.phases import Phase
 
 
 def ranks_of(text: str) -> list[int]:
@@ -101,7 +108,8 @@ class Situation:
         self.ranks: dict[int, RankView] = {}
         self.world = 0
         self.groups: dict[str, list[int]] = {}
-        self.longest_s = 0.0
+        self.habits: dict[WaitClass, Habit] = {}
+        self.under_way: dict[tuple[str, int], tuple[WaitClass, ...]] = {}
         self.known_s = 3600.0
 
     def run(self, line: str) -> None:
@@ -118,8 +126,8 @@ class Situation:
             ranks=dict(self.ranks),
             stacks={},
             silent={},
-            longest_wait_s=self.longest_s,
-            longest_still_s=self.longest_s,
+            habits=dict(self.habits),
+            under_way=dict(self.under_way),
             absent_s=self.known_s,
         )
 
@@ -493,11 +501,39 @@ class Situation:
         holder = 999 if words[1] == "pid" else 1000 + int(words[1])
         self._process(rank, lock_holder=holder, lock_path=words[2])
 
-    def do_longest(self, words: list[str]) -> None:
-        self.longest_s = float(words[0])
+    def do_habit(self, words: list[str]) -> None:
+        phase, op, size, *rest = words
+        found = options_of(rest)
+        longest_s = float(found["longest"])
+        name = phase if phase not in Phase.__members__ else ""
+        kind = WaitClass(phase=Phase.OTHER if name else Phase[phase], op=op, size=int(size), name=name)
+        self.habits[kind] = Habit(
+            waits=int(found.get("waits", "3")), longest_s=longest_s, bound_s=float(found.get("bound", 3 * longest_s)),
+            longest_still_s=float(found.get("still", "0")),
+        )  # fmt: skip
+
+    def do_passed(self, words: list[str]) -> None:
+        group, _, seq = words[0].partition("#")
+        kinds = tuple(kind for kind in self.habits if kind.phase.name in words[1:])
+        self.under_way[group, int(seq)] = kinds
 
     def do_known(self, words: list[str]) -> None:
         self.known_s = float(words[0])
+
+    def do_phase(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, phase=words[1], phase_s=5.0)
+
+    def do_work(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._main(rank, work=Phase[words[1]])
+
+    def do_limit(self, words: list[str]) -> None:
+        for rank, view in list(self.ranks.items()):
+            groups = (
+                dataclasses.replace(g, timeout_s=float(words[1])) if g.name == words[0] else g for g in view.groups
+            )
+            self._change(rank, groups=tuple(groups))
 
     def do_timeout(self, words: list[str]) -> None:
         for rank in self.ranks:

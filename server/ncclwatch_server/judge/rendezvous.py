@@ -14,7 +14,7 @@ from ncclwatch_server.judge.case import (
     source_evidence,
     waiting_words,
 )
-from ncclwatch_server.judge.standing import Block, has_entered
+from ncclwatch_server.judge.standing import Block, has_entered, timeout_of
 
 MISSING_S = 7.0  # for a rank of this very node that nobody has seen
 MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
@@ -157,8 +157,9 @@ def _inside_evidence(case: Case, blocks: list[Block]) -> tuple[Evidence, ...]:
 def _patience_s(case: Case, block: Block) -> float:
     if not block.on_device:
         return INSIDE_S
-    timeout_s = case.views[block.rank].timeout_s
-    return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * case.snapshot.longest_wait_s)
+    timeout_s = timeout_of(case.views[block.rank], block.operation.group)
+    longest_s = max((habit.longest_s for habit in case.snapshot.habits.values()), default=0.0)
+    return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * longest_s)
 
 
 def _is_still(case: Case, block: Block) -> bool:

@@ -225,6 +225,12 @@ def group_of(view: RankView, name: str) -> GroupView | None:
     return next((group for group in reversed(view.groups) if group.name == name), None)
 
 
+def timeout_of(view: RankView, name: str) -> float:
+    """Return after how long a group gives an operation up, in seconds; 0: unknown, as for a rendezvous."""
+    group = group_of(view, name)
+    return 0.0 if group is None else group.timeout_s or view.timeout_s
+
+
 def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> OpView | None:
     """Return an operation as a rank issued it, from the newest history."""
     for operation in reversed(view.history):

@@ -1,0 +1,183 @@
+"""In what way does a rank that others wait for stand still, and for how long has it?
+
+Stillness is told from outside (CPU time, I/O, process state) and from inside (the Python stack, the
+pulse that needs the GIL). One sign is not enough, and any sign of work is a veto.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import Cause, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.text import ADVICE_GIL, WAIT_WORDS
+from ncclwatch_server.judge.case import Case, main_thread
+from ncclwatch_server.judge.devices import may_wait_on_device
+from ncclwatch_server.judge.places import PULSE_LOST_S, place_of
+from ncclwatch_server.judge.sides import uneven_counts
+from ncclwatch_server.judge.source import note_at
+from ncclwatch_server.judge.standing import FROZEN_STATES
+
+STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
+STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
+STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
+STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
+STOPPED_S = 2.0  # in state T
+GIL_STILL_S = 5.0  # without a pulse, and without CPU
+LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
+LEARNED_S_MAX = 60.0
+SIGNS_MIN = 2  # of stillness, each seen in another way
+_OWN_TROUBLE = (Cause.PROCESS_FROZEN, Cause.DATA_STALL, Cause.STUCK_SAVE, Cause.SWALLOWED_EXCEPTION)
+_ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
+_SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
+_ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
+_SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stillness:
+    """Why a rank outside all operations counts as stalled."""
+
+    cause: Cause
+    what: str
+    patience_s: float
+    still_s: float
+    advice: str = ""  # where more is known than the cause
+
+
+def works(view: RankView) -> bool:
+    """Say whether a rank shows a sign of work that is not that of a host which waits for its device."""
+    thread = main_thread(view)
+    return min(signs_of(view), default=1.0) == 0 and not (thread is not None and may_wait_on_device(view, thread))
+
+
+def may_wait_for_another(view: RankView, still: Stillness) -> bool:
+    """Say whether a rank that stands still may wait, by means that nobody records, for one that is at work.
+
+    One rank of a node downloads what the others of the node look for, and all meet in a barrier afterwards.
+    """
+    pulse_lost = view.pulse_age_s >= PULSE_LOST_S
+    return still.cause not in _OWN_TROUBLE and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
+
+
+def stillness(case: Case, view: RankView, learned_s: float = 0.0) -> Stillness | None:
+    """Return in what way a rank stands still, or None if it works or nobody can tell.
+
+    `learned_s` is the longest that this job has stood still in such a place before and then gone on by itself.
+    """
+    process, thread = view.process, main_thread(view)
+    if process.state in FROZEN_STATES:
+        how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
+        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=_observed_still_s(view))
+    if thread is not None and may_wait_on_device(view, thread):
+        return None
+    kind = thread.wait.kind if thread is not None and thread.wait is not None else None
+    signs = signs_of(view)
+    still_s = min(signs, default=0.0)
+    if still_s <= 0 or len(signs) < SIGNS_MIN or (thread is None and view.attached):
+        return None
+    if view.pulse_age_s >= PULSE_LOST_S:
+        return Stillness(
+            cause=_cause_by_place(kind),
+            what=_pulse_words(view, kind),
+            patience_s=GIL_STILL_S,
+            still_s=still_s,
+            advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
+        )
+    patience = max(
+        _patience_s(kind, thread.in_kernel if thread is not None else ""),
+        min(LEARNED_FACTOR * learned_s, LEARNED_S_MAX),
+    )
+    return Stillness(
+        cause=_cause_of(case, view, thread, kind),
+        what=_still_words(view, thread, kind),
+        patience_s=patience,
+        still_s=still_s,
+    )
+
+
+def signs_of(view: RankView) -> tuple[float, ...]:
+    """Return for how long each thing that is known of a rank has shown no work, in seconds; 0: it works.
+
+    CPU time and bytes are seen from outside, the stack from inside; where the pulse has stopped, nobody inside looks
+    any more, and that is a sign itself.
+    """
+    process, thread = view.process, main_thread(view)
+    found = [process.cpu_still_s]
+    if not process.io_unknown:
+        found.append(process.io_still_s)
+    if view.pulse_age_s >= PULSE_LOST_S:
+        found.append(view.pulse_age_s)
+    elif view.attached and thread is not None and thread.leaf:
+        found.append(thread.same_s)
+    return tuple(found)
+
+
+def _observed_still_s(view: RankView) -> float:
+    return max(view.process.cpu_still_s, view.pulse_age_s)
+
+
+def _patience_s(kind: WaitKind | None, in_kernel: str) -> float:
+    call = in_kernel.partition(" ")[0]
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        return STILL_IN_IO_S
+    if kind is not None:  # a wait that torch makes, on the rendezvous store
+        return STILL_S
+    if call in _ANSWERS or (call == "read" and any(word in in_kernel for word in _SOCKETS)):
+        return STILL_FOR_ANSWER_S
+    return STILL_ASLEEP_S if call in _SLEEPS else STILL_S
+
+
+def _cause_by_place(kind: WaitKind | None) -> Cause:
+    if kind is WaitKind.DATA:
+        return Cause.DATA_STALL
+    return Cause.STUCK_SAVE if kind is WaitKind.SAVE else Cause.HOST_STALL
+
+
+def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Cause:
+    if (thread is not None and thread.exception) or _went_on_after_exception(view):
+        return Cause.SWALLOWED_EXCEPTION
+    if _rendezvous(case):
+        return Cause.INIT_INCOMPLETE
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        return _cause_by_place(kind)
+    note = note_at(view, place_of(case, view))
+    if note is not None and _ASKS_FOR_FILES.search(note.loop):
+        return Cause.FILESYSTEM_VIEW
+    others = tuple(rank for rank in case.blocked if rank in case.views)
+    if uneven_counts(case.views, (view.rank,), others) is not None:
+        return Cause.UNEVEN_BATCHES
+    return Cause.HOST_STALL
+
+
+def _went_on_after_exception(view: RankView) -> bool:
+    """Say whether the newest exception came after this rank's newest operation."""
+    newest_s = view.history[-1].age_s if view.history else float("inf")
+    return bool(view.last_exception) and view.last_exception_s <= newest_s
+
+
+def _rendezvous(case: Case) -> bool:
+    return any(
+        block.operation.kind in (WaitKind.INIT, WaitKind.NEW_GROUP)
+        for rank in case.blocked
+        for block in case.graph.blocks[rank]
+    )
+
+
+def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
+    inside = f" in {WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    if view.process.state is ProcessState.DISK_WAIT:
+        return f"it is in uninterruptible sleep (state D){inside}"
+    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
+
+
+def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
+    if view.process.state is ProcessState.DISK_WAIT:
+        return "it is in uninterruptible sleep (state D)"
+    if not view.attached:
+        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if thread is not None and thread.exception:
+        return f"it handles {thread.exception} and does not come back"
+    if view.process.lock_holder:
+        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
+    if kind is not None and kind in WAIT_WORDS:
+        return f"it stands in {WAIT_WORDS[kind]}"
+    return "it is outside every collective and shows no sign of work"
