@@ -69,11 +69,11 @@ def agent_environment(runtime: Path, **more: str) -> dict[str, str]:
     return environ
 
 
-def torchrun(runtime: Path, program: str, count: int, **more: str) -> subprocess.Popen[str]:
+def torchrun(runtime: Path, program: str, count: int, *arguments: str, **more: str) -> subprocess.Popen[str]:
     """Start a real torchrun job with an agent; its output comes through pipes."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     return subprocess.Popen(
-        [sys.executable, *command, str(PROGRAMS / program)],
+        [sys.executable, *command, str(PROGRAMS / program), *arguments],
         env=agent_environment(runtime, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
