@@ -138,9 +138,11 @@ class Store:
         found: dict[str, list[Lesson]] = {}
         for row in reversed(rows):
             try:
-                found.setdefault(str(row.job), []).append(msgspec.json.decode(str(row.body), type=Lesson))
+                lesson = msgspec.json.decode(str(row.body), type=Lesson)
             except msgspec.DecodeError as error:
                 log.warning("a lesson of job %s in the store cannot be read (%s); it is left alone", row.job, error)
+                continue
+            found.setdefault(str(row.job), []).append(lesson)
         return found
 
     def load(self) -> tuple[Incident, ...]:

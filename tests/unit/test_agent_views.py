@@ -10,6 +10,7 @@ import pytest
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
+from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.ring import Flag, Ring, Word
 from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
@@ -223,6 +224,19 @@ def test_a_thread_shows_its_wait_its_frames_and_the_exception_it_handles(writer:
     )  # fmt: skip
     # The pulse stopped two seconds ago: what happened since then nobody saw.
     assert thread.same_s == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "work"), [("compile", Phase.COMPILE), ("checkpoint", Phase.CHECKPOINT), ("dance", None), ([], None)]
+)
+def test_what_a_framework_does_on_a_stack_is_believed_only_if_it_is_known(
+    writer: Writer, rank: LocalRank, said: object, work: Phase | None
+) -> None:
+    now = time.monotonic_ns()
+    writer.recorder.enter(WaitKind.NEW_GROUP, writer.site)
+    writer.ring.set_sample(0, now, {"work": said})
+    rank.observe(now)
+    assert rank.view(now).threads[0].work is work
 
 
 def test_a_view_has_everything_the_ring_says(writer: Writer, rank: LocalRank) -> None:

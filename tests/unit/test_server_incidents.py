@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model import Cause, Certainty, Lateness, Severity, Verdict
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
@@ -88,6 +88,46 @@ def test_a_better_verdict_takes_the_place_of_the_old_one(old: Verdict, new: Verd
     assert known is not None
     assert known.verdict == (new if better else old)
     assert known.onset_to_open_s == incident.onset_to_open_s
+
+
+LATE = verdict(
+    Cause.STRAGGLER, culprits=(0, 2), certainty=Certainty.LATE, severity=Severity.WARNING, lateness=Lateness.UNUSUAL,
+    victims=(1, 3),
+)  # fmt: skip
+
+
+def test_a_wait_of_which_a_late_rank_has_come_meanwhile_is_the_same_incident() -> None:
+    book = IncidentBook()
+    incident = opened(book, LATE)
+    fewer = replace(LATE, culprits=LATE.culprits[:1])
+    assert book.match(KEY, fewer, 100.0) == incident
+    assert book.match(KEY, replace(fewer, seq=8), 100.0) is None
+    assert book.match(KEY, replace(fewer, certainty=Certainty.STALLED), 100.0) is None
+
+
+def test_the_sentence_on_a_late_rank_is_always_the_newest_and_only_more_than_time_is_news() -> None:
+    book = IncidentBook()
+    opened(book, LATE)
+    (incident,) = book.all()
+    later = replace(LATE, summary="31 s", onset_s=31.0)
+    assert book.update(incident, later, frozenset({incident.id})) is None
+    (incident,) = book.all()
+    assert incident.verdict.summary == "31 s"
+    for said in (replace(later, lateness=Lateness.DEADLINE), replace(later, culprits=LATE.culprits[:1])):
+        changed = book.update(incident, said, frozenset({incident.id}))
+        assert changed is not None
+        assert changed.verdict == said
+
+
+def test_an_open_warning_insists_on_its_urgency_and_on_its_own_wait_only() -> None:
+    book = IncidentBook()
+    opened(book, replace(LATE, lateness=Lateness.DEADLINE))
+    calm = replace(LATE, severity=Severity.INFO, lateness=Lateness.NONE)
+    insisted = book.insist(KEY, calm)
+    assert (insisted.severity, insisted.lateness) == (Severity.WARNING, Lateness.DEADLINE)
+    assert book.insist(KEY, replace(calm, seq=8)) == replace(calm, seq=8)
+    assert book.insist(replace(KEY, attempt=1), calm) == calm
+    assert book.insist(KEY, VERDICT) == VERDICT
 
 
 def test_two_snapshots_in_a_row_without_it_resolve_an_incident() -> None:

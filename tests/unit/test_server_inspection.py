@@ -52,6 +52,15 @@ def test_the_longer_nothing_changes_the_longer_nodes_are_left_alone(unchanged_s:
     assert inspection.due(unchanged_s + pause_s)
 
 
+@pytest.mark.parametrize(("unchanged_s", "pause_s"), [(0, 0.6), (15, 1.0), (120, 1.0), (9999, 1.0)])
+def test_what_is_said_of_ranks_that_work_is_looked_at_with_each_tick(unchanged_s: float, pause_s: float) -> None:
+    inspection = Inspection()
+    inspection.ask([], 0.0)
+    inspection.finish(unchanged_s, changed=False, moving=True)
+    assert not inspection.due(unchanged_s + pause_s - 0.01)
+    assert inspection.due(unchanged_s + pause_s)
+
+
 def test_news_end_the_pause() -> None:
     inspection = Inspection()
     inspection.ask([], 0.0)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.model import WaitClass
+from ncclwatch.contract.phases import Phase
 from ncclwatch_server import settings
+from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import IncidentState
 from ncclwatch_server.store import Store
 from tests.unit.test_server_texts import INCIDENT
@@ -99,3 +102,65 @@ def test_a_row_of_another_version_is_left_alone(tmp_path: Path, caplog: pytest.L
     with Store(f"sqlite:///{path}") as store:
         assert [incident.id for incident in store.load()] == ["abc123"]
     assert "left alone" in caplog.text
+
+
+STEP, SAVE = (WaitClass(phase=phase, op="barrier", size=8) for phase in (Phase.STEP, Phase.CHECKPOINT))
+NAMED = WaitClass(phase=Phase.OTHER, op="", size=1, name="roll / out")
+
+
+def test_lessons_are_kept_by_job_and_class_in_their_newest_form(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'incidents.db'}"
+    first = Lesson(kind=SAVE).with_wait(40.0, 2.0)
+    with Store(url) as store:
+        store.learn("a", first)
+        store.learn("b", first)
+        store.learn("a", Lesson(kind=NAMED).with_wait(3.0, 0.0))
+    with Store(url) as store:
+        store.learn("a", first.with_wait(50.0, 1.0))
+    with Store(url) as store:
+        found = store.lessons()
+    assert {lesson.kind: lesson for lesson in found["a"]} == {
+        SAVE: first.with_wait(50.0, 1.0),
+        NAMED: Lesson(kind=NAMED).with_wait(3.0, 0.0),
+    }
+    assert found["b"] == [first]
+
+
+def test_only_the_newest_lessons_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'incidents.db'}"
+    with Store(url) as store:
+        for name in "abc":
+            store.learn(name, Lesson(kind=STEP))
+    monkeypatch.setattr("ncclwatch_server.store.LESSONS_MAX", 2)
+    with Store(url) as store:
+        assert set(store.lessons()) == {"b", "c"}
+    monkeypatch.undo()
+    with Store(url) as store:
+        assert set(store.lessons()) == {"b", "c"}
+
+
+def test_a_lesson_of_another_version_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "incidents.db"
+    with Store(f"sqlite:///{path}") as store:
+        store.learn("a", Lesson(kind=STEP))
+        store.learn("b", Lesson(kind=STEP))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE lessons SET body = '{}' WHERE job = 'a'")
+    connection.close()
+    with Store(f"sqlite:///{path}") as store:
+        assert set(store.lessons()) == {"b"}
+    assert "a lesson of job a" in caplog.text
+
+
+def test_lessons_wait_for_a_store_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "incidents.db"
+    store = Store(f"sqlite:///{path}")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE lessons")
+    connection.close()
+    store.learn("a", Lesson(kind=STEP))
+    store._write()
+    assert store.failures == 1
+    Store(f"sqlite:///{path}")  # makes the table again
+    store._write()
+    assert set(store.lessons()) == {"a"}
