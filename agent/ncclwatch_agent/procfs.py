@@ -22,13 +22,15 @@ _SYSCALLS = {
     "x86_64": {
         0: "read", 1: "write", 7: "poll", 16: "ioctl", 23: "select", 24: "sched_yield", 34: "pause", 35: "nanosleep",
         43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 2: "open",
+        75: "fdatasync", 277: "sync_file_range", 306: "syncfs", 26: "msync",
         202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 271: "ppoll",
         281: "epoll_pwait",
     },
     "aarch64": {
         22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write",
-        72: "pselect6", 73: "ppoll", 82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
-        124: "sched_yield", 202: "accept", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
+        72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync",
+        84: "sync_file_range", 267: "syncfs", 227: "msync", 95: "waitid", 98: "futex", 101: "nanosleep",
+        115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
     },
 }  # fmt: skip
 

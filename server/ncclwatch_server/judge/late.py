@@ -18,7 +18,7 @@ from ncclwatch.contract.model import (
     WaitClass,
 )
 from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
+from ncclwatch.contract.text import ADVICE, ADVICE_GIL, ranks_words, seconds_words
 from ncclwatch_server.judge.case import (
     Case,
     block_evidence,
@@ -81,7 +81,7 @@ def late(case: Case, ranks: list[int]) -> Verdict:
             + _alarm_words(lateness, case.snapshot.habits.get(kind) if kind is not None else None, left_s)
         ),
         explanation=_explanation(case, ranks, victims, kind, timeout_s),
-        advice=ADVICE[Cause.STRAGGLER],
+        advice=_advice(case, ranks),
         culprits=tuple(
             culprit(case.views[rank], place_of(case, case.views[rank]), _doing_words(case, [rank])) for rank in ranks
         ),
@@ -196,6 +196,12 @@ def _alarm_words(lateness: Lateness, habit: Habit | None, left_s: float) -> str:
     if lateness is Lateness.UNUSUAL and habit is not None:
         return f"; this job has waited for that {seconds_words(habit.longest_s)} at most"
     return ""
+
+
+def _advice(case: Case, ranks: list[int]) -> str:
+    if any(case.views[rank].pulse_age_s >= PULSE_LOST_S for rank in ranks):
+        return f"{ADVICE[Cause.STRAGGLER]} {ADVICE_GIL}"
+    return ADVICE[Cause.STRAGGLER]
 
 
 def _still_s(case: Case, ranks: list[int]) -> float:

@@ -21,7 +21,7 @@ from ncclwatch_server.judge.phases import class_of
 from ncclwatch_server.judge.places import place_of
 from ncclwatch_server.judge.sides import uneven_counts
 from ncclwatch_server.judge.standing import Block, Standing
-from ncclwatch_server.judge.stillness import Stillness, may_wait_for_another, stillness, works
+from ncclwatch_server.judge.stillness import Known, Stillness, may_wait_for_another, stillness, works
 
 
 def outsiders(case: Case) -> tuple[Verdict, ...]:
@@ -33,8 +33,8 @@ def outsiders(case: Case) -> tuple[Verdict, ...]:
         for rank in (*case.graph.absent[block.operation], *_frozen_members(case, block))
     }
     ranks = [rank for rank in sorted(wanted) if case.found[rank].standing in (Standing.OUTSIDE, Standing.FROZEN)]
-    learned = _learned(case, ranks)
-    found = [(rank, stillness(case, case.views[rank], learned.get(rank, 0.0))) for rank in ranks]
+    known = _known(case, ranks)
+    found = [(rank, stillness(case, case.views[rank], known.get(rank, Known()))) for rank in ranks]
     stalled = [(rank, still) for rank, still in found if still is not None and still.still_s >= still.patience_s]
     if any(works(case.views[rank]) for rank in ranks):
         stalled = [(rank, still) for rank, still in stalled if not may_wait_for_another(case.views[rank], still)]
@@ -44,15 +44,13 @@ def outsiders(case: Case) -> tuple[Verdict, ...]:
     return (late(case, ranks),) if ranks else ()
 
 
-def _learned(case: Case, ranks: list[int]) -> dict[int, float]:
-    """Return for how long each of these ranks has been seen to stand still in such a place, where it ever was."""
-    if not case.snapshot.habits:
-        return {}
-    found: dict[int, float] = {}
+def _known(case: Case, ranks: list[int]) -> dict[int, Known]:
+    """Return what each of these ranks is waited for with, and for how long it has stood still in that before."""
+    found: dict[int, Known] = {}
     for rank, block in waited_in(case, ranks).items():
         kind = class_of([case.views[rank]], block.operation, block.wait.op.value, case.snapshot.stacks)
         habit = case.snapshot.habits.get(kind)
-        found[rank] = habit.longest_still_s if habit is not None else 0.0
+        found[rank] = Known(phase=kind.phase, longest_still_s=habit.longest_still_s if habit is not None else 0.0)
     return found
 
 

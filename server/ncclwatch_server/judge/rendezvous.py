@@ -20,6 +20,7 @@ MISSING_S = 7.0  # for a rank of this very node that nobody has seen
 MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
 TOGETHER_S = 5.0  # all in init_process_group, and not together
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
+INSIDE_FIRST_S = 90.0  # the same in the first collective of a group, which makes its connections
 INSIDE_ON_DEVICE_S = 300.0  # a device that computes before it communicates looks the same, for a whole step
 SIGNS_MIN = 2  # of stillness
 INSIDE_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
@@ -156,7 +157,8 @@ def _inside_evidence(case: Case, blocks: list[Block]) -> tuple[Evidence, ...]:
 
 def _patience_s(case: Case, block: Block) -> float:
     if not block.on_device:
-        return INSIDE_S
+        first = block.operation.kind is WaitKind.COLLECTIVE and block.operation.seq <= 1
+        return INSIDE_FIRST_S if first else INSIDE_S
     timeout_s = timeout_of(case.views[block.rank], block.operation.group)
     longest_s = max((habit.longest_s for habit in case.snapshot.habits.values()), default=0.0)
     return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * longest_s)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import Cause, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.text import ADVICE_GIL, WAIT_WORDS
 from ncclwatch_server.judge.case import Case, main_thread
 from ncclwatch_server.judge.devices import may_wait_on_device
@@ -19,6 +20,10 @@ from ncclwatch_server.judge.standing import FROZEN_STATES
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
 STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
+STILL_IN_FLUSH_S = (
+    60.0  # until the storage has taken what was written: the kernel works, and nothing of it is seen here
+)
+_STILL_IN_PHASE_S = {Phase.CHECKPOINT: 12.0, Phase.COMPILE: 20.0, Phase.FIRST_USE: 9.0}
 STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
 STOPPED_S = 2.0  # in state T
 GIL_STILL_S = 5.0  # without a pulse, and without CPU
@@ -29,7 +34,16 @@ _OWN_TROUBLE = (Cause.PROCESS_FROZEN, Cause.DATA_STALL, Cause.STUCK_SAVE, Cause.
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
 _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
+_FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
 _SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of the work that a rank is waited for with."""
+
+    phase: Phase = Phase.STEP
+    longest_still_s: float = 0.0  # that this job has stood still in such work before, and gone on by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +72,8 @@ def may_wait_for_another(view: RankView, still: Stillness) -> bool:
     return still.cause not in _OWN_TROUBLE and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
 
 
-def stillness(case: Case, view: RankView, learned_s: float = 0.0) -> Stillness | None:
-    """Return in what way a rank stands still, or None if it works or nobody can tell.
-
-    `learned_s` is the longest that this job has stood still in such a place before and then gone on by itself.
-    """
+def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness | None:
+    """Return in what way a rank stands still, or None if it works or nobody can tell."""
     process, thread = view.process, main_thread(view)
     if process.state in FROZEN_STATES:
         how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
@@ -83,8 +94,8 @@ def stillness(case: Case, view: RankView, learned_s: float = 0.0) -> Stillness |
             advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
         )
     patience = max(
-        _patience_s(kind, thread.in_kernel if thread is not None else ""),
-        min(LEARNED_FACTOR * learned_s, LEARNED_S_MAX),
+        _patience_s(view, thread, kind, known.phase),
+        min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
     )
     return Stillness(
         cause=_cause_of(case, view, thread, kind),
@@ -115,8 +126,16 @@ def _observed_still_s(view: RankView) -> float:
     return max(view.process.cpu_still_s, view.pulse_age_s)
 
 
-def _patience_s(kind: WaitKind | None, in_kernel: str) -> float:
+def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:
+    in_kernel = thread.in_kernel if thread is not None else ""
     call = in_kernel.partition(" ")[0]
+    saving = phase is Phase.CHECKPOINT or kind is WaitKind.SAVE
+    if call in _FLUSHES or (saving and view.process.state is ProcessState.DISK_WAIT):
+        return STILL_IN_FLUSH_S
+    return max(_STILL_IN_PHASE_S.get(phase, 0.0), _patience_in_call_s(kind, call, in_kernel))
+
+
+def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> float:
     if kind in (WaitKind.DATA, WaitKind.SAVE):
         return STILL_IN_IO_S
     if kind is not None:  # a wait that torch makes, on the rendezvous store
@@ -139,6 +158,8 @@ def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitK
         return Cause.INIT_INCOMPLETE
     if kind in (WaitKind.DATA, WaitKind.SAVE):
         return _cause_by_place(kind)
+    if thread is not None and thread.work is Phase.CHECKPOINT:
+        return Cause.STUCK_SAVE
     note = note_at(view, place_of(case, view))
     if note is not None and _ASKS_FOR_FILES.search(note.loop):
         return Cause.FILESYSTEM_VIEW
