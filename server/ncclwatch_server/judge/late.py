@@ -32,7 +32,7 @@ from ncclwatch_server.judge.graph import victims_of
 from ncclwatch_server.judge.phases import class_of
 from ncclwatch_server.judge.places import PULSE_LOST_S, place_of
 from ncclwatch_server.judge.standing import Block, timeout_of
-from ncclwatch_server.judge.stillness import SIGNS_MIN, signs_of, stillness
+from ncclwatch_server.judge.stillness import SIGNS_MIN, signs_of, still_s_of
 
 # Without any history: what is long by its nature is left to the group's timeout for long.
 FIRST_TIME_S = {
@@ -206,8 +206,7 @@ def _advice(case: Case, ranks: list[int]) -> str:
 
 def _still_s(case: Case, ranks: list[int]) -> float:
     """Return for how long all of these ranks have stood still, 0 if one of them works."""
-    found = [stillness(case, case.views[rank]) for rank in ranks]
-    return min((still.still_s if still is not None else 0.0 for still in found), default=0.0)
+    return min((still_s_of(case.views[rank]) for rank in ranks), default=0.0)
 
 
 def _doing_words(case: Case, ranks: list[int]) -> str:

@@ -77,19 +77,16 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
     process, thread = view.process, main_thread(view)
     if process.state in FROZEN_STATES:
         how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
-        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=_observed_still_s(view))
-    if thread is not None and may_wait_on_device(view, thread):
-        return None
+        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=still_s_of(view))
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
-    signs = signs_of(view)
-    still_s = min(signs, default=0.0)
-    if still_s <= 0 or len(signs) < SIGNS_MIN or (thread is None and view.attached):
+    still_s = still_s_of(view)
+    if still_s <= 0:
         return None
     if view.pulse_age_s >= PULSE_LOST_S:
         return Stillness(
             cause=_cause_by_place(kind),
             what=_pulse_words(view, kind),
-            patience_s=GIL_STILL_S,
+            patience_s=STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S,
             still_s=still_s,
             advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
         )
@@ -103,6 +100,17 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
         patience_s=patience,
         still_s=still_s,
     )
+
+
+def still_s_of(view: RankView) -> float:
+    """Return for how long a rank has stood still by enough signs, in seconds; 0 if it works or nobody can tell."""
+    thread = main_thread(view)
+    if view.process.state in FROZEN_STATES:
+        return max(view.process.cpu_still_s, view.pulse_age_s)
+    if (thread is None and view.attached) or (thread is not None and may_wait_on_device(view, thread)):
+        return 0.0
+    signs = signs_of(view)
+    return min(signs) if len(signs) >= SIGNS_MIN else 0.0
 
 
 def signs_of(view: RankView) -> tuple[float, ...]:
@@ -122,17 +130,18 @@ def signs_of(view: RankView) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _observed_still_s(view: RankView) -> float:
-    return max(view.process.cpu_still_s, view.pulse_age_s)
-
-
 def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:
-    in_kernel = thread.in_kernel if thread is not None else ""
-    call = in_kernel.partition(" ")[0]
-    saving = phase is Phase.CHECKPOINT or kind is WaitKind.SAVE
-    if call in _FLUSHES or (saving and view.process.state is ProcessState.DISK_WAIT):
+    if _flushes(view, thread, kind, phase):
         return STILL_IN_FLUSH_S
-    return max(_STILL_IN_PHASE_S.get(phase, 0.0), _patience_in_call_s(kind, call, in_kernel))
+    in_kernel = thread.in_kernel if thread is not None else ""
+    return max(_STILL_IN_PHASE_S.get(phase, 0.0), _patience_in_call_s(kind, in_kernel.partition(" ")[0], in_kernel))
+
+
+def _flushes(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> bool:
+    """Say whether a rank waits until storage has taken what it wrote."""
+    saving = phase is Phase.CHECKPOINT or kind is WaitKind.SAVE
+    call = thread.in_kernel.partition(" ")[0] if thread is not None else ""
+    return call in _FLUSHES or (saving and view.process.state is ProcessState.DISK_WAIT)
 
 
 def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> float:
