@@ -28,7 +28,8 @@ from tests.mutation.mutants import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 JUDGE = "ncclwatch_server.judge"
 TESTS = (
-    "tests/scenarios", "tests/unit/test_judge_devices.py", "tests/unit/test_server_desync.py",
+    "tests/scenarios", "tests/unit/test_judge_devices.py", "tests/unit/test_judge_phases.py",
+    "tests/unit/test_server_desync.py",
     "tests/properties/test_graph_against_a_naive_twin.py",
 )  # fmt: skip
 LIMIT_S = 120  # a mutant may loop for ever: then it was noticed
