@@ -56,7 +56,7 @@ def _by_stack(view: RankView, dump: StackDump | None) -> Phase | None:
     if thread is not None and thread.wait is not None and thread.wait.kind is WaitKind.SAVE:
         return Phase.CHECKPOINT
     sampled = _by_frames(thread) if thread is not None else None
-    return sampled or _by_dump(dump)
+    return sampled or phase_in_dump(dump)
 
 
 def _by_frames(thread: ThreadView) -> Phase | None:
@@ -67,7 +67,7 @@ def _by_frames(thread: ThreadView) -> Phase | None:
     return next((phase for phase in names if phase in _TELLING), None)
 
 
-def _by_dump(dump: StackDump | None) -> Phase | None:
+def phase_in_dump(dump: StackDump | None) -> Phase | None:
     """Return what py-spy saw of a rank whose pulse cannot look."""
     for name, frames in dump.threads if dump is not None else ():
         if name == "MainThread":

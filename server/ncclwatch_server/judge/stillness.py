@@ -12,6 +12,7 @@ from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.text import ADVICE_GIL, WAIT_WORDS
 from ncclwatch_server.judge.case import Case, main_thread
 from ncclwatch_server.judge.devices import may_wait_on_device
+from ncclwatch_server.judge.phases import phase_in_dump
 from ncclwatch_server.judge.places import PULSE_LOST_S, place_of
 from ncclwatch_server.judge.sides import uneven_counts
 from ncclwatch_server.judge.source import note_at
@@ -83,12 +84,13 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
     if still_s <= 0:
         return None
     if view.pulse_age_s >= PULSE_LOST_S:
+        saves = kind is WaitKind.SAVE or phase_in_dump(case.snapshot.stacks.get(view.rank)) is Phase.CHECKPOINT
         return Stillness(
-            cause=_cause_by_place(kind),
+            cause=Cause.STUCK_SAVE if saves else _cause_by_place(kind),
             what=_pulse_words(view, kind),
             patience_s=STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S,
             still_s=still_s,
-            advice="" if process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
+            advice="" if saves or process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
         )
     patience = max(
         _patience_s(view, thread, kind, known.phase),
