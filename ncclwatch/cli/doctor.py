@@ -67,6 +67,24 @@ def native_finding() -> Finding:
     )
 
 
+def witness_finding() -> Finding:
+    """Look whether torch's Flight Recorder can be asked for what a rank that holds the GIL has issued."""
+    subject = "second witness"
+    if os.environ.get(config.ENV_WITNESS) == "0":
+        return Finding(Health.NOTE, subject, f"none: {config.ENV_WITNESS}=0 keeps ranks from answering")
+    if os.environ.get("TORCH_FR_BUFFER_SIZE") == "0":
+        return Finding(Health.NOTE, subject, "none: TORCH_FR_BUFFER_SIZE=0 turns torch's Flight Recorder off")
+    try:
+        from torch._C import _distributed_c10d
+    except ImportError:
+        return Finding(Health.NOTE, subject, "none: this torch has no torch.distributed")
+    if not hasattr(_distributed_c10d, "_WorkerServer"):
+        return Finding(Health.NOTE, subject, "none: this torch has no worker server; verdicts rest on ncclwatch alone")
+    own = os.environ.get("TORCH_WORKER_SERVER_SOCKET")
+    where = f"your own worker server at {own}" if own else f"a unix socket in {config.runtime_dir()}"
+    return Finding(Health.OK, subject, f"torch's Flight Recorder, through {where}")
+
+
 def rings_finding() -> Finding:
     """Look at the directory that rings go to."""
     base = Path(config.runtime_dir()).parent
@@ -106,7 +124,7 @@ def server_finding() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    torch_finding, native_finding, rings_finding, stacks_finding, server_finding,
+    torch_finding, native_finding, witness_finding, rings_finding, stacks_finding, server_finding,
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ ENV_AGENT = "NCCLWATCH_AGENT"  # "0": ranks start no agent; an administrator run
 ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live; default /dev/shm
 ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": recorder in Python; "1": native one, with a warning where it is not built
 ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder lie; default ~/.cache/ncclwatch
+ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
 ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token, for agents and readers of a protected server
 ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"

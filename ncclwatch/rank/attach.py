@@ -15,7 +15,7 @@ from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings, torch_versions
+from ncclwatch.rank import endings, torch_versions, worker_server
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -107,11 +107,12 @@ def _begin(rank: int, world_size: int) -> None:
             f"goes on. Free some space there, or name another directory in {config.ENV_RUNTIME_DIR}."
         )
         return
-    ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched))))
+    witness = worker_server.socket_of_this_rank(directory)
+    ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched) | {"witness": witness})))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
     _recorder.thread()
-    _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, warn=warn)
+    _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()
     _note_if_initialised()
 
@@ -190,6 +191,7 @@ def _rest() -> None:
     """At the end of the interpreter: let the pulse end first, however long its last beat takes."""
     if _pulse is not None:
         _pulse.stop(wait_s=config.EXIT_WAIT_S)
+    worker_server.forget()
     if _recorder is not None:
         _recorder.keep_works()
 
@@ -269,6 +271,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
         "cwd": os.getcwd(),
+        "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
     }

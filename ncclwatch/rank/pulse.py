@@ -17,7 +17,7 @@ from types import FrameType
 from ncclwatch.contract import config
 from ncclwatch.contract.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import launch, torch_versions
+from ncclwatch.rank import launch, torch_versions, worker_server
 from ncclwatch.rank.calls import call_name
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder, describe_exception
@@ -30,9 +30,12 @@ _PR_SET_PTRACER = 0x59616D61
 class Pulse:
     """The pulse thread of one rank."""
 
-    def __init__(self, recorder: Recorder, directory: str, first: bool, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, recorder: Recorder, directory: str, first: bool, witness: str, warn: Callable[[str], None]
+    ) -> None:
         self._recorder = recorder
         self._directory = directory
+        self._witness = witness  # the socket at which this rank is to answer, "" for none
         self._stop = threading.Event()
         self._issued: dict[int, int] = {}  # operations seen at the previous pulse, by thread row
         self._stacks: dict[int, tuple[int, int]] = {}  # row -> hash of the stack, since when
@@ -56,6 +59,10 @@ class Pulse:
             self._thread.join(timeout=wait_s)
 
     def _run(self) -> None:
+        try:
+            worker_server.start(self._witness)
+        except Exception:  # whoever asks sees that nobody answers; without a second witness all goes on as before
+            self._witness = ""
         while not self._stop.is_set():
             try:
                 self._beat()

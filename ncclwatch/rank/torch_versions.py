@@ -3,8 +3,10 @@
 The range that is meant is in `ncclwatch.contract.version`; what is absent is left out, never an error.
 """
 
+import ctypes
 import json
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -56,6 +58,31 @@ def _dump(name: str, entries: bool) -> str:
         return "{}"
     found = dump(entries, False)
     return found.decode() if isinstance(found, bytes) else str(found)
+
+
+USERS_WORKER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"  # where torch's own `worker_main` listens, if the user says so
+
+
+def worker_server() -> Callable[[str], object] | None:
+    """Return torch's server that answers in C++, on a unix socket; None where this torch has none.
+
+    2.5 has the class. What it can be asked for differs: the recorder for gloo since 2.8, that for NCCL with CUDA.
+    """
+    from torch._C import _distributed_c10d
+
+    found: Callable[[str], object] | None = getattr(_distributed_c10d, "_WorkerServer", None)
+    return found
+
+
+def log_level() -> "ctypes.c_int | None":
+    """Return the variable below which c10 logs nothing, None where it does not lie there."""
+    import torch
+
+    try:
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+        return ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return None
 
 
 FSDP = "torch.distributed.fsdp"  # both generations: once it is imported, the functions below cost nothing

@@ -1,0 +1,126 @@
+"""Can this rank be asked for torch's Flight Recorder while it holds the GIL? torch's own worker server answers.
+
+It is a thread of torch's, in C++, on a unix socket that only this user can reach. Three things make it safe in
+training. It is started from the pulse thread. It is never shut down: torch's `shutdown` keeps the GIL until every
+client has hung up (4.5 s were measured), so the socket's name is removed at the end and the thread left waiting,
+which the end of a process does not mind. And it is rehearsed in Python first: where its thread could not accept a
+connection or could not start its pool, torch would end the process.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+from ncclwatch.contract import config, sockets
+from ncclwatch.rank import torch_versions
+from ncclwatch.rank.ringfile import process_start_ticks
+
+POOL_THREADS = 8  # of the HTTP library inside torch, at least; one less than the processors where those are more
+REHEARSED_THREADS = 2 * POOL_THREADS  # other ranks of this node start theirs at the same moment
+_ONLY_ERRORS = 2  # of the log levels of c10
+
+_listens_at: tuple[int, str] | None = None  # (process id, path): a forked child has a copy of this, and no server
+_kept: list[object] = []
+
+
+def socket_of_this_rank(directory: str) -> str:
+    """Return where this rank can be asked: at the user's own worker server, at ours, or "" for nowhere."""
+    if os.environ.get(config.ENV_WITNESS) == "0" or torch_versions.worker_server() is None:
+        return ""
+    own = os.environ.get(torch_versions.USERS_WORKER_SOCKET, "")
+    return os.path.abspath(own) if own else sockets.worker_socket(directory, os.getpid(), process_start_ticks())
+
+
+def start(path: str) -> None:
+    """Listen at a path, unless this process does so already or the user's own server does.
+
+    Raises OSError, or RuntimeError of torch's.
+    """
+    global _listens_at
+    server = torch_versions.worker_server()
+    already = _listens_at is not None and _listens_at[0] == os.getpid()
+    if not path or already or server is None or os.environ.get(torch_versions.USERS_WORKER_SOCKET):
+        return
+    _unlink(path)
+    with sockets.short_path(path) as short:
+        _rehearse(short)
+        with _quietly(), _small_pool():
+            _keep_forever(server(short))
+        _listens_at = (os.getpid(), path)
+        os.chmod(short, 0o600)  # nobody else could look into the directory in between
+
+
+def forget() -> None:
+    """At the end: let nobody begin to ask any more. The thread waits on, and ends with the process."""
+    global _listens_at
+    if _listens_at is not None and _listens_at[0] == os.getpid():
+        _unlink(_listens_at[1])
+        _listens_at = None
+
+
+def _rehearse(path: str) -> None:
+    """Do once in Python what the server will do: its thread answers a failure by ending the process."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        try:
+            listener.bind(path)
+            listener.listen(1)
+            client.settimeout(1.0)
+            client.connect(path)
+            listener.settimeout(1.0)
+            listener.accept()[0].close()
+        finally:
+            _unlink(path)
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(REHEARSED_THREADS)]
+    begun = []
+    try:
+        for thread in threads:
+            thread.start()
+            begun.append(thread)
+    finally:
+        done.set()
+        for thread in begun:
+            thread.join()
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep torch from telling the user's terminal that a server listens."""
+    level = torch_versions.log_level()
+    if level is None:
+        yield
+        return
+    before = level.value
+    level.value = max(before, _ONLY_ERRORS)
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+@contextlib.contextmanager
+def _small_pool() -> Iterator[None]:
+    """Let the server see few processors: it starts a thread for each, and a node may have hundreds.
+
+    What it may run on is inherited from the thread that starts it.
+    """
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, set(sorted(allowed)[-(POOL_THREADS + 1) :]))
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _keep_forever(server: object) -> None:
+    """Never let its destructor run: it waits for a thread that a forked child does not have."""
+    _kept.append(server)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
