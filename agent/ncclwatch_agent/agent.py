@@ -161,7 +161,7 @@ class Agent:
             if rank in old:
                 log.info("removed %s: its process ended before this agent began", rank.path)
                 rank.close()
-                self._rings.remove(rank.path)
+                self._rings.remove(rank.path, rank.header)
             else:
                 self._adopt(rank)
 
@@ -239,7 +239,7 @@ class Agent:
         self._servers.of(job).gone(job.index)
         self._reports.pop(job.index, None)
         for rank in job.everyone():
-            self._rings.remove(rank.path)
+            self._rings.remove(rank.path, rank.header)
         self._close(job)
         log.info("job %s is over", job.key.job)
 

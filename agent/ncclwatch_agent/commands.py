@@ -18,6 +18,7 @@ from ncclwatch_agent.source import SourceDesk
 from ncclwatch_agent.stacks import StackDesk
 from ncclwatch_agent.strangers import Strangers
 from ncclwatch_agent.uplink import Uplink
+from ncclwatch_agent.witnesses import WitnessDesk
 
 TASKS_MAX = 32  # commands being carried out at once; a server that asks for more is not answered
 TEXT_CHARS_MAX = 32_000  # on a terminal, of one verdict
@@ -29,6 +30,7 @@ class CommandDesk:
     def __init__(self, jobs: Callable[[], Iterable[LocalJob]]) -> None:
         self.sources = SourceDesk()
         self._stacks = StackDesk()
+        self._witnesses = WitnessDesk()
         self.strangers = Strangers(self._stacks.dump)
         self._jobs = jobs
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,6 +62,9 @@ class CommandDesk:
         elif command.kind is wire.CommandKind.STACKS:
             dumps = tuple([await self._dump(rank) for rank in ranks])
             answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
+        elif command.kind is wire.CommandKind.WITNESS:
+            said, communicators = await self._witnesses.hear(ranks)
+            answer = wire.Testimonies(index=job.index, ranks=said, communicators=communicators, reply_to=command.id)
         elif command.kind is wire.CommandKind.PRINT:
             await put_on_terminal(job, command.text)
         if answer is not None and uplink.connections == connection:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring import RING_BYTES, Ring
+from ncclwatch.contract.ring import RING_BYTES, Ring, RingHeader
+from ncclwatch.contract.sockets import worker_socket
 from ncclwatch_agent.log import log
 
 SUFFIX = ".ring"
@@ -78,9 +79,11 @@ class RingDirectory:
             bad.told = True
             log.warning("%s. It is left alone", sentence)
 
-    def remove(self, path: str) -> None:
-        """Delete the ring of a process that has ended, and its directory if it was the last."""
+    def remove(self, path: str, header: RingHeader) -> None:
+        """Delete the ring of a process that has ended with the socket it may have left, and an empty directory."""
         self._known.discard(path)
+        with contextlib.suppress(OSError):
+            Path(worker_socket(self.path, header.pid, header.start_ticks)).unlink()
         with contextlib.suppress(OSError):
             Path(path).unlink()
         with contextlib.suppress(OSError):

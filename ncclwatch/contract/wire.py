@@ -1,7 +1,7 @@
 """How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
 
 Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
-digest per job and second, and `Views`, `Stacks`, `Ended` and `Gone` when there is something to say.
+digest per job and second, and `Views`, `Stacks`, `Testimonies` and `Gone` when there is something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s. Commands are a closed list.
 
 A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
@@ -18,6 +18,7 @@ import msgspec
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import ProcessState, RankView, StackDump
+from ncclwatch.contract.testimony import Communicator, Testimony
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket
 
@@ -61,6 +62,7 @@ class CommandKind(str, Enum):
 
     INSPECT = "inspect"  # answer with Views of these ranks
     STACKS = "stacks"  # answer with Stacks of these ranks
+    WITNESS = "witness"  # answer with the Testimonies of these ranks
     PRINT = "print"  # put `text` on the terminal of the job
 
 
@@ -101,6 +103,15 @@ class Stacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
     reply_to: int = 0
 
 
+class Testimonies(msgspec.Struct, tag="testimonies", frozen=True, kw_only=True):
+    """The answer to WITNESS: what torch's Flight Recorder and NCCL's RAS say."""
+
+    index: int
+    ranks: tuple[Testimony, ...]
+    communicators: tuple[Communicator, ...] = ()  # of the whole job, as far as a process of this node is in them
+    reply_to: int = 0
+
+
 class Gone(msgspec.Struct, tag="gone", frozen=True, kw_only=True):
     """All ranks of the job on this node have ended; no more digests follow."""
 
@@ -130,7 +141,7 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     text: str = ""
 
 
-AgentMessage = Hello | Announce | Views | Stacks | Gone
+AgentMessage = Hello | Announce | Views | Stacks | Testimonies | Gone
 ServerMessage = Welcome | Refused | Command
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ import pytest
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import Ending
 from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.sockets import worker_socket
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
@@ -151,14 +152,18 @@ def test_only_jobs_that_were_over_long_ago_as_a_whole_are_leftovers(make_rank: M
 
 
 def test_a_ring_is_found_once_and_again_after_it_was_forgotten(make_rank: MakeRank, tmp_path: Path) -> None:
-    path = make_rank(0).path
+    rank = make_rank(0)
+    path, header = rank.path, rank.header
+    left = Path(worker_socket(str(tmp_path), header.pid, header.start_ticks))
+    left.touch()
     rings = RingDirectory(str(tmp_path))
     assert [ring.path for ring in rings.new_rings(0.0)] == [path]
     assert rings.new_rings(1.0) == []
     rings.forget(path)
     assert [ring.path for ring in rings.new_rings(2.0)] == [path]
-    rings.remove(path)
+    rings.remove(path, header)
     assert not Path(path).parent.exists()
+    assert not left.exists(), "the socket of a rank that was killed stays behind"
     assert rings.new_rings(3.0) == []
 
 
