@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.testimony import Communicator, Testimony
 
 
 class Op(str, Enum):
@@ -364,6 +365,8 @@ class JobSnapshot:
     habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before
     # (group, seq) of a wait -> what the awaited ranks have done since it began
     under_way: Mapping[tuple[str, int], tuple[WaitClass, ...]] = field(default_factory=dict)
+    testimonies: Mapping[int, Testimony] = field(default_factory=dict)  # of torch's Flight Recorder, where asked
+    communicators: tuple[Communicator, ...] = ()  # by NCCL's RAS, where asked
 
 
 class Lateness(str, Enum):
@@ -393,7 +396,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One observed fact. `source` says who saw it: ring, proc, py-spy, source, agent."""
+    """One observed fact. `source` says who saw it: ring, proc, py-spy, source, agent, flight recorder, nccl ras."""
 
     source: str
     rank: int
@@ -435,6 +438,7 @@ class Verdict:
     culprits: tuple[Culprit, ...]
     victims: tuple[int, ...]
     one_of: bool = False  # the evidence does not decide between the culprits
+    disputed: bool = False  # another witness says otherwise; the explanation says what
     group: str = ""
     seq: int = 0
     op: str = ""

@@ -75,7 +75,14 @@ class Examiner:
         now = self._clock()
         standing = job.confirmation.take(verdicts or (), now, final=True)
         waiting = job.gathering.verdicts if job.gathering and not job.gathering.opened else []
-        job.gathering = Gathering(started_at=now, verdicts=waiting, judged_at=now, dumps=dict(job.stacks))
+        job.gathering = Gathering(
+            started_at=now,
+            verdicts=waiting,
+            judged_at=now,
+            dumps=dict(job.stacks),
+            testimonies=dict(job.testimonies),
+            communicators=job.communicators,
+        )
         job.gathering.verdicts += self._settle(job, standing)
         self._open(job, job.gathering)
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
@@ -145,15 +152,24 @@ class Examiner:
         snapshot = job.inspection.snapshot(
             job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
         )
-        return replace(snapshot, habits=job.patience.habits, under_way=job.patience.under_way)
+        return replace(
+            snapshot,
+            habits=job.patience.habits,
+            under_way=job.patience.under_way,
+            testimonies=dict(job.testimonies),
+            communicators=job.communicators,
+        )
 
-    def _with_stacks(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
-        """Judge once more with the stacks at hand: they tell the line of a rank that cannot say it itself."""
+    def _with_evidence(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
+        """Judge once more with stacks and testimonies at hand.
+
+        Stacks tell the line of a rank that cannot say it itself; another witness may know better.
+        """
         try:
             said = {(key_of(verdict), verdict.severity): verdict for verdict in self._judge(self._snapshot(job))}
         except Exception:
             self._counters.judge_failures += 1
-            log.exception("the judge failed on job %s with its stacks; the verdict stays as it was", job.id)
+            log.exception("the judge failed on job %s with its evidence; the verdict stays as it was", job.id)
             return verdicts
         return [said.get((key_of(verdict), verdict.severity), verdict) for verdict in verdicts]
 
@@ -189,14 +205,15 @@ class Examiner:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) not in keys] + fresh
             gathering.judged_at = now
             return
-        questions = self._ask(job, CommandKind.STACKS, ranks_to_dump(fresh))
+        ranks = ranks_to_dump(fresh)
+        questions = self._ask(job, CommandKind.WITNESS, ranks) + self._ask(job, CommandKind.STACKS, ranks)
         job.gathering = Gathering(started_at=now, verdicts=fresh, judged_at=now, questions=set(questions))
 
     def _open(self, job: Job, gathering: Gathering) -> None:
         gathering.opened = True
-        job.stacks = dict(gathering.dumps)
-        if job.stacks:
-            gathering.verdicts = self._with_stacks(job, gathering.verdicts)
+        _keep(job, gathering)
+        if job.stacks or job.testimonies:
+            gathering.verdicts = self._with_evidence(job, gathering.verdicts)
         for verdict in gathering.verdicts:
             known = self._book.match(job.key, verdict, self._wall())
             if known is not None:
@@ -216,7 +233,7 @@ class Examiner:
                 self._publisher.opened(job, incident)
 
     def _attach(self, job: Job, gathering: Gathering) -> None:
-        job.stacks = dict(gathering.dumps)
+        _keep(job, gathering)  # what testimonies change is told after the next judgement
         for incident in self._book.open_of(job.key):
             stacks = merge(gathering.dumps, incident.verdict)
             changed = self._book.attach(incident.id, stacks, failures(gathering.dumps))
@@ -239,6 +256,12 @@ class Examiner:
     def _unsure(self, job: Job) -> frozenset[int]:
         """Return the ranks whose absence from the verdicts means nothing: unheard, or dying."""
         return job.suspicion.unheard | frozenset(job.suspicion.ended)
+
+
+def _keep(job: Job, gathering: Gathering) -> None:
+    """Let the judge have what was gathered."""
+    job.stacks = dict(gathering.dumps)
+    job.testimonies, job.communicators = dict(gathering.testimonies), gathering.communicators
 
 
 def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -243,6 +243,8 @@ def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
     old = incident.verdict
     if verdict.cause in _ENDINGS and old.cause not in _ENDINGS | {Cause.UNDETERMINED}:
         return False
+    if verdict.disputed != old.disputed:
+        return verdict.disputed  # what another witness has said stays said
     if _SURE[verdict.certainty] != _SURE[old.certainty]:
         return _SURE[verdict.certainty] > _SURE[old.certainty]
     if verdict.cause is not old.cause and Cause.UNDETERMINED in (verdict.cause, old.cause):

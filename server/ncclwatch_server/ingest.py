@@ -62,6 +62,11 @@ class _Session:
             if job.gathering is not None:
                 job.gathering.take(message.dumps, (self.link.number, message.reply_to))
             self.watch.look_within(settings.SOON_S)
+        elif isinstance(message, wire.Testimonies):
+            _check_ranks(job, (testimony.rank for testimony in message.ranks))
+            if job.gathering is not None:
+                job.gathering.hear(message.ranks, message.communicators, (self.link.number, message.reply_to))
+            self.watch.look_within(settings.SOON_S)
         else:
             job.state.gone(self.link.number)
             self.watch.look_within(settings.SOON_S)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import StackDump, Verdict
+from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.habits import Memory
@@ -48,6 +49,8 @@ class Job:
     suspicion: Suspicion = field(default_factory=Suspicion)
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
+    testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
+    communicators: tuple[Communicator, ...] = ()  # likewise
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     suspicious_at: float = float("-inf")  # when it was so last
@@ -82,6 +85,7 @@ class Job:
         self.ended = True
         self.inspection, self.confirmation = Inspection(), Confirmation()
         self.gathering, self.stacks, self.waiting = None, {}, ()
+        self.testimonies, self.communicators = {}, ()
         self.suspicion = Suspicion()
 
 

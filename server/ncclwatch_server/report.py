@@ -40,6 +40,7 @@ class IncidentReport:
     advice: str
     culprits: tuple[Culprit, ...]
     one_of: bool  # the evidence does not decide between the culprits
+    disputed: bool = False  # torch's Flight Recorder or NCCL's RAS says otherwise
     victims: tuple[int, ...]
     group: str
     seq: int
@@ -89,6 +90,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         advice=verdict.advice,
         culprits=verdict.culprits,
         one_of=verdict.one_of,
+        disputed=verdict.disputed,
         victims=verdict.victims,
         group=verdict.group,
         seq=verdict.seq,
@@ -116,6 +118,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         culprits=report.culprits,
         victims=report.victims,
         one_of=report.one_of,
+        disputed=report.disputed,
         group=report.group,
         seq=report.seq,
         op=report.op,

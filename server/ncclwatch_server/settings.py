@@ -56,6 +56,7 @@ ENDED_KEPT_S = 3600.0  # ended jobs stay listed
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
 INSPECT_MAX = 1024
 STACK_RANKS_MAX = 64
+COMMUNICATORS_MAX = 256  # of one job, by NCCL's RAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
-"""Which stacks belong to a verdict, and which of them are the same?"""
+"""Which stacks and testimonies belong to a verdict, and which stacks are the same?"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ncclwatch.contract.model import MergedStack, StackDump, StackFrame, Verdict
 from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Question
 
@@ -13,13 +14,15 @@ MERGED_MAX = 32
 
 @dataclass(slots=True, kw_only=True)
 class Gathering:
-    """Stacks under way for verdicts that stand."""
+    """Stacks and testimonies under way for verdicts that stand."""
 
     started_at: float
     verdicts: list[Verdict]
     judged_at: float  # when the verdicts were said
     questions: set[Question] = field(default_factory=set)
     dumps: dict[int, StackDump] = field(default_factory=dict)
+    testimonies: dict[int, Testimony] = field(default_factory=dict)
+    communicators: tuple[Communicator, ...] = ()
     opened: bool = False  # the verdicts have become incidents
     fresh: bool = False  # dumps came since the incidents were last updated
 
@@ -29,6 +32,17 @@ class Gathering:
             if dump.rank in self.dumps or len(self.dumps) < settings.STACK_RANKS_MAX:
                 self.dumps[dump.rank] = dump
                 self.fresh = True
+        self.questions.discard(question)
+
+    def hear(self, testimonies: Iterable[Testimony], communicators: Iterable[Communicator], question: Question) -> None:
+        """Keep what other witnesses say in an answer."""
+        for testimony in testimonies:
+            if testimony.rank in self.testimonies or len(self.testimonies) < settings.STACK_RANKS_MAX:
+                self.testimonies[testimony.rank] = testimony
+                self.fresh = True
+        # Each node's RAS may tell of the same communicators, in the same words.
+        known = dict.fromkeys((*self.communicators, *communicators))
+        self.communicators = tuple(known)[: settings.COMMUNICATORS_MAX]
         self.questions.discard(question)
 
     def lose(self, link: int) -> None:

@@ -123,7 +123,7 @@ def _divergence(divergence: Divergence) -> Iterator[str]:
 def _certainty(incident: Incident) -> str:
     verdict = incident.verdict
     explained, blocked = verdict.explained
-    said = verdict.certainty.value
+    said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
     if blocked:
         said += f", explains {explained} of {blocked} blocked ranks"
     return f"{said}; told {incident.onset_to_open_s:.1f} s after the wait began"

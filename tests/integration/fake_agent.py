@@ -23,6 +23,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
+from ncclwatch.contract.testimony import Testimony
 
 DIGEST_S = 0.25
 SITE = CallSite(file="/home/user/train.py", line=17, function="train")
@@ -148,6 +149,10 @@ class FakeAgent:
         elif message.kind is wire.CommandKind.STACKS and self.answers_stacks:
             dumps = tuple(_stack(rank, rank in self.waiting) for rank in message.ranks)
             self._say(wire.Stacks(index=0, dumps=dumps, reply_to=message.id))
+
+        elif message.kind is wire.CommandKind.WITNESS:
+            said = tuple(Testimony(rank=rank, failure="it has no worker server") for rank in message.ranks)
+            self._say(wire.Testimonies(index=0, ranks=said, reply_to=message.id))
 
     def _say(self, message: wire.AgentMessage) -> None:
         self._line.send(wire.encode(message).decode())

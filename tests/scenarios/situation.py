@@ -39,6 +39,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     passed GROUP#SEQ PHASE...                  what the late ranks have done since that wait began
     phase RANKS NAME                           the user's mark
     work RANKS PHASE                           what a framework does on the stack of the main thread
+    recorder RANKS GROUP#SEQ OP [done] [early N]   newest collective by torch's Flight Recorder; early: N operations ago
+    launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
     timeout S                                  of the default group
     limit GROUP S                              of one group
     known S                                    for how long the server has known the job
@@ -68,6 +70,7 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.testimony import CommRank, Communicator, Testimony, WitnessedGroup, WitnessedOp
 
 
 def ranks_of(text: str) -> list[int]:
@@ -110,6 +113,8 @@ class Situation:
         self.groups: dict[str, list[int]] = {}
         self.habits: dict[WaitClass, Habit] = {}
         self.under_way: dict[tuple[str, int], tuple[WaitClass, ...]] = {}
+        self.testimonies: dict[int, Testimony] = {}
+        self.launched: dict[str, dict[int, int]] = {}
         self.known_s = 3600.0
 
     def run(self, line: str) -> None:
@@ -129,6 +134,8 @@ class Situation:
             habits=dict(self.habits),
             under_way=dict(self.under_way),
             absent_s=self.known_s,
+            testimonies=dict(self.testimonies),
+            communicators=tuple(self._communicator(group) for group in self.launched),
         )
 
     def _change(self, rank: int, **changes: object) -> None:
@@ -516,6 +523,38 @@ class Situation:
         group, _, seq = words[0].partition("#")
         kinds = tuple(kind for kind in self.habits if kind.phase.name in words[1:])
         self.under_way[group, int(seq)] = kinds
+
+    def do_recorder(self, words: list[str]) -> None:
+        """recorder RANKS GROUP#SEQ OP [done] [early N]: what torch's Flight Recorder holds of a group."""
+        name, _, number = words[1].partition("#")
+        seq, done = int(number), "done" in words
+        early = int(words[words.index("early") + 1]) if "early" in words else 0
+        for rank in ranks_of(words[0]):
+            newest = WitnessedOp(seq=seq, name=words[2], done=done)
+            held = WitnessedGroup(
+                name=name, enqueued=seq, started=seq, completed=seq if done else seq - 1,
+                pending=None if done else newest, newest=(newest,),
+            )  # fmt: skip
+            seen = {group.name: group.enqueued - early for group in self.ranks[rank].groups}
+            self.testimonies[rank] = Testimony(rank=rank, seen=seen, groups=(held,))
+
+    def do_launched(self, words: list[str]) -> None:
+        """launched RANKS N [by GROUP]: collectives by NCCL's RAS; "dead" for a rank that it has given up."""
+        group = options_of(words[2:]).get("by", next(iter(self.groups)))
+        for rank in ranks_of(words[0]):
+            self.launched.setdefault(group, {})[rank] = -1 if words[1] == "dead" else int(words[1])
+            seen = {each.name: each.enqueued for each in self.ranks[rank].groups}
+            self.testimonies.setdefault(rank, Testimony(rank=rank, seen=seen, failure="not asked"))
+
+    def _communicator(self, group: str) -> Communicator:
+        members = self.groups[group]
+        ranks = tuple(
+            CommRank(
+                rank=members.index(rank), pid=1000 + rank, launched=max(count, 0), missing=count < 0, dead=count < 0
+            )
+            for rank, count in self.launched[group].items()
+        )
+        return Communicator(size=len(members), ranks=ranks)
 
     def do_known(self, words: list[str]) -> None:
         self.known_s = float(words[0])

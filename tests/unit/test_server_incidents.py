@@ -77,6 +77,8 @@ def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_on
         (VERDICT, verdict(Cause.HOST_STALL, culprits=(3,)), False, True),
         (VERDICT, replace(VERDICT, onset_s=9.0), False, False),
         (verdict(Cause.UNDETERMINED), verdict(Cause.RANK_CRASHED), False, True),
+        (VERDICT, verdict(certainty=Certainty.STALLED, disputed=True), True, True),
+        (verdict(certainty=Certainty.STALLED, disputed=True), VERDICT, False, False),
     ],
 )
 def test_a_better_verdict_takes_the_place_of_the_old_one(old: Verdict, new: Verdict, shown: bool, better: bool) -> None:

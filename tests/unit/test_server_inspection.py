@@ -3,6 +3,7 @@
 import pytest
 
 from ncclwatch.contract.model import Ending, StackDump, StackFrame
+from ncclwatch.contract.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.stacks import Gathering, failures, merge, ranks_to_dump
@@ -150,3 +151,25 @@ def test_an_opening_waits_for_stacks_but_not_for_long() -> None:
     gathering.lose(2)
     assert gathering.ready(10.1)
     assert gathering.done(10.1)
+
+
+def test_testimonies_are_waited_for_and_the_newest_of_a_rank_counts() -> None:
+    gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0, questions={(1, 1), (2, 1)})
+    comm = Communicator(size=2, ranks=(CommRank(rank=0, pid=7, launched=3),))
+    gathering.hear([Testimony(rank=0, failure="it has no worker server")], [comm], (1, 1))
+    assert not gathering.ready(10.1)
+    gathering.hear([Testimony(rank=0, seen={"0": 4})], [comm], (2, 1))
+    assert gathering.ready(10.1)
+    assert gathering.fresh
+    assert gathering.testimonies == {0: Testimony(rank=0, seen={"0": 4})}
+    assert gathering.communicators == (comm,)
+
+
+def test_testimonies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "STACK_RANKS_MAX", 2)
+    monkeypatch.setattr(settings, "COMMUNICATORS_MAX", 1)
+    gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0)
+    gathering.hear(
+        [Testimony(rank=rank) for rank in range(5)], [Communicator(size=size, ranks=()) for size in (2, 3)], (1, 1)
+    )
+    assert (sorted(gathering.testimonies), len(gathering.communicators)) == ([0, 1], 1)

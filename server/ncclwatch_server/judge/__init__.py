@@ -18,6 +18,7 @@ from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
+from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]
 
@@ -30,7 +31,7 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     for stage in STAGES:
         verdicts = stage(case)
         if verdicts:
-            return tuple(_with_hosts(case, verdict) for verdict in verdicts)
+            return tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts)
     return ()
 
 

@@ -53,9 +53,14 @@ def split_name(profiling_name: str) -> tuple[str, str, str]:
     return backend, name[:NAME_CHARS_MAX], ends
 
 
+def op_named(name: str) -> Op:
+    """Return the operation that a recorder calls so; UNKNOWN for a name that nobody has met."""
+    return _OPS.get(name, Op.UNKNOWN)
+
+
 def signature_of(name: str, entry: Mapping[str, object]) -> Signature:
     """Return the signature of a recorded operation."""
-    op = _OPS.get(name, Op.UNKNOWN)
+    op = op_named(name)
     inputs, outputs = _numel(entry.get("input_sizes")), _numel(entry.get("output_sizes"))
     numel = inputs if name in _INPUTS_AGREE else outputs if name in _OUTPUTS_AGREE or op.is_p2p else -1
     # Who hands out, or takes in, what the others do not is the root, or takes itself for it.
