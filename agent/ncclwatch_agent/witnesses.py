@@ -39,7 +39,8 @@ class WitnessDesk:
             answers: list[bytes | None] = []
             try:
                 if path:
-                    answers = [await ask(path, handler, ASK_S_MAX) for handler in handlers]
+                    with rank.watch.overlooking():
+                        answers = [await ask(path, handler, ASK_S_MAX) for handler in handlers]
             except Unheard as error:
                 failure = str(error)
             after = flight_recorder.frontier(rank.ring.groups())
