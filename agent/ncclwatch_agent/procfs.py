@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model import ProcessState
 
 READ_BYTES_MAX = 4096
+ENVIRON_BYTES_MAX = 1024 * 1024
 
 _STATES = {
     "R": ProcessState.RUNNING, "S": ProcessState.SLEEPING, "I": ProcessState.SLEEPING,
@@ -132,3 +133,20 @@ def read_text(path: str) -> str:
         return ""
     finally:
         os.close(fd)
+
+
+def state_of(pid: int) -> ProcessState:
+    """Return what the kernel says of a process now."""
+    found = parse_stat(read_text(f"/proc/{pid}/stat").encode())
+    return found.state if found is not None else ProcessState.GONE
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with, empty if nobody may read it."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            data = file.read(ENVIRON_BYTES_MAX)
+    except OSError:
+        return {}
+    pairs = (part.partition("=") for part in data.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs if name}

@@ -9,18 +9,22 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import msgspec
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import StackDump, StackFrame
+from ncclwatch.contract.model import ProcessState, StackDump, StackFrame
 from ncclwatch_agent.deadline import within
+from ncclwatch_agent.procfs import state_of
 
 DUMP_S_MAX = 5.0
+NATIVE_S_MAX = 12.0  # the symbols of torch are hundreds of megabytes
 DUMP_BYTES_MAX = 4 * 1024 * 1024
 THREADS_MAX = 256
+LET_GO_LOOKS = 10
 _CAP_SYS_PTRACE = 1 << 19
 _MISSING = f"no py-spy beside {sys.executable} nor on PATH; run: {sys.executable} -m pip install py-spy"
 
@@ -110,46 +114,72 @@ def _read(path: str) -> str:
 
 
 class StackDesk:
-    """Dumps stacks, one process at a time."""
+    """Dumps stacks, one process at a time or as many as it is told."""
 
-    def __init__(self, py_spy: str | None = None, deadline_s: float = DUMP_S_MAX) -> None:
+    def __init__(self, py_spy: str | None = None, deadline_s: float = DUMP_S_MAX, at_once: int = 1) -> None:
         self._py_spy = find_py_spy() if py_spy is None else py_spy
         self._deadline_s = deadline_s
-        self._one_at_a_time = asyncio.Lock()
+        self._turns = asyncio.Semaphore(at_once)
 
     async def dump(self, rank: int, pid: int) -> StackDump:
-        """Return the stacks of one process, or why there are none."""
+        """Return the Python stacks of one process, or why there are none. Never stops the process."""
+        return await self._dump(rank, pid, ("--nonblocking",), self._deadline_s)
+
+    async def dump_native(self, rank: int, pid: int) -> StackDump:
+        """Return the stacks with the frames of native code between those of Python; Python's alone where that fails.
+
+        This stops the process for about a second, so it is for one that stands still. One that is stopped already, or
+        that the kernel does not let go of, is left alone: it could not be let go of in time.
+        """
+        before = state_of(pid)
+        if before not in (ProcessState.SLEEPING, ProcessState.RUNNING):
+            return await self.dump(rank, pid)
+        try:
+            found = await self._dump(rank, pid, ("--native",), max(self._deadline_s, NATIVE_S_MAX))
+        finally:
+            await _let_go(pid)
+        return found if found.threads else await self.dump(rank, pid)
+
+    async def _dump(self, rank: int, pid: int, how: tuple[str, ...], deadline_s: float) -> StackDump:
         if not self._py_spy:
             return StackDump(rank=rank, failure=_MISSING)
-        async with self._one_at_a_time:
+        async with self._turns:
             try:
-                code, out, said = await self._run(pid)
+                code, out, said = await self._run(pid, how, deadline_s)
             except asyncio.TimeoutError:
-                return StackDump(
-                    rank=rank, failure=f"py-spy did not answer for pid {pid} within {self._deadline_s:.0f} s"
-                )
+                return StackDump(rank=rank, failure=f"py-spy did not answer for pid {pid} within {deadline_s:.0f} s")
             except OSError as error:
                 return StackDump(rank=rank, failure=f"cannot start {self._py_spy}: {error.strerror}")
         if len(out) > DUMP_BYTES_MAX:
             return StackDump(rank=rank, failure=f"the stacks of pid {pid} are larger than {DUMP_BYTES_MAX} bytes")
         return parse_dump(rank, pid, out) if code == 0 else StackDump(rank=rank, failure=explain_refusal(pid, said))
 
-    async def _run(self, pid: int) -> tuple[int, bytes, str]:
+    async def _run(self, pid: int, how: tuple[str, ...], deadline_s: float) -> tuple[int, bytes, str]:
         process = await asyncio.create_subprocess_exec(
-            self._py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid),
+            self._py_spy, "dump", *how, "--json", "--pid", str(pid),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, said = process.stdout, process.stderr
         if out is None or said is None:
             raise OSError(0, "no pipes")  # cannot be: both were asked for
         try:
-            return await within(self._deadline_s, _finish(process, out, said))
+            return await within(deadline_s, _finish(process, out, said))
         except BaseException:
             _kill(process)
             # Only a reader that comes to the end lets asyncio see the end of the process.
             await asyncio.gather(_read_all(process, out), _read_all(process, said))
             await process.wait()
             raise
+
+
+async def _let_go(pid: int) -> None:
+    """Let a process run on that was running before: a tracer that is killed may leave its target stopped."""
+    for _ in range(LET_GO_LOOKS):
+        if state_of(pid) is not ProcessState.STOPPED:
+            return
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.05)
 
 
 async def _finish(

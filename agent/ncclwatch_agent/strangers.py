@@ -17,12 +17,11 @@ from ncclwatch.contract.phases import phase_of_frame
 from ncclwatch_agent.endings import Death, merge
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.processes import ProcessWatch
-from ncclwatch_agent.procfs import children, parse_stat, read_text
+from ncclwatch_agent.procfs import children, environ_of, parse_stat, read_text
 
 STILL_S_MIN = 3.0  # before its stack is worth a look
 SIBLINGS_MAX = 256
 LOOKS_MAX = 5
-ENVIRON_BYTES_MAX = 1024 * 1024
 Dump = Callable[[int, int], Awaitable[StackDump]]
 
 
@@ -77,7 +76,7 @@ class Strangers:
         pids = {rank.header.pid for rank in job.everyone()}
         siblings = [pid for parent in parents for pid in children(parent) if pid not in pids]
         for pid in siblings[:SIBLINGS_MAX]:
-            environ = _environ(pid)
+            environ = environ_of(pid)
             rank = environ.get("RANK", "")
             same_world = environ.get("WORLD_SIZE") == str(job.key.world_size)
             if not rank.isdigit() or not same_world or config.job_name(environ) != job.key.job:
@@ -117,17 +116,6 @@ def _view(job: LocalJob, rank: int, stranger: Stranger) -> RankView:
         ending=merge(None, Death(gone=gone, status=watch.exit_status() if gone else None)),
         threads=(stranger.thread,) if stranger.thread is not None and process.cpu_still_s > 0 else (),
     )
-
-
-def _environ(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with, empty if nobody may read it."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            data = file.read(ENVIRON_BYTES_MAX)
-    except OSError:
-        return {}
-    pairs = (part.partition("=") for part in data.decode(errors="replace").split("\0"))
-    return {name: value for name, _, value in pairs if name}
 
 
 def _main_thread(pid: int, dump: StackDump) -> ThreadView | None:

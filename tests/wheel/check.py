@@ -5,6 +5,7 @@ and uses it there: nothing of the working tree is on the path.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,9 @@ def main() -> None:
         told = _run(ncclwatch, "run", "--", python, "-c", "print('trained')", cwd=place)
         assert "trained" in told, told
         assert "ncclwatch[server]" in told, "a missing server is not told"
+        # This very process waits, and so it stands still: exit code 1.
+        told = _run(ncclwatch, "diagnose", "--pid", str(os.getpid()), cwd=place, code=1)
+        assert "check.py" in told or "could not be read" in told, told
         _run(python, "-m", "pip", "install", "--quiet", f"{wheel}[server]", cwd=place)
         told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
         assert told == "trained\n", told

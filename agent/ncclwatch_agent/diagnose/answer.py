@@ -1,0 +1,176 @@
+"""How is what was seen of jobs shown: to people as text, to machines as JSON?"""
+
+import linecache
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import StackDump
+from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.stack_places import MAIN_THREAD, Place
+from ncclwatch.contract.stack_tree import Branch, Gang, StackClass, classes, gangs, tree, tree_lines
+from ncclwatch.contract.text import rank_list, ranks_words, seconds_words
+from ncclwatch_agent.diagnose.conclusion import Conclusion
+from ncclwatch_agent.diagnose.looks import Motion, Seen
+from ncclwatch_agent.diagnose.ranks import FoundJob
+
+SCHEMA = 1
+WIDTH = 100
+ROLES_MAX = 6  # of other threads, in the text
+LINES_MAX = 200  # of one tree, in the text
+SOURCE_CHARS_MAX = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAnswer:
+    """One rank, as machines read it."""
+
+    rank: int
+    pid: int
+    motion: Motion
+    state: str
+    place: Place
+    in_kernel: str
+    cpu_share: float
+    ran: int  # times its main thread ran between the looks; -1: unknown
+    children: int
+    failure: str  # why there is no stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleTree:
+    """The merged stacks of the threads of one role."""
+
+    role: str
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAnswer:
+    """One job, as machines read it."""
+
+    job: str
+    host: str
+    world_size: int
+    missing: tuple[int, ...]
+    elsewhere: int  # ranks of the job that other nodes have
+    looked_s: float
+    said: tuple[str, ...]
+    stands: bool
+    gangs: tuple[Gang, ...]
+    ranks: tuple[RankAnswer, ...]
+    trees: tuple[RoleTree, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All jobs found."""
+
+    schema: int
+    jobs: tuple[JobAnswer, ...]
+
+
+def answer_of(job: FoundJob, seen: Sequence[Seen], conclusion: Conclusion, looked_s: float) -> JobAnswer:
+    """Return the answer about one job."""
+    distinct = classes(one.dump for one in seen)
+    roles = sorted({stack.role for stack in distinct}, key=lambda role: (role != MAIN_THREAD, role))
+    return JobAnswer(
+        job=job.job.name,
+        host=os.uname().nodename,
+        world_size=job.job.world_size or len(seen),
+        missing=job.missing,
+        elsewhere=len(job.elsewhere),
+        looked_s=round(looked_s, 2),
+        said=conclusion.sentences,
+        stands=conclusion.stands,
+        gangs=gangs({one.rank: one.place for one in seen}),
+        ranks=tuple(
+            RankAnswer(
+                rank=one.rank, pid=one.pid, motion=one.motion, state=one.state.value, place=one.place,
+                in_kernel=one.in_kernel, cpu_share=round(one.cpu_share, 3), ran=one.ran, children=one.children,
+                failure=_failure(one.dump),
+            )
+            for one in seen
+        ),
+        trees=tuple(
+            RoleTree(role=role, branches=tree(s for s in distinct if s.role == role)) for role in roles
+            if role == MAIN_THREAD or any(_tells(s) for s in distinct if s.role == role)
+        ),
+    )  # fmt: skip
+
+
+def text_of(answer: JobAnswer, looks: int) -> str:
+    """Return the answer as text: the sentences, who stands where with the odd ones first, and the merged stacks."""
+    return "\n".join(_lines(answer, looks)) + "\n"
+
+
+def _lines(answer: JobAnswer, looks: int) -> Iterator[str]:
+    ranks = {one.rank: one for one in answer.ranks}
+    yield (
+        f"job {answer.job}: {ranks_words(ranks)} of {answer.world_size} on {answer.host}, "
+        f"{looks} looks in {seconds_words(answer.looked_s)}"
+    )
+    for sentence in answer.said:
+        yield from textwrap.wrap(_plain(sentence), WIDTH, initial_indent="  ", subsequent_indent="  ",
+                                 break_on_hyphens=False)  # fmt: skip
+    yield ""
+    for gang in answer.gangs:
+        yield from _gang(gang, [ranks[rank] for rank in gang.ranks])
+    for grown in answer.trees[: ROLES_MAX + 1]:
+        if grown.branches:
+            yield ""
+            yield f"stacks of {grown.role}, outermost first:"
+            lines = list(tree_lines(grown.branches))
+            yield from (f"  {_plain(line, keep_spaces=True)}" for line in lines[:LINES_MAX])
+            if len(lines) > LINES_MAX:
+                yield f"  ... {len(lines) - LINES_MAX} more lines, in --json"
+    refused: dict[str, list[int]] = {}
+    for one in answer.ranks:
+        if one.failure:
+            refused.setdefault(re.sub(r"\bpid \d+", "their processes", one.failure), []).append(one.rank)
+    for why, who in refused.items():
+        yield ""
+        yield from textwrap.wrap(_plain(f"no stack of {ranks_words(who)}: {why}"), WIDTH, break_on_hyphens=False)
+
+
+def _gang(gang: Gang, members: Sequence[RankAnswer]) -> Iterator[str]:
+    odd = "  (differs from the others)" if gang.odd else ""
+    yield _plain(f"  {ranks_words(gang.ranks)} {gang.place.words}", keep_spaces=True) + odd
+    site = gang.place.site
+    source = linecache.getline(site.file, site.line).strip() if site is not None else ""
+    if source:
+        yield f"      > {_plain(source)[:SOURCE_CHARS_MAX]}"
+    alike: dict[str, list[RankAnswer]] = {}
+    for one in members:
+        alike.setdefault(_condition(one), []).append(one)
+    for condition, who in alike.items():
+        pids = ",".join(str(one.pid) for one in who[:8]) + (",..." if len(who) > 8 else "")
+        whose = "" if len(alike) == 1 else f"{rank_list(one.rank for one in who)}: "
+        yield f"      {whose}{condition}; pid{'s' if len(who) > 1 else ''} {pids}"
+
+
+def _condition(one: RankAnswer) -> str:
+    said = one.motion.value
+    if one.motion in (Motion.STAYS, Motion.BUSY):
+        said += f", {one.cpu_share:.0%} of a core" + (f", ran {one.ran} times" if one.ran >= 0 else "")
+    said += f", state {one.state}"
+    if one.in_kernel:
+        said += f", in {one.in_kernel}"
+    return said + (f", {one.children} child processes" if one.children else "")
+
+
+def _tells(stack: StackClass) -> bool:
+    """Whether another thread than the main one is worth a line: it runs the user's code or communicates."""
+    return any(is_users_by_path(frame.file) or "/torch/distributed/" in frame.file for frame in stack.frames)
+
+
+def _failure(dump: StackDump) -> str:
+    return dump.failure if not dump.threads else ""
+
+
+def _plain(text: str, *, keep_spaces: bool = False) -> str:
+    """Return printable ASCII: names of files and functions may hold anything."""
+    spaced = text if keep_spaces else re.sub(r"\s+", " ", text)
+    return "".join(c for c in spaced if c.isprintable()).encode("ascii", "backslashreplace").decode()

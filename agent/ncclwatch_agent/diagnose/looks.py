@@ -1,0 +1,174 @@
+"""Does a rank move? Its processes are looked at a few times in a row: stacks, state and what it used of the CPU.
+
+A thread that the scheduler has not run at all between the first look and the last did nothing meanwhile: that is
+more than a low CPU load, which a loop that sleeps and works in turn shows as well.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ncclwatch.contract.model import ProcessState, StackDump, StackFrame
+from ncclwatch.contract.ownership import is_users
+from ncclwatch.contract.stack_places import MAIN_THREAD, NOWHERE, Doing, Place, place_of
+from ncclwatch_agent.diagnose.ranks import FoundRank
+from ncclwatch_agent.processes import CPU_STILL_SHARE
+from ncclwatch_agent.procfs import children, kernel_place, parse_stat, read_text
+from ncclwatch_agent.stacks import StackDesk
+
+LOOKS = 3
+EVERY_S = 1.0
+CHILDREN_MAX = 64
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)
+
+
+class Motion(str, Enum):
+    """What the looks tell of a rank."""
+
+    STILL = "still"  # the same stack each time, its main thread has not run at all in between, nobody works for it
+    STAYS = "stays"  # the same stack each time, but it ran in between: it polls, spins, loops, or its children work
+    MOVES = "moves"  # another stack
+    IDLE = "idle"  # its stack cannot be read; it has not run at all
+    BUSY = "busy"  # its stack cannot be read; it ran
+    FROZEN = "frozen"  # stopped, held by a debugger, or in an uninterruptible wait, each time
+    GONE = "gone"  # it ended while it was looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at one rank."""
+
+    at_s: float
+    state: ProcessState
+    runs: int  # times the scheduler let the main thread run so far; -1: unknown
+    cpu_s: float  # of the process and of what it started
+    in_kernel: str  # where the main thread sits
+    dump: StackDump
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What all looks at one rank came to."""
+
+    rank: int
+    pid: int
+    motion: Motion
+    state: ProcessState
+    place: Place
+    in_kernel: str
+    cpu_share: float  # of one core, children included
+    ran: int  # times its main thread was run between the looks; -1: unknown
+    dump: StackDump  # the last one
+    children: int = 0
+
+
+async def look_at(
+    ranks: Sequence[FoundRank], desk: StackDesk, looks: int = LOOKS, every_s: float = EVERY_S
+) -> tuple[tuple[Seen, ...], float]:
+    """Return what is seen of these ranks, and for how many seconds they were looked at."""
+    began = time.monotonic()
+    rounds = []
+    for number in range(looks):
+        await asyncio.sleep(max(0.0, began + number * every_s - time.monotonic()))
+        rounds.append(await asyncio.gather(*(_look(found, desk.dump) for found in ranks)))
+    # What the main thread did while the last stacks were read counts too.
+    seen = [
+        summarise(found, tuple(each[number] for each in rounds), _runs(found.pid)) for number, found in enumerate(ranks)
+    ]
+    lasted_s = time.monotonic() - began
+    return tuple(await asyncio.gather(*(_deepen(one, desk) for one in seen))), lasted_s
+
+
+def summarise(found: FoundRank, looks: Sequence[Look], runs_after: int) -> Seen:
+    """Return what the looks at a rank say together. Pure; `runs_after` is the scheduler's count after the last."""
+    first, last = looks[0], looks[-1]
+    told = [look.dump for look in looks if _main(look.dump)]
+    stacks = [_main(dump) for dump in told]
+    ran = runs_after - first.runs if min(first.runs, runs_after) >= 0 else -1
+    elapsed_s = last.at_s - first.at_s
+    cpu_share = max(0.0, last.cpu_s - first.cpu_s) / elapsed_s if elapsed_s > 0 else 0.0
+    place = place_of(stacks[-1], is_users) if stacks else NOWHERE
+    rested = ran == 0 if ran >= 0 else cpu_share < CPU_STILL_SHARE
+    # A main thread may wait for its own threads or children, such as loader workers: then the rank is at work.
+    # Inside a collective they do not matter: that waits for peers, whatever a logger beside it does.
+    rested = rested and (cpu_share < CPU_STILL_SHARE or place.doing is Doing.COMMUNICATION)
+    if last.state in (ProcessState.GONE, ProcessState.ZOMBIE):
+        motion = Motion.GONE
+    elif last.state in _FROZEN and all(look.state is last.state for look in looks):
+        motion = Motion.FROZEN
+    elif len(told) < 2:
+        motion = Motion.IDLE if rested else Motion.BUSY
+    elif any(stack != stacks[0] for stack in stacks):
+        motion = Motion.MOVES
+    else:
+        motion = Motion.STILL if rested else Motion.STAYS
+    return Seen(
+        rank=found.rank,
+        pid=found.pid,
+        motion=motion,
+        state=last.state,
+        place=place,
+        in_kernel=last.in_kernel,
+        cpu_share=cpu_share,
+        ran=ran,
+        dump=told[-1] if told else last.dump,
+        children=0 if motion is Motion.GONE else len(_below(found.pid)),
+    )
+
+
+async def _deepen(seen: Seen, desk: StackDesk) -> Seen:
+    """Ask native frames of a rank that stands where its Python frames do not tell whether it waits for others."""
+    if seen.motion is not Motion.STILL or seen.place.doing not in (Doing.CODE, Doing.BACKWARD):
+        return seen
+    dump = await desk.dump_native(seen.rank, seen.pid)
+    place = place_of(_main(dump), is_users)
+    if place.doing is not Doing.COMMUNICATION:
+        return seen
+    return replace(seen, place=place)
+
+
+async def _look(found: FoundRank, dump: Callable[[int, int], Awaitable[StackDump]]) -> Look:
+    pid = found.pid
+    at_s = time.monotonic()
+    stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())
+    if stat is None or stat.start_ticks != found.start_ticks:
+        gone = StackDump(rank=found.rank, failure=f"pid {pid} has ended")
+        return Look(at_s=at_s, state=ProcessState.GONE, runs=-1, cpu_s=0.0, in_kernel="", dump=gone)
+    ticks = stat.cpu_ticks
+    for child in _below(pid):
+        below = parse_stat(read_text(f"/proc/{child}/stat").encode())
+        ticks += below.cpu_ticks if below is not None else 0
+    task = f"/proc/{pid}/task/{pid}"
+    return Look(
+        at_s=at_s,
+        state=stat.state,
+        runs=_runs(pid),
+        cpu_s=ticks * _TICK_S,
+        in_kernel=kernel_place(read_text(f"{task}/syscall"), read_text(f"{task}/wchan")),
+        dump=await dump(found.rank, pid),
+    )
+
+
+def _runs(pid: int) -> int:
+    """Return how often the scheduler has let the main thread run; -1 where the kernel does not count."""
+    fields = read_text(f"/proc/{pid}/task/{pid}/schedstat").split()
+    return int(fields[2]) if len(fields) == 3 and fields[2].isdigit() else -1
+
+
+def _below(pid: int) -> list[int]:
+    """Return the processes that a process started, that those started, and so on."""
+    found: list[int] = []
+    pending = [pid]
+    while pending and len(found) < CHILDREN_MAX:
+        started = children(pending.pop())
+        found += started
+        pending += started
+    return found[:CHILDREN_MAX]
+
+
+def _main(dump: StackDump) -> tuple[StackFrame, ...]:
+    return next((frames for thread, frames in dump.threads if thread == MAIN_THREAD), ())
