@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ncclwatch.contract.model import StackDump, StackFrame
+from ncclwatch.contract.model import MergedStack, StackDump, StackFrame
 from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch.contract.stack_places import MAIN_THREAD, Place, is_own_thread, place_of, telling
 from ncclwatch.contract.text import rank_list
@@ -33,6 +33,7 @@ class StackClass:
 
     ranks: tuple[int, ...]  # sorted
     role: str  # of the thread: "MainThread", or a name without its numbers
+    thread: str  # its whole name, on the lowest rank
     frames: tuple[StackFrame, ...]  # innermost first, of the lowest rank
 
 
@@ -70,7 +71,7 @@ class _Node:
 
 def classes(dumps: Iterable[StackDump]) -> tuple[StackClass, ...]:
     """Return the distinct stacks of all threads of these ranks, but for our own threads and wrappers."""
-    found: dict[tuple[str, tuple[str, ...]], tuple[set[int], tuple[StackFrame, ...]]] = {}
+    found: dict[tuple[str, tuple[str, ...]], tuple[set[int], str, tuple[StackFrame, ...]]] = {}
     for dump in sorted(dumps, key=lambda dump: dump.rank):
         for thread, dumped in dump.threads:
             frames = telling(dumped)
@@ -80,14 +81,14 @@ def classes(dumps: Iterable[StackDump]) -> tuple[StackClass, ...]:
             if key in found:
                 found[key][0].add(dump.rank)
             elif len(found) < CLASSES_MAX:
-                found[key] = ({dump.rank}, frames)
+                found[key] = ({dump.rank}, thread, frames)
     return tuple(
-        StackClass(ranks=tuple(sorted(ranks)), role=role, frames=frames)
-        for (role, _), (ranks, frames) in found.items()
-    )  # fmt: skip
+        StackClass(ranks=tuple(sorted(ranks)), role=role, thread=thread, frames=frames)
+        for (role, _), (ranks, thread, frames) in found.items()
+    )
 
 
-def tree(distinct: Iterable[StackClass]) -> tuple[Branch, ...]:
+def tree(distinct: Iterable[StackClass | MergedStack]) -> tuple[Branch, ...]:
     """Return the prefix tree of distinct stacks of one role, as branches from the outermost frames inwards."""
     root = _Node(StackFrame(function="", file="", line=0))
     for stack in distinct:

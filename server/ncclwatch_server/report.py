@@ -20,7 +20,9 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
+from ncclwatch.contract.stack_tree import gang_line
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey
+from ncclwatch_server.stacks import main_tree, where
 
 SCHEMA = 1
 
@@ -53,6 +55,8 @@ class IncidentReport:
     opened_at: str  # ISO 8601, UTC
     closed_at: str | None
     lateness: Lateness = Lateness.NONE  # of a wait for ranks that work
+    where: str = ""  # by the stacks: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55", the odd ones first
+    stack_tree: tuple[str, ...] = ()  # the main threads merged by their common beginnings, lines of text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,8 @@ def report_incident(incident: Incident) -> IncidentReport:
         opened_at=_iso(incident.opened_at),
         closed_at=None if incident.closed_at is None else _iso(incident.closed_at),
         lateness=verdict.lateness,
+        where=gang_line(where(incident.stacks)),
+        stack_tree=main_tree(incident.stacks),
     )
 
 

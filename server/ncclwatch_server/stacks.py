@@ -1,10 +1,12 @@
-"""Which stacks and testimonies belong to a verdict, and which stacks are the same?"""
+"""Which stacks and testimonies belong to a verdict, which stacks are the same, and who stands where by them?"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model import MergedStack, StackDump, StackFrame, Verdict
+from ncclwatch.contract.model import MergedStack, StackDump, Verdict
 from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.stack_places import MAIN_THREAD, place_of
+from ncclwatch.contract.stack_tree import Gang, classes, gangs, tree, tree_lines
 from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Question
@@ -70,19 +72,22 @@ def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack
     """Return the distinct stacks of the ranks of a verdict, those that tell most first."""
     culprits = {culprit.rank for culprit in verdict.culprits}
     wanted = culprits | set(verdict.victims)
-    ranks: dict[tuple[str, tuple[StackFrame, ...]], list[int]] = {}
-    for rank in sorted(wanted & dumps.keys()):
-        for thread, dumped in dumps[rank].threads:
-            # Our wrappers stand between the user and torch in every stack, and say nothing.
-            frames = tuple(frame for frame in dumped if "/ncclwatch/rank/" not in frame.file)
-            if frames and not _is_own(thread, dumped):
-                ranks.setdefault((thread, frames), []).append(rank)
     merged = [
-        MergedStack(ranks=tuple(dict.fromkeys(who)), thread=thread, frames=frames)
-        for (thread, frames), who in ranks.items()
+        MergedStack(ranks=stack.ranks, thread=stack.thread, frames=stack.frames)
+        for stack in classes(dumps[rank] for rank in sorted(wanted & dumps.keys()))
     ]
     merged.sort(key=lambda s: (_importance(s), not culprits & set(s.ranks), s.ranks))
     return tuple(merged[:MERGED_MAX])
+
+
+def where(stacks: Iterable[MergedStack]) -> tuple[Gang, ...]:
+    """Return who stands together by the main threads of merged stacks, the odd ones first."""
+    return gangs({rank: place_of(s.frames) for s in stacks if s.thread == MAIN_THREAD for rank in s.ranks})
+
+
+def main_tree(stacks: Iterable[MergedStack]) -> tuple[str, ...]:
+    """Return the prefix tree of the main threads as lines of text, the ranks on the left."""
+    return tuple(tree_lines(tree(s for s in stacks if s.thread == MAIN_THREAD)))
 
 
 def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
@@ -91,16 +96,8 @@ def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
 
 
 def _importance(stack: MergedStack) -> int:
-    if stack.thread == "MainThread":
+    if stack.thread == MAIN_THREAD:
         return 0
     if any("/torch/distributed/" in frame.file for frame in stack.frames):
         return 1  # it issues operations too
     return 2 if any(is_users_by_path(frame.file) for frame in stack.frames) else 3
-
-
-def _is_own(thread: str, frames: tuple[StackFrame, ...]) -> bool:
-    """Whether this is ncclwatch's own thread, which says nothing about the job."""
-    if thread.startswith("ncclwatch"):
-        return True
-    outermost = [frame for frame in frames if not frame.file.endswith("threading.py")]
-    return bool(outermost) and thread != "MainThread" and "/ncclwatch/rank/" in outermost[-1].file

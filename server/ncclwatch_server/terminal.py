@@ -11,10 +11,12 @@ from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack
 from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.incidents import Incident
+from ncclwatch_server.stacks import where
 
 WIDTH = 100
 FRAMES_MAX = 12
 STACKS_MAX = 8
+PLACES_MAX = 8
 EVIDENCE_MAX = 10
 CULPRITS_MAX = 8
 _INDENT = 12
@@ -53,6 +55,11 @@ def render(incident: Incident) -> str:
     facts = _facts(incident)
     for number, fact in enumerate(facts[:EVIDENCE_MAX]):
         lines += _field("" if number else "evidence", fact)
+    places = where(incident.stacks)
+    if len(places) > 1:  # of one place its stack tells more
+        shown = "; ".join(f"{ranks_words(gang.ranks)} {gang.place.brief}" for gang in places[:PLACES_MAX])
+        more = f"; and {len(places) - PLACES_MAX} more places" if len(places) > PLACES_MAX else ""
+        lines += _field("where", shown + more)
     for stack in incident.stacks[:STACKS_MAX]:
         lines += _stack(stack)
     if len(incident.stacks) > STACKS_MAX:

@@ -68,6 +68,40 @@ def test_the_block_reads_as_designed() -> None:
     assert render(INCIDENT) == EXPECTED
 
 
+VALIDATING = MergedStack(
+    ranks=(1,), thread="MainThread", frames=(StackFrame(function="validate", file="/home/me/train.py", line=88),)
+)
+
+
+def test_who_stands_where_is_one_line_the_odd_ones_first() -> None:
+    told = render(replace(INCIDENT, stacks=(*INCIDENT.stacks, VALIDATING)))
+    assert "  where     rank 1 in validate train.py:88; ranks 0,2-3 in train train.py:12\n" in told
+
+
+def test_the_report_tells_machines_the_same_and_the_merged_tree() -> None:
+    report = report_incident(replace(INCIDENT, stacks=(*INCIDENT.stacks, VALIDATING)))
+    assert report.where == "1 in validate train.py:88; 0,2-3 in train train.py:12"
+    assert report.stack_tree == (
+        "1      validate (me/train.py:88)",
+        "0,2-3  train (me/train.py:12)",
+        "       all_reduce (torch/distributed/c.py:9)",
+    )
+
+
+def test_a_report_stored_before_places_were_told_is_still_read() -> None:
+    stored = msgspec.json.decode(msgspec.json.encode(report_incident(INCIDENT)))
+    del stored["where"], stored["stack_tree"]
+    assert msgspec.convert(stored, IncidentReport).where == ""
+
+
+def test_of_many_places_eight_are_shown() -> None:
+    many = tuple(
+        replace(VALIDATING, ranks=(rank,), frames=(StackFrame(function="f", file="/home/me/a.py", line=rank),))
+        for rank in range(10)
+    )
+    assert "and 2 more places" in " ".join(render(replace(INCIDENT, stacks=many)).split())
+
+
 def test_the_block_never_carries_what_a_rank_sent_to_a_terminal() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\r\nncclwatch: all is well\u202e\u2026\u00e9\x00"
     site = CallSite(file=evil, line=1, function=evil)
