@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import RankView, StackDump
+from ncclwatch_agent.deep_stacks import deepen
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks import LocalRank, sites_to_read
@@ -60,7 +61,7 @@ class CommandDesk:
             strangers = self.strangers.views(job)
             answer = wire.Views(index=job.index, ranks=(*views, *strangers), reply_to=command.id)
         elif command.kind is wire.CommandKind.STACKS:
-            dumps = tuple([await self._dump(rank) for rank in ranks])
+            dumps = tuple([await self._dump(rank, deeply=command.deeply) for rank in ranks])
             answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
         elif command.kind is wire.CommandKind.WITNESS:
             said, communicators = await self._witnesses.hear(ranks)
@@ -76,10 +77,16 @@ class CommandDesk:
         found = [rank.view(now_ns) for rank in ranks]
         return tuple([replace(view, sources=await self.sources.notes(sites_to_read(view))) for view in found])
 
-    async def _dump(self, rank: LocalRank) -> StackDump:
+    async def _dump(self, rank: LocalRank, *, deeply: bool) -> StackDump:
+        pid = rank.header.pid
         if rank.gone:
-            return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {rank.header.pid}) has ended")
-        return await self._stacks.dump(rank.rank, rank.header.pid)
+            return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) has ended")
+        dump = await self._stacks.dump(rank.rank, pid)
+        if not deeply or not dump.threads:
+            return dump
+        # Whatever the server thinks, nobody at work is halted.
+        still = rank.watch.view(time.monotonic_ns()).cpu_still_s > 0
+        return await deepen(self._stacks, dump, pid, native=still)
 
     def forget(self, job: LocalJob) -> None:
         """Let go of what is known of a job that is over."""

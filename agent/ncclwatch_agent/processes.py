@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from ncclwatch.contract.model import ProcessState, ProcessView
 from ncclwatch_agent.filelocks import lock_path, lock_wait
 from ncclwatch_agent.pidfd import PidFd
-from ncclwatch_agent.procfs import ProcFile, Stat, children, kernel_place, parse_io, parse_stat, read_text
+from ncclwatch_agent.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
 
 MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
@@ -186,13 +186,7 @@ class ProcessWatch:
         """Return the counters of the children, of theirs, and so on; new ones are looked for now and then."""
         if self._looks % CHILDREN_EVERY:
             return list(self._children.values())
-        found: list[int] = []
-        pending = [self.pid]
-        while pending and len(found) < CHILDREN_MAX:
-            started = children(pending.pop())
-            found += started
-            pending += started
-        keep = set(found[:CHILDREN_MAX])
+        keep = set(descendants(self.pid, CHILDREN_MAX))
         for pid in self._children.keys() - keep:
             self._children.pop(pid).close()
         for pid in keep - self._children.keys():

@@ -121,6 +121,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int, most: int) -> list[int]:
+    """Return the processes that a process started, that those started, and so on: at most so many."""
+    found: list[int] = []
+    pending = [pid]
+    while pending and len(found) < most:
+        started = children(pending.pop())
+        found += started
+        pending += started
+    return found[:most]
+
+
 def read_text(path: str) -> str:
     """Return what a small file of /proc says, "" where it is gone or refused."""
     try:

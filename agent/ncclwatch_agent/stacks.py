@@ -25,6 +25,7 @@ NATIVE_S_MAX = 12.0  # the symbols of torch are hundreds of megabytes
 DUMP_BYTES_MAX = 4 * 1024 * 1024
 THREADS_MAX = 256
 LET_GO_LOOKS = 10
+NAME_CHARS_MAX = 200  # of a function; templates of C++ take thousands
 _CAP_SYS_PTRACE = 1 << 19
 _MISSING = f"no py-spy beside {sys.executable} nor on PATH; run: {sys.executable} -m pip install py-spy"
 
@@ -63,7 +64,7 @@ def parse_dump(rank: int, pid: int, data: bytes) -> StackDump:
                 # Without the threading module, not even the main thread has a name.
                 thread.thread_name or ("MainThread" if thread.os_thread_id == pid else f"thread {thread.os_thread_id}"),
                 tuple(
-                    StackFrame(function=frame.name, file=frame.filename, line=frame.line)
+                    StackFrame(function=frame.name[:NAME_CHARS_MAX], file=frame.filename, line=frame.line)
                     for frame in thread.frames[: config.STACK_DEPTH_MAX]
                 ),
             )
@@ -116,9 +117,16 @@ def _read(path: str) -> str:
 class StackDesk:
     """Dumps stacks, one process at a time or as many as it is told."""
 
-    def __init__(self, py_spy: str | None = None, deadline_s: float = DUMP_S_MAX, at_once: int = 1) -> None:
+    def __init__(
+        self,
+        py_spy: str | None = None,
+        deadline_s: float = DUMP_S_MAX,
+        native_s_max: float = NATIVE_S_MAX,
+        at_once: int = 1,
+    ) -> None:
         self._py_spy = find_py_spy() if py_spy is None else py_spy
         self._deadline_s = deadline_s
+        self._native_s_max = native_s_max
         self._turns = asyncio.Semaphore(at_once)
 
     async def dump(self, rank: int, pid: int) -> StackDump:
@@ -135,7 +143,7 @@ class StackDesk:
         if before not in (ProcessState.SLEEPING, ProcessState.RUNNING):
             return await self.dump(rank, pid)
         try:
-            found = await self._dump(rank, pid, ("--native",), max(self._deadline_s, NATIVE_S_MAX))
+            found = await self._dump(rank, pid, ("--native",), self._native_s_max)
         finally:
             await _let_go(pid)
         return found if found.threads else await self.dump(rank, pid)

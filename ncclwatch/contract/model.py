@@ -284,12 +284,23 @@ class StackFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStack:
+    """The main thread of a process that a rank started, such as a DataLoader worker."""
+
+    pid: int
+    frames: tuple[StackFrame, ...]  # innermost first
+    in_kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackDump:
     """The stacks of one process at one moment, or why there are none."""
 
     rank: int
     threads: tuple[tuple[str, tuple[StackFrame, ...]], ...] = ()  # (thread name, innermost frame first)
     failure: str = ""  # what was refused and the command that would allow it
+    native: tuple[StackFrame, ...] = ()  # the main thread with its native frames, where they were asked for
+    children: tuple[ChildStack, ...] = ()  # where the rank waits for one of them, or may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,7 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     index: int
     ranks: tuple[int, ...] = ()
     text: str = ""
+    deeply: bool = False  # of STACKS: with native frames and children, where they may tell more
 
 
 AgentMessage = Hello | Announce | Views | Stacks | Testimonies | Gone

@@ -16,7 +16,8 @@ from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Op
 from ncclwatch_server.inspection import Question
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.publisher import Publisher
-from ncclwatch_server.stacks import Gathering, failures, merge, ranks_to_dump
+from ncclwatch_server.stack_plan import plan
+from ncclwatch_server.stacks import Gathering, failures, merge
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -101,6 +102,9 @@ class Examiner:
         elif gathering.fresh:
             self._attach(job, gathering)
         gathering.fresh = False
+        then, deeply = gathering.next_round(now)
+        gathering.questions.update(self._ask(job, CommandKind.STACKS, then))
+        gathering.questions.update(self._ask(job, CommandKind.STACKS, deeply, deeply=True))
         if gathering.done(now):
             job.gathering = None
 
@@ -205,9 +209,17 @@ class Examiner:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) not in keys] + fresh
             gathering.judged_at = now
             return
-        ranks = ranks_to_dump(fresh)
-        questions = self._ask(job, CommandKind.WITNESS, ranks) + self._ask(job, CommandKind.STACKS, ranks)
-        job.gathering = Gathering(started_at=now, verdicts=fresh, judged_at=now, questions=set(questions))
+        wanted = plan(fresh, self._snapshot(job).ranks)
+        questions = self._ask(job, CommandKind.WITNESS, wanted.first + wanted.then)
+        questions += self._ask(job, CommandKind.STACKS, wanted.first)
+        job.gathering = Gathering(
+            started_at=now,
+            verdicts=fresh,
+            judged_at=now,
+            questions=set(questions),
+            then=wanted.then,
+            deeply=wanted.deeply,
+        )
 
     def _open(self, job: Job, gathering: Gathering) -> None:
         gathering.opened = True
@@ -240,7 +252,7 @@ class Examiner:
             if changed is not None:
                 self._publisher.changed(changed)
 
-    def _ask(self, job: Job, kind: CommandKind, ranks: Iterable[int]) -> list[Question]:
+    def _ask(self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False) -> list[Question]:
         """Send a command to the agents of these ranks."""
         by_link: dict[int, list[int]] = {}
         for rank in ranks:
@@ -250,7 +262,7 @@ class Examiner:
         for number, asked in by_link.items():
             served = job.served.get(number)
             if served is not None and served.alive:
-                questions.append((number, served.link.command(kind, served.index, tuple(asked))))
+                questions.append((number, served.link.command(kind, served.index, tuple(asked), deeply=deeply)))
         return questions
 
     def _unsure(self, job: Job) -> frozenset[int]:

@@ -29,10 +29,12 @@ class Link:
             return
         self.outbox.put_nowait(message)
 
-    def command(self, kind: wire.CommandKind, index: int, ranks: tuple[int, ...] = (), text: str = "") -> int:
+    def command(
+        self, kind: wire.CommandKind, index: int, ranks: tuple[int, ...] = (), text: str = "", *, deeply: bool = False
+    ) -> int:
         """Send a command and return its id, which no other command on this connection has."""
         self._command += 1
-        self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text))
+        self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text, deeply=deeply))
         return self._command
 
     def refuse(self, reason: str) -> None:

@@ -46,6 +46,7 @@ PAUSE_S = 0.6  # from answers to the next INSPECT
 CONFIRM_S = 0.4  # between two snapshots that show the same verdict
 STACKS_FIRST_S = 1.5  # an opening waits so long for stacks
 STACKS_S = 6.0  # stacks that come later than this are not attached
+STACKS_DEEP_S = 20.0  # the same of native frames, which take a second for each rank
 CALM_S = 3.0  # without anything suspicious: the job makes progress
 FINAL_S = 1.0  # a job that is over waits so long for the last views
 FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
@@ -56,6 +57,8 @@ ENDED_KEPT_S = 3600.0  # ended jobs stay listed
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
 INSPECT_MAX = 1024
 STACK_RANKS_MAX = 64
+STACK_FIRST_MAX = 16  # of them before a verdict is told
+STACK_DEEP_MAX = 4  # suspects whose native frames and children are looked at
 COMMUNICATORS_MAX = 256  # of one job, by NCCL's RAS
 
 

@@ -1,17 +1,19 @@
 """Which stacks and testimonies belong to a verdict, which stacks are the same, and who stands where by them?"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model import MergedStack, StackDump, Verdict
+from ncclwatch.contract.model import MergedStack, StackDump, StackFrame, Verdict
 from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch.contract.stack_places import MAIN_THREAD, place_of
+from ncclwatch.contract.stack_places import MAIN_THREAD, is_python, place_of, telling
 from ncclwatch.contract.stack_tree import Gang, classes, gangs, tree, tree_lines
 from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Question
 
 MERGED_MAX = 32
+NATIVE = f"{MAIN_THREAD} with native frames"
+CHILD = "main of child process"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,13 +29,20 @@ class Gathering:
     communicators: tuple[Communicator, ...] = ()
     opened: bool = False  # the verdicts have become incidents
     fresh: bool = False  # dumps came since the incidents were last updated
+    then: tuple[int, ...] = ()  # ranks to ask once the first have answered
+    deeply: tuple[int, ...] = ()  # ranks to ask for native frames and children as well
+    patience_s: float = settings.STACKS_S
 
     def take(self, dumps: Iterable[StackDump], question: Question) -> None:
         """Keep the dumps of an answer."""
         for dump in dumps:
-            if dump.rank in self.dumps or len(self.dumps) < settings.STACK_RANKS_MAX:
-                self.dumps[dump.rank] = dump
-                self.fresh = True
+            known = self.dumps.get(dump.rank)
+            if known is None and len(self.dumps) >= settings.STACK_RANKS_MAX:
+                continue
+            if known is not None and known.threads and not dump.threads:
+                continue  # a second look that failed takes nothing away from the first
+            self.dumps[dump.rank] = dump
+            self.fresh = True
         self.questions.discard(question)
 
     def hear(self, testimonies: Iterable[Testimony], communicators: Iterable[Communicator], question: Question) -> None:
@@ -55,17 +64,21 @@ class Gathering:
         """Whether the incidents must not wait any longer."""
         return not self.questions or now - self.started_at >= settings.STACKS_FIRST_S
 
+    def next_round(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return whom to ask next, plainly and deeply; nobody while the incidents wait for the first round."""
+        if not self.opened or not (self.then or self.deeply):
+            return (), ()
+        found = self.then, self.deeply
+        self.patience_s = settings.STACKS_DEEP_S if self.deeply else settings.STACKS_S
+        self.then = self.deeply = ()
+        self.started_at = now
+        return found
+
     def done(self, now: float) -> bool:
         """Whether nothing more is expected."""
-        return not self.questions or now - self.started_at >= settings.STACKS_S
-
-
-def ranks_to_dump(verdicts: Iterable[Verdict]) -> tuple[int, ...]:
-    """Return the ranks whose stacks are wanted: culprits first, then victims."""
-    said = tuple(verdicts)
-    culprits = [culprit.rank for verdict in said for culprit in verdict.culprits]
-    victims = [rank for verdict in said for rank in verdict.victims]
-    return tuple(dict.fromkeys(culprits + victims))[: settings.STACK_RANKS_MAX]
+        if self.then or self.deeply:
+            return False
+        return not self.questions or now - self.started_at >= self.patience_s
 
 
 def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack, ...]:
@@ -76,8 +89,21 @@ def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack
         MergedStack(ranks=stack.ranks, thread=stack.thread, frames=stack.frames)
         for stack in classes(dumps[rank] for rank in sorted(wanted & dumps.keys()))
     ]
+    for rank in sorted(culprits & dumps.keys()):
+        merged += _deeper(dumps[rank])
     merged.sort(key=lambda s: (_importance(s), not culprits & set(s.ranks), s.ranks))
     return tuple(merged[:MERGED_MAX])
+
+
+def _deeper(dump: StackDump) -> Iterator[MergedStack]:
+    """Yield what a closer look at a suspect showed: native frames, and its children, equal ones together."""
+    if dump.native:
+        yield MergedStack(ranks=(dump.rank,), thread=NATIVE, frames=telling(dump.native))
+    together: dict[tuple[StackFrame, ...], list[str]] = {}
+    for child in dump.children:
+        together.setdefault(child.frames, []).append(str(child.pid))
+    for frames, pids in together.items():
+        yield MergedStack(ranks=(dump.rank,), thread=f"{CHILD} {','.join(pids)}", frames=frames)
 
 
 def where(stacks: Iterable[MergedStack]) -> tuple[Gang, ...]:
@@ -98,6 +124,12 @@ def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
 def _importance(stack: MergedStack) -> int:
     if stack.thread == MAIN_THREAD:
         return 0
+    if stack.thread == NATIVE or (stack.thread.startswith(CHILD) and any(map(_is_users, stack.frames))):
+        return 1  # a suspect, looked at closely
     if any("/torch/distributed/" in frame.file for frame in stack.frames):
-        return 1  # it issues operations too
-    return 2 if any(is_users_by_path(frame.file) for frame in stack.frames) else 3
+        return 2  # it issues operations too
+    return 3 if any(map(_is_users, stack.frames)) else 4
+
+
+def _is_users(frame: StackFrame) -> bool:
+    return is_python(frame) and is_users_by_path(frame.file)

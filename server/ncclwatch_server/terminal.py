@@ -7,8 +7,9 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack
+from ncclwatch.contract.model import CallSite, Culprit, Divergence, MergedStack, StackFrame
 from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.stack_places import is_python
 from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.stacks import where
@@ -140,15 +141,20 @@ def _stack(stack: MergedStack) -> Iterator[str]:
     yield from _field("stack", f"{ranks_words(stack.ranks)}, thread {stack.thread}, innermost first:")
     frames = stack.frames[:FRAMES_MAX]
     # The user's own lines are what the reader looks for: the deepest one is shown at any depth.
-    deeper = [f for f in stack.frames[FRAMES_MAX:] if is_users_by_path(f.file)]
-    if deeper and not any(is_users_by_path(frame.file) for frame in frames):
+    deeper = [f for f in stack.frames[FRAMES_MAX:] if _is_users(f)]
+    if deeper and not any(map(_is_users, frames)):
         frames = (*frames, deeper[0])
     for frame in frames:
-        mark = ">" if is_users_by_path(frame.file) else " "
-        text = plain(f"{frame.function} ({frame.file.rsplit('/site-packages/', 1)[-1]}:{frame.line})")
+        mark = ">" if _is_users(frame) else " "
+        line = f":{frame.line}" if frame.line or is_python(frame) else ""
+        text = plain(f"{frame.function} ({frame.file.rsplit('/site-packages/', 1)[-1]}{line})")
         room = WIDTH - _INDENT - 2
         if len(text) > room:
             text = "..." + text[3 - room :]
         yield f"{' ' * _INDENT}{mark} {text}"
     if len(stack.frames) > len(frames):
         yield f"{' ' * _INDENT}  ... {len(stack.frames) - len(frames)} more"
+
+
+def _is_users(frame: StackFrame) -> bool:
+    return is_python(frame) and is_users_by_path(frame.file)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract.model import StackDump
+from ncclwatch_agent.deep_stacks import deepen
 from ncclwatch_agent.stacks import DUMP_BYTES_MAX, StackDesk
 
 pytestmark = pytest.mark.integration
@@ -107,3 +109,82 @@ os.rmdir(mark)
         return [dump.failure for dump in await asyncio.gather(*(desk.dump(rank, 1) for rank in range(3)))]
 
     assert asyncio.run(dump_three()) == ["", "", ""]
+
+
+PARENT = """
+import multiprocessing, sys, threading
+def read_sample():
+    print('ready', flush=True)
+    threading.Event().wait()
+def idle(pipe):
+    pipe.recv()
+def ask_child():
+    context = multiprocessing.get_context('fork')
+    near, far = context.Pipe()
+    sleeper = context.Process(target=idle, args=(far,), daemon=True)
+    sleeper.start()
+    child = context.Process(target=read_sample, daemon=True)
+    child.start()
+    child.join()
+ask_child()
+"""
+
+
+def closer(pid: int, *, native: bool) -> StackDump:
+    """Return a dump of a process with all that a closer look shows."""
+
+    async def look() -> StackDump:
+        desk = StackDesk()
+        return await deepen(desk, await desk.dump(0, pid), pid, native=native)
+
+    return asyncio.run(look())
+
+
+def test_of_a_rank_that_waits_for_a_child_its_children_are_told_the_busy_one_first(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        until_children_stand = time.monotonic() + 30
+        while len((found := closer(process.pid, native=False)).children) < 2:
+            assert time.monotonic() < until_children_stand, found
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    functions = [[frame.function for frame in child.frames] for child in found.children]
+    assert "read_sample" in functions[0] or "idle" in functions[0]
+    assert not any("ask_child" in names for names in functions)  # the parent's own, below those of a forked child
+    assert found.native == ()
+
+
+def test_native_frames_are_read_of_a_process_that_then_runs_on(target: "subprocess.Popen[str]") -> None:
+    found = closer(target.pid, native=True)
+    if not found.native:
+        pytest.skip(
+            f"py-spy may not halt processes here: {asyncio.run(StackDesk().dump_native(0, target.pid)).failure}"
+        )
+    names = [frame.function for frame in found.native]
+    assert names.index("inner") > 0  # something native is inside of it
+    assert [frame.function for frame in found.threads[0][1]] == ["inner", "outer", "<module>"]
+    assert target.stdin is not None
+    target.stdin.write("\n")
+    target.stdin.flush()
+    assert target.wait(timeout=30) == 0
+
+
+def test_a_stopped_process_is_not_asked_for_native_frames_and_stays_stopped(target: "subprocess.Popen[str]") -> None:
+    os.kill(target.pid, signal.SIGSTOP)
+    os.waitpid(target.pid, os.WUNTRACED)
+    found = closer(target.pid, native=True)
+    assert (found.native, found.failure) == ((), "")
+    assert Path(f"/proc/{target.pid}/stat").read_text().split()[2] == "T"
+
+
+def test_a_process_that_a_killed_tracer_left_stopped_runs_on(target: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    # Stands in for a py-spy that halts its target and is killed at the deadline.
+    stopping = fake(tmp_path, "os.kill(int(sys.argv[-1]), 19) if '--native' in sys.argv else None\ntime.sleep(600)")
+    desk = StackDesk(stopping, deadline_s=1.0, native_s_max=1.0)
+    asyncio.run(desk.dump_native(0, target.pid))
+    assert Path(f"/proc/{target.pid}/stat").read_text().split()[2] == "S"

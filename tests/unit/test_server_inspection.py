@@ -2,17 +2,18 @@
 
 import pytest
 
-from ncclwatch.contract.model import Ending, StackDump, StackFrame
+from ncclwatch.contract.model import ChildStack, Ending, StackDump, StackFrame
 from ncclwatch.contract.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.inspection import Inspection
-from ncclwatch_server.stacks import Gathering, failures, merge, ranks_to_dump
+from ncclwatch_server.stacks import CHILD, NATIVE, Gathering, failures, merge
 from ncclwatch_server.state import Suspicion
-from tests.unit.server_values import VERDICT, verdict, view
+from tests.unit.server_values import VERDICT, view
 
 USER = StackFrame(function="train", file="/u/train.py", line=3)
 TORCH = StackFrame(function="all_reduce", file="/v/site-packages/torch/distributed/c10d.py", line=9)
 QUEUE = StackFrame(function="get", file="/usr/lib/python3.11/queue.py", line=1)
+NATIVE_FRAME = StackFrame(function="pthread_cond_wait", file="libc.so.6", line=0)
 OURS = StackFrame(function="beat", file="/v/site-packages/ncclwatch/rank/pulse.py", line=2)
 
 
@@ -109,13 +110,6 @@ def test_views_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyP
     assert inspection.dropped == 1
 
 
-def test_stacks_are_asked_of_culprits_first_and_of_not_too_many() -> None:
-    assert ranks_to_dump([VERDICT]) == (1, 0, 2, 3)
-    many = verdict(culprits=(99,), victims=tuple(range(99)))
-    assert ranks_to_dump([many])[0] == 99
-    assert len(ranks_to_dump([many])) == settings.STACK_RANKS_MAX
-
-
 def test_equal_stacks_are_merged_and_main_threads_come_first() -> None:
     dumps = {
         rank: StackDump(
@@ -173,3 +167,47 @@ def test_testimonies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         [Testimony(rank=rank) for rank in range(5)], [Communicator(size=size, ranks=()) for size in (2, 3)], (1, 1)
     )
     assert (sorted(gathering.testimonies), len(gathering.communicators)) == ([0, 1], 1)
+
+
+def test_the_second_round_begins_when_the_incidents_are_open_and_is_asked_once() -> None:
+    gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0, then=(5,), deeply=(1,))
+    assert gathering.next_round(10.5) == ((), ())
+    gathering.opened = True
+    assert not gathering.done(10.5)
+    assert gathering.next_round(10.5) == ((5,), (1,))
+    gathering.questions.add((1, 2))
+    assert gathering.next_round(10.6) == ((), ())
+    assert not gathering.done(30.4)
+    assert gathering.done(30.5)
+
+
+def test_a_second_look_that_failed_takes_nothing_away() -> None:
+    gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0)
+    first = StackDump(rank=1, threads=(("MainThread", (USER,)),))
+    gathering.take([first], (1, 1))
+    gathering.take([StackDump(rank=1, failure="gone")], (1, 2))
+    assert gathering.dumps == {1: first}
+    deeper = StackDump(rank=1, threads=first.threads, native=(NATIVE_FRAME, USER))
+    gathering.take([deeper], (1, 3))
+    assert gathering.dumps == {1: deeper}
+
+
+def test_what_a_closer_look_at_a_suspect_showed_comes_after_the_main_threads() -> None:
+    main = ("MainThread", (QUEUE, USER))
+    children = (
+        ChildStack(pid=7, frames=(USER,)),
+        ChildStack(pid=8, frames=(QUEUE,)),
+        ChildStack(pid=9, frames=(QUEUE,)),
+    )
+    dumps = {
+        0: StackDump(rank=0, threads=(main, ("saver", (TORCH, USER)))),
+        1: StackDump(rank=1, threads=(main,), native=(NATIVE_FRAME, USER), children=children),
+    }
+    assert [(s.ranks, s.thread) for s in merge(dumps, VERDICT)] == [
+        ((0, 1), "MainThread"), ((1,), NATIVE), ((1,), f"{CHILD} 7"), ((0,), "saver"), ((1,), f"{CHILD} 8,9"),
+    ]  # fmt: skip
+
+
+def test_a_closer_look_at_a_victim_is_not_shown() -> None:
+    dump = StackDump(rank=0, threads=(("MainThread", (USER,)),), native=(NATIVE_FRAME,))
+    assert [stack.thread for stack in merge({0: dump}, VERDICT)] == ["MainThread"]

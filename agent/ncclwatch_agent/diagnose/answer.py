@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import StackDump
-from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch.contract.stack_places import MAIN_THREAD, Place
+from ncclwatch.contract.ownership import is_users, is_users_by_path
+from ncclwatch.contract.stack_places import MAIN_THREAD, Place, place_of
 from ncclwatch.contract.stack_tree import Branch, Gang, StackClass, classes, gangs, tree, tree_lines
 from ncclwatch.contract.text import rank_list, ranks_words, seconds_words
 from ncclwatch_agent.diagnose.conclusion import Conclusion
@@ -21,6 +21,7 @@ WIDTH = 100
 ROLES_MAX = 6  # of other threads, in the text
 LINES_MAX = 200  # of one tree, in the text
 SOURCE_CHARS_MAX = 90
+CHILDREN_SHOWN_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,16 @@ class RankAnswer:
     ran: int  # times its main thread ran between the looks; -1: unknown
     children: int
     failure: str  # why there is no stack
+    child_places: tuple["ChildAnswer", ...] = ()  # where children stand that it may wait for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildAnswer:
+    """A process that a rank started."""
+
+    pid: int
+    place: Place
+    in_kernel: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,10 @@ def answer_of(job: FoundJob, seen: Sequence[Seen], conclusion: Conclusion, looke
             RankAnswer(
                 rank=one.rank, pid=one.pid, motion=one.motion, state=one.state.value, place=one.place,
                 in_kernel=one.in_kernel, cpu_share=round(one.cpu_share, 3), ran=one.ran, children=one.children,
-                failure=_failure(one.dump),
+                failure=_failure(one.dump), child_places=tuple(
+                    ChildAnswer(pid=c.pid, place=place_of(c.frames, is_users), in_kernel=c.in_kernel)
+                    for c in one.dump.children
+                ),
             )
             for one in seen
         ),
@@ -149,6 +163,13 @@ def _gang(gang: Gang, members: Sequence[RankAnswer]) -> Iterator[str]:
         pids = ",".join(str(one.pid) for one in who[:8]) + (",..." if len(who) > 8 else "")
         whose = "" if len(alike) == 1 else f"{rank_list(one.rank for one in who)}: "
         yield f"      {whose}{condition}; pid{'s' if len(who) > 1 else ''} {pids}"
+    for one in members:
+        for child in one.child_places[:CHILDREN_SHOWN_MAX]:
+            whose = "" if len(members) == 1 else f"{one.rank}: "
+            place = f", in {child.in_kernel}" if child.in_kernel else ""
+            yield _plain(
+                f"      {whose}its child process {child.pid} stands {child.place.words}{place}", keep_spaces=True
+            )
 
 
 def _condition(one: RankAnswer) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model import ProcessState, StackDump, StackFrame
+from ncclwatch.contract.model import ProcessState, StackDump
 from ncclwatch.contract.ownership import is_users
-from ncclwatch.contract.stack_places import MAIN_THREAD, NOWHERE, Doing, Place, place_of
+from ncclwatch.contract.stack_places import NOWHERE, Doing, Place, place_of
+from ncclwatch_agent.deep_stacks import deepen, main_frames
 from ncclwatch_agent.diagnose.ranks import FoundRank
 from ncclwatch_agent.processes import CPU_STILL_SHARE
-from ncclwatch_agent.procfs import children, kernel_place, parse_stat, read_text
+from ncclwatch_agent.procfs import descendants, kernel_place, parse_stat, read_text
 from ncclwatch_agent.stacks import StackDesk
 
 LOOKS = 3
@@ -86,8 +87,8 @@ async def look_at(
 def summarise(found: FoundRank, looks: Sequence[Look], runs_after: int) -> Seen:
     """Return what the looks at a rank say together. Pure; `runs_after` is the scheduler's count after the last."""
     first, last = looks[0], looks[-1]
-    told = [look.dump for look in looks if _main(look.dump)]
-    stacks = [_main(dump) for dump in told]
+    told = [look.dump for look in looks if main_frames(look.dump)]
+    stacks = [main_frames(dump) for dump in told]
     ran = runs_after - first.runs if min(first.runs, runs_after) >= 0 else -1
     elapsed_s = last.at_s - first.at_s
     cpu_share = max(0.0, last.cpu_s - first.cpu_s) / elapsed_s if elapsed_s > 0 else 0.0
@@ -116,19 +117,21 @@ def summarise(found: FoundRank, looks: Sequence[Look], runs_after: int) -> Seen:
         cpu_share=cpu_share,
         ran=ran,
         dump=told[-1] if told else last.dump,
-        children=0 if motion is Motion.GONE else len(_below(found.pid)),
+        children=0 if motion is Motion.GONE else len(descendants(found.pid, CHILDREN_MAX)),
     )
 
 
 async def _deepen(seen: Seen, desk: StackDesk) -> Seen:
-    """Ask native frames of a rank that stands where its Python frames do not tell whether it waits for others."""
-    if seen.motion is not Motion.STILL or seen.place.doing not in (Doing.CODE, Doing.BACKWARD):
+    """Look closer at a rank that stays where it is and whose Python frames do not tell whether it waits for others.
+
+    Native frames only where it stands still, for reading them halts it.
+    """
+    if seen.motion not in (Motion.STILL, Motion.STAYS) or seen.place.doing is Doing.COMMUNICATION:
         return seen
-    dump = await desk.dump_native(seen.rank, seen.pid)
-    place = place_of(_main(dump), is_users)
-    if place.doing is not Doing.COMMUNICATION:
-        return seen
-    return replace(seen, place=place)
+    native = seen.motion is Motion.STILL and seen.place.doing is not Doing.DATA
+    dump = await deepen(desk, seen.dump, seen.pid, native=native)
+    place = place_of(dump.native, is_users)
+    return replace(seen, dump=dump, place=place if place.doing is Doing.COMMUNICATION else seen.place)
 
 
 async def _look(found: FoundRank, dump: Callable[[int, int], Awaitable[StackDump]]) -> Look:
@@ -139,7 +142,7 @@ async def _look(found: FoundRank, dump: Callable[[int, int], Awaitable[StackDump
         gone = StackDump(rank=found.rank, failure=f"pid {pid} has ended")
         return Look(at_s=at_s, state=ProcessState.GONE, runs=-1, cpu_s=0.0, in_kernel="", dump=gone)
     ticks = stat.cpu_ticks
-    for child in _below(pid):
+    for child in descendants(pid, CHILDREN_MAX):
         below = parse_stat(read_text(f"/proc/{child}/stat").encode())
         ticks += below.cpu_ticks if below is not None else 0
     task = f"/proc/{pid}/task/{pid}"
@@ -157,18 +160,3 @@ def _runs(pid: int) -> int:
     """Return how often the scheduler has let the main thread run; -1 where the kernel does not count."""
     fields = read_text(f"/proc/{pid}/task/{pid}/schedstat").split()
     return int(fields[2]) if len(fields) == 3 and fields[2].isdigit() else -1
-
-
-def _below(pid: int) -> list[int]:
-    """Return the processes that a process started, that those started, and so on."""
-    found: list[int] = []
-    pending = [pid]
-    while pending and len(found) < CHILDREN_MAX:
-        started = children(pending.pop())
-        found += started
-        pending += started
-    return found[:CHILDREN_MAX]
-
-
-def _main(dump: StackDump) -> tuple[StackFrame, ...]:
-    return next((frames for thread, frames in dump.threads if thread == MAIN_THREAD), ())
