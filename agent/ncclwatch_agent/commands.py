@@ -14,6 +14,8 @@ from ncclwatch.contract.model import RankView, StackDump
 from ncclwatch_agent.deep_stacks import deepen
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.log import log
+from ncclwatch_agent.own_stacks import ask, either
+from ncclwatch_agent.processes import FROZEN
 from ncclwatch_agent.ranks import LocalRank, sites_to_read
 from ncclwatch_agent.source import SourceDesk
 from ncclwatch_agent.stacks import StackDesk
@@ -61,7 +63,7 @@ class CommandDesk:
             strangers = self.strangers.views(job)
             answer = wire.Views(index=job.index, ranks=(*views, *strangers), reply_to=command.id)
         elif command.kind is wire.CommandKind.STACKS:
-            dumps = tuple([await self._dump(rank, deeply=command.deeply) for rank in ranks])
+            dumps = tuple(await asyncio.gather(*(self._dump(rank, deeply=command.deeply) for rank in ranks)))
             answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
         elif command.kind is wire.CommandKind.WITNESS:
             said, communicators = await self._witnesses.hear(ranks)
@@ -82,6 +84,8 @@ class CommandDesk:
         if rank.gone:
             return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) has ended")
         dump = await self._stacks.dump(rank.rank, pid)
+        if not dump.threads and rank.watch.state not in FROZEN:
+            dump = either(dump, await ask(rank.path, rank.rank, pid))
         if not deeply or not dump.threads:
             return dump
         # Whatever the server thinks, nobody at work is halted.

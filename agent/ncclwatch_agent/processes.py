@@ -16,6 +16,7 @@ MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
 IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
 CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
+FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)  # and cannot answer anything
 CHILDREN_EVERY = 3  # observations between two looks for new children
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")

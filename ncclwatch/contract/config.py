@@ -41,6 +41,10 @@ TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
 STACK_DEPTH_MAX = 100
 SPOOL_BYTES_MAX = 8 * 1024 * 1024
 
+# Files beside a ring, where stacks can only be told by the rank itself.
+ASK_SUFFIX = ".ask"  # the agent's question
+ANSWER_SUFFIX = ".stacks"  # the rank's answer
+
 # Rhythm.
 PULSE_S = 0.5  # of the rank's pulse thread
 EXIT_WAIT_S = 10.0  # for its last beat, which takes milliseconds, before the interpreter ends

@@ -17,7 +17,7 @@ from types import FrameType
 from ncclwatch.contract import config
 from ncclwatch.contract.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import launch, torch_versions, worker_server
+from ncclwatch.rank import launch, own_stacks, torch_versions, worker_server
 from ncclwatch.rank.calls import call_name
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder, describe_exception
@@ -80,6 +80,7 @@ class Pulse:
             found, recorder.pending_exception = recorder.pending_exception, None
             recorder.ring.set_sample(config.THREADS_MAX, time.monotonic_ns(), found)
         self._look_at_threads()
+        self._answer()
         if self._starting is not None:
             trouble = launch.launch_trouble(self._starting, self._directory)
             if trouble:
@@ -88,6 +89,12 @@ class Pulse:
         elif time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
             self._agent_checked = time.monotonic()
             self._see_to_agent()
+
+    def _answer(self) -> None:
+        try:
+            own_stacks.answer(self._recorder.ring.path)
+        except Exception:  # a full disk, or a question that cannot be taken away: the beat goes on
+            self._recorder.ring.count_dropped()
 
     def _look_at_devices(self) -> None:
         try:

@@ -11,6 +11,7 @@ import time
 
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import Word
+from ncclwatch.rank import own_stacks
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 
@@ -49,6 +50,7 @@ def main() -> None:
 def _pulse(ring: RingFile) -> None:
     while True:
         ring.set_word(Word.PULSE_NS, time.monotonic_ns())
+        own_stacks.answer(ring.path)
         time.sleep(0.2)
 
 

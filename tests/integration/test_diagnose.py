@@ -158,16 +158,19 @@ def test_ranks_that_stand_outside_a_collective_are_let_run_on_after_their_native
     assert states == {"S"}
 
 
+def refusing_py_spy(directory: Path) -> str:
+    """Put a py-spy that is refused into a directory; return an interpreter with none beside it, that takes this one."""
+    program = directory / "py-spy"
+    said = "Error: Permission Denied: Try running again with elevated permissions"
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return str(directory / "bin" / "python")
+
+
 def test_without_permission_the_scheduler_speaks_and_the_command_that_would_allow_stacks_is_told(
     tmp_path: Path,
 ) -> None:
-    refusing = tmp_path / "py-spy"
-    refusing.write_text(
-        "#!/bin/sh\necho 'Error: Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n"
-    )
-    refusing.chmod(refusing.stat().st_mode | stat.S_IXUSR)
-    # An interpreter without a py-spy beside it takes the one on PATH.
-    code = f"import sys; sys.executable = {str(tmp_path / 'bin' / 'python')!r}; {COMMAND}"
+    code = f"import sys; sys.executable = {refusing_py_spy(tmp_path)!r}; {COMMAND}"
     with ranks(2) as started:
         done = subprocess.run(
             [sys.executable, "-c", code, *(f"--pid={process.pid}" for process in started.values())],

@@ -7,7 +7,7 @@ more than a low CPU load, which a loop that sleeps and works in turn shows as we
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,15 +16,15 @@ from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.stack_places import NOWHERE, Doing, Place, place_of
 from ncclwatch_agent.deep_stacks import deepen, main_frames
 from ncclwatch_agent.diagnose.ranks import FoundRank
-from ncclwatch_agent.processes import CPU_STILL_SHARE
-from ncclwatch_agent.procfs import descendants, kernel_place, parse_stat, read_text
+from ncclwatch_agent.own_stacks import ask, either, ring_of
+from ncclwatch_agent.processes import CPU_STILL_SHARE, FROZEN
+from ncclwatch_agent.procfs import descendants, environ_of, kernel_place, parse_stat, read_text
 from ncclwatch_agent.stacks import StackDesk
 
 LOOKS = 3
 EVERY_S = 1.0
 CHILDREN_MAX = 64
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)
 
 
 class Motion(str, Enum):
@@ -75,7 +75,7 @@ async def look_at(
     rounds = []
     for number in range(looks):
         await asyncio.sleep(max(0.0, began + number * every_s - time.monotonic()))
-        rounds.append(await asyncio.gather(*(_look(found, desk.dump) for found in ranks)))
+        rounds.append(await asyncio.gather(*(_look(found, desk) for found in ranks)))
     # What the main thread did while the last stacks were read counts too.
     seen = [
         summarise(found, tuple(each[number] for each in rounds), _runs(found.pid)) for number, found in enumerate(ranks)
@@ -99,7 +99,7 @@ def summarise(found: FoundRank, looks: Sequence[Look], runs_after: int) -> Seen:
     rested = rested and (cpu_share < CPU_STILL_SHARE or place.doing is Doing.COMMUNICATION)
     if last.state in (ProcessState.GONE, ProcessState.ZOMBIE):
         motion = Motion.GONE
-    elif last.state in _FROZEN and all(look.state is last.state for look in looks):
+    elif last.state in FROZEN and all(look.state is last.state for look in looks):
         motion = Motion.FROZEN
     elif len(told) < 2:
         motion = Motion.IDLE if rested else Motion.BUSY
@@ -134,7 +134,7 @@ async def _deepen(seen: Seen, desk: StackDesk) -> Seen:
     return replace(seen, dump=dump, place=place if place.doing is Doing.COMMUNICATION else seen.place)
 
 
-async def _look(found: FoundRank, dump: Callable[[int, int], Awaitable[StackDump]]) -> Look:
+async def _look(found: FoundRank, desk: StackDesk) -> Look:
     pid = found.pid
     at_s = time.monotonic()
     stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())
@@ -152,8 +152,17 @@ async def _look(found: FoundRank, dump: Callable[[int, int], Awaitable[StackDump
         runs=_runs(pid),
         cpu_s=ticks * _TICK_S,
         in_kernel=kernel_place(read_text(f"{task}/syscall"), read_text(f"{task}/wchan")),
-        dump=await dump(found.rank, pid),
+        dump=await _dump(found, stat.state, desk),
     )
+
+
+async def _dump(found: FoundRank, state: ProcessState, desk: StackDesk) -> StackDump:
+    """Return the stacks of a rank from outside or, where that is refused and it has attached, as it tells them."""
+    dump = await desk.dump(found.rank, found.pid)
+    if dump.threads or state in FROZEN:
+        return dump
+    ring = ring_of(found.rank, found.pid, environ_of(found.pid))
+    return either(dump, await ask(ring, found.rank, found.pid)) if ring else dump
 
 
 def _runs(pid: int) -> int:
