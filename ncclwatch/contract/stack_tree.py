@@ -9,13 +9,13 @@ Like is compared with like: main threads with main threads, and a named thread w
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from ncclwatch.contract.model import MergedStack, StackDump, StackFrame
 from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch.contract.stack_places import MAIN_THREAD, Place, is_own_thread, place_of, telling
+from ncclwatch.contract.stack_places import Place, is_own_thread, telling
 from ncclwatch.contract.text import rank_list
 
 CLASSES_MAX = 4096  # distinct stacks in one tree; what comes later is left out
@@ -71,20 +71,23 @@ class _Node:
 
 def classes(dumps: Iterable[StackDump]) -> tuple[StackClass, ...]:
     """Return the distinct stacks of all threads of these ranks, but for our own threads and wrappers."""
-    found: dict[tuple[str, tuple[str, ...]], tuple[set[int], str, tuple[StackFrame, ...]]] = {}
+    exact: dict[tuple[str, tuple[StackFrame, ...]], list[int]] = {}  # most are equal as they are, which is cheap to see
     for dump in sorted(dumps, key=lambda dump: dump.rank):
         for thread, dumped in dump.threads:
-            frames = telling(dumped)
-            if not frames or is_own_thread(thread, dumped):
-                continue
-            key = (role_of(thread), frame_keys(frames))
-            if key in found:
-                found[key][0].add(dump.rank)
-            elif len(found) < CLASSES_MAX:
-                found[key] = ({dump.rank}, thread, frames)
+            exact.setdefault((thread, dumped), []).append(dump.rank)
+    found: dict[tuple[str, tuple[str, ...]], tuple[set[int], str, tuple[StackFrame, ...]]] = {}
+    for (thread, dumped), ranks in exact.items():
+        frames = telling(dumped)
+        if not frames or is_own_thread(thread, dumped):
+            continue
+        key = (role_of(thread), frame_keys(frames))
+        if key in found:
+            found[key][0].update(ranks)
+        elif len(found) < CLASSES_MAX:
+            found[key] = (set(ranks), thread, frames)
     return tuple(
-        StackClass(ranks=tuple(sorted(ranks)), role=role, thread=thread, frames=frames)
-        for (role, _), (ranks, thread, frames) in found.items()
+        StackClass(ranks=tuple(sorted(merged)), role=role, thread=thread, frames=frames)
+        for (role, _), (merged, thread, frames) in found.items()
     )
 
 
@@ -161,16 +164,6 @@ def gangs(places: Mapping[int, Place]) -> tuple[Gang, ...]:
 def gang_line(found: Iterable[Gang]) -> str:
     """Return all gangs in one line: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55"."""
     return "; ".join(map(str, found))
-
-
-def main_places(dumps: Iterable[StackDump], users: Callable[[str], bool] = is_users_by_path) -> dict[int, Place]:
-    """Return where the main threads stand, of the ranks whose stacks are known."""
-    return {
-        dump.rank: place_of(frames, users)
-        for dump in dumps
-        for thread, frames in dump.threads
-        if thread == MAIN_THREAD and frames
-    }
 
 
 def role_of(thread: str) -> str:

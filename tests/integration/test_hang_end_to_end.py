@@ -149,6 +149,23 @@ def test_a_server_restarted_in_mid_hang_knows_the_same_incident(runtime: Path, t
         _end(job, runtime)
 
 
+def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path, tmp_path: Path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    first = server(port, tmp_path / "incidents.db")
+    job = torchrun(runtime, "worker_stalls.py", 2, NCCLWATCH_SERVER=url)
+    try:
+        (found,) = until(lambda: [i for i in incidents(url) if any("child" in s["thread"] for s in i["stacks"])])
+    finally:
+        first.kill()
+        _end(job, runtime)
+    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
+    threads = {stack["thread"]: stack for stack in found["stacks"] if 1 in stack["ranks"]}
+    (worker,) = [stack for thread, stack in threads.items() if thread.startswith("main of child process")]
+    assert "Samples.__getitem__" in [frame["function"] for frame in worker["frames"]]
+    assert "1 in a data loader worker_stalls.py:32" in found["where"]
+
+
 def _metric(url: str, name: str) -> float:
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:

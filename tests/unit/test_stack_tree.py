@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclwatch.contract.model import StackDump, StackFrame
-from ncclwatch.contract.stack_places import Doing, Place
-from ncclwatch.contract.stack_tree import Branch, classes, gang_line, gangs, main_places, role_of, tree, tree_lines
+from ncclwatch.contract.stack_places import Doing, Place, place_of
+from ncclwatch.contract.stack_tree import Branch, classes, gang_line, gangs, role_of, tree, tree_lines
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 
@@ -59,8 +59,7 @@ def test_threads_are_compared_with_those_of_their_name():
 
 
 def place(line: int) -> Place:
-    (found,) = main_places([dump(0, frame("train", line=line))]).values()
-    return found
+    return place_of((frame("train", line=line),))
 
 
 def test_gangs_in_one_line_the_odd_ones_first():
@@ -82,7 +81,7 @@ def test_one_in_twenty_is_odd_and_two_in_twenty_are_not():
 
 
 def test_of_a_rank_without_stacks_no_place_is_told():
-    assert main_places([StackDump(rank=0, failure="refused")]) == {}
+    assert classes([StackDump(rank=0, failure="refused")]) == ()
     assert gangs({}) == ()
     assert Place(doing=Doing.UNKNOWN).brief == "at an unknown place"
 
