@@ -108,7 +108,8 @@ def _deeper(dump: StackDump) -> Iterator[MergedStack]:
 
 def where(stacks: Iterable[MergedStack]) -> tuple[Gang, ...]:
     """Return who stands together by the main threads of merged stacks, the odd ones first."""
-    return gangs({rank: place_of(s.frames) for s in stacks if s.thread == MAIN_THREAD for rank in s.ranks})
+    placed = [(s.ranks, place_of(s.frames)) for s in stacks if s.thread == MAIN_THREAD]
+    return gangs({rank: place for ranks, place in placed for rank in ranks})
 
 
 def main_tree(stacks: Iterable[MergedStack]) -> tuple[str, ...]:

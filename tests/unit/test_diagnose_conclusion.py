@@ -72,6 +72,7 @@ def test_a_wait_for_a_rank_at_work_is_no_hang_yet():
     for motion in (Motion.MOVES, Motion.STAYS, Motion.BUSY):
         text, stands = said(seen(0, REDUCE), seen(1, SLEEP, motion))
         assert "A wait for slow work looks the same as the beginning of a hang" in text
+        assert "cannot be told" not in text
         assert stands
 
 
@@ -105,6 +106,13 @@ def test_a_frozen_rank_is_named_first_and_the_rest_is_no_riddle(state: ProcessSt
     text, stands = said(seen(0, REDUCE), seen(1, SLEEP, Motion.FROZEN, state), seen(2, REDUCE))
     assert text.startswith(words)
     assert text.endswith("Ranks 0,2 stand in all_reduce at train.py:97 in train().")
+    assert stands
+
+
+def test_where_a_rank_is_stopped_and_the_others_run_no_word_is_said_of_no_hang():
+    text, stands = said(seen(0, REDUCE, Motion.MOVES), seen(1, SLEEP, Motion.FROZEN, ProcessState.STOPPED))
+    assert "No hang" not in text
+    assert text.endswith("Rank 0 moves.")
     assert stands
 
 

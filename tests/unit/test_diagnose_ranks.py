@@ -50,11 +50,13 @@ def test_of_a_shell_around_a_rank_the_python_below_it_is_the_rank():
 
 
 def test_our_own_agent_and_pythons_helpers_are_no_ranks():
+    ranks = (rank(20, 0, parent=1), rank(21, 1, parent=1))  # as they are: nobody's children, and older
     agent = replace(rank(40, 0, parent=1), arguments=(PYTHON, "-m", "ncclwatch_agent"))
     tracker = replace(
         rank(41, 1, parent=1), arguments=(PYTHON, "-c", "from multiprocessing.resource_tracker import main;main(9)")
     )
-    assert found(LAUNCHER, rank(20, 0), rank(21, 1), agent, tracker) == [{0: 20, 1: 21}]
+    assert found(*ranks, agent) == [{0: 20, 1: 21}]
+    assert found(*ranks, tracker) == [{0: 20, 1: 21}]
 
 
 def test_jobs_are_told_apart_by_where_they_meet():

@@ -74,6 +74,10 @@ def test_nobody_is_odd_among_two_nor_in_halves():
     assert not any(gang.odd for gang in gangs({0: place(1), 1: place(1), 2: place(2), 3: place(2)}))
 
 
+def test_without_a_majority_nobody_is_odd():
+    assert not any(gang.odd for gang in gangs({0: place(1), 1: place(1), 2: place(2), 3: place(2), 4: place(3)}))
+
+
 def test_one_in_twenty_is_odd_and_two_in_twenty_are_not():
     twenty = {rank: place(1) for rank in range(20)}
     assert gangs(twenty | {19: place(2)})[0].odd
