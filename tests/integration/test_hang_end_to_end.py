@@ -158,6 +158,7 @@ def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path
         (found,) = until(lambda: [i for i in incidents(url) if any("child" in s["thread"] for s in i["stacks"])])
     finally:
         first.kill()
+        first.wait()
         _end(job, runtime)
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
     threads = {stack["thread"]: stack for stack in found["stacks"] if 1 in stack["ranks"]}
