@@ -1,5 +1,7 @@
 """Which verdicts stand? Those that two snapshots show, and the last word on a job that is over."""
 
+from collections.abc import Iterable
+
 from ncclwatch.contract.model import Cause, Verdict
 from ncclwatch_server import settings
 
@@ -10,6 +12,17 @@ def key_of(verdict: Verdict) -> Key:
     """Return what makes two verdicts the same statement."""
     ranks = tuple(sorted(culprit.rank for culprit in verdict.culprits))
     return (verdict.cause, ranks, verdict.group, verdict.seq)
+
+
+def said_again(verdict: Verdict, verdicts: Iterable[Verdict]) -> Verdict:
+    """Return what a later judgement says of the same: the same, or the same ranks with a better cause.
+
+    Evidence that comes later, a stack or another witness, may name the cause more closely. Without either the
+    verdict stands as it was.
+    """
+    alike = [each for each in verdicts if each.severity is verdict.severity]
+    same = next((each for each in alike if key_of(each) == key_of(verdict)), None)
+    return same or next((each for each in alike if key_of(each)[1:] == key_of(verdict)[1:]), verdict)
 
 
 class Confirmation:

@@ -10,11 +10,12 @@ from typing import Protocol
 from ncclwatch.contract.model import Certainty, JobSnapshot, Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
-from ncclwatch_server.confirmation import key_of
+from ncclwatch_server.confirmation import key_of, said_again
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.inspection import Question
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.judge.places import cannot_look
 from ncclwatch_server.publisher import Publisher
 from ncclwatch_server.stack_plan import plan
 from ncclwatch_server.stacks import Gathering, failures, merge
@@ -170,12 +171,12 @@ class Examiner:
         Stacks tell the line of a rank that cannot say it itself; another witness may know better.
         """
         try:
-            said = {(key_of(verdict), verdict.severity): verdict for verdict in self._judge(self._snapshot(job))}
+            said = self._judge(self._snapshot(job))
         except Exception:
             self._counters.judge_failures += 1
             log.exception("the judge failed on job %s with its evidence; the verdict stays as it was", job.id)
             return verdicts
-        return [said.get((key_of(verdict), verdict.severity), verdict) for verdict in verdicts]
+        return [said_again(verdict, said) for verdict in verdicts]
 
     def _settle(self, job: Job, standing: Iterable[Verdict]) -> list[Verdict]:
         """Give standing verdicts to the incidents they belong to. Returns those that have none yet."""
@@ -209,7 +210,10 @@ class Examiner:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) not in keys] + fresh
             gathering.judged_at = now
             return
-        wanted = plan(fresh, self._snapshot(job).ranks)
+        views = self._snapshot(job).ranks
+        wanted = plan(fresh, views)
+        culprits = {culprit.rank for verdict in fresh for culprit in verdict.culprits}
+        needed = {rank for rank in culprits & set(wanted.first) & views.keys() if cannot_look(views[rank])}
         questions = self._ask(job, CommandKind.WITNESS, wanted.first + wanted.then)
         questions += self._ask(job, CommandKind.STACKS, wanted.first)
         job.gathering = Gathering(
@@ -217,6 +221,7 @@ class Examiner:
             verdicts=fresh,
             judged_at=now,
             questions=set(questions),
+            needed=frozenset(needed),
             then=wanted.then,
             deeply=wanted.deeply,
         )

@@ -45,6 +45,7 @@ ANSWER_S = 1.5  # for answers to INSPECT
 PAUSE_S = 0.6  # from answers to the next INSPECT
 CONFIRM_S = 0.4  # between two snapshots that show the same verdict
 STACKS_FIRST_S = 1.5  # an opening waits so long for stacks
+STACKS_NEEDED_S = 4.0  # the same where only a stack tells the line of a culprit
 STACKS_S = 6.0  # stacks that come later than this are not attached
 STACKS_DEEP_S = 20.0  # the same of native frames, which take a second for each rank
 CALM_S = 3.0  # without anything suspicious: the job makes progress

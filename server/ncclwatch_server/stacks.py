@@ -27,6 +27,7 @@ class Gathering:
     dumps: dict[int, StackDump] = field(default_factory=dict)
     testimonies: dict[int, Testimony] = field(default_factory=dict)
     communicators: tuple[Communicator, ...] = ()
+    needed: frozenset[int] = frozenset()  # culprits that cannot tell their line themselves
     opened: bool = False  # the verdicts have become incidents
     fresh: bool = False  # dumps came since the incidents were last updated
     then: tuple[int, ...] = ()  # ranks to ask once the first have answered
@@ -62,7 +63,13 @@ class Gathering:
 
     def ready(self, now: float) -> bool:
         """Whether the incidents must not wait any longer."""
-        return not self.questions or now - self.started_at >= settings.STACKS_FIRST_S
+        return not self.questions or now >= self.opens_by
+
+    @property
+    def opens_by(self) -> float:
+        """When the incidents are opened at the latest: a wrong line is worse than one that comes later."""
+        patience_s = settings.STACKS_FIRST_S if self.needed <= self.dumps.keys() else settings.STACKS_NEEDED_S
+        return self.started_at + patience_s
 
     def next_round(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return whom to ask next, plainly and deeply; nobody while the incidents wait for the first round."""

@@ -164,5 +164,5 @@ def _wake_at(job: Job, now: float) -> float:
     if job.suspicion:
         at = job.known_since + settings.PARTIAL_S if job.is_partial(now) else job.inspection.wake_at()
     if job.gathering is not None and not job.gathering.opened:
-        at = min(at, job.gathering.started_at + settings.STACKS_FIRST_S)
+        at = min(at, job.gathering.opens_by)
     return at

@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract.model import Cause, Certainty, Lateness, Severity, Verdict
 from ncclwatch_server import settings
-from ncclwatch_server.confirmation import Confirmation
+from ncclwatch_server.confirmation import Confirmation, said_again
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
 from tests.unit.server_values import KEY, VERDICT, verdict
 
@@ -206,3 +206,13 @@ def test_a_verdict_that_was_not_shown_in_between_has_to_be_confirmed_anew() -> N
 
 def test_the_last_judgement_of_a_job_stands_at_once() -> None:
     assert Confirmation().take((VERDICT,), 10.0, final=True) == (VERDICT,)
+
+
+def test_a_later_judgement_may_name_the_cause_of_the_same_ranks_more_closely() -> None:
+    before = verdict(Cause.HOST_STALL, culprits=(3,))
+    closer = verdict(Cause.STUCK_SAVE, culprits=(3,))
+    assert said_again(before, [closer]) is closer
+    again = replace(before, summary="with a line")
+    assert said_again(before, [closer, again]) is again
+    for other in (verdict(Cause.STUCK_SAVE, culprits=(2,)), replace(closer, severity=Severity.WARNING)):
+        assert said_again(before, [other]) is before

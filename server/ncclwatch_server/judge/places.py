@@ -8,13 +8,17 @@ from ncclwatch_server.judge.standing import FROZEN_STATES
 PULSE_LOST_S = 3.0  # without it nobody inside the rank looks any more
 
 
+def cannot_look(view: RankView) -> bool:
+    """Say whether nobody inside a rank sees where it stands: only py-spy does."""
+    return view.pulse_age_s >= PULSE_LOST_S or view.process.state in FROZEN_STATES
+
+
 def place_of(case: Case, view: RankView) -> CallSite | None:
     """Return the user's line a rank stands at, by who saw it last: py-spy, the pulse, the wait, the last operation."""
     thread = main_thread(view)
     waits_at = thread.wait.site if thread is not None and thread.wait is not None else None
     doing = thread.doing if thread is not None else None
-    # Where the pulse cannot look, only py-spy can.
-    if view.pulse_age_s >= PULSE_LOST_S or view.process.state in FROZEN_STATES:
+    if cannot_look(view):
         return _in_stacks(case, view) or waits_at or doing or _newest_site(view)
     return doing or waits_at or _newest_site(view)
 

@@ -1,0 +1,23 @@
+"""How long does an incident wait for the stacks of its ranks?"""
+
+from ncclwatch.contract.model import StackDump
+from ncclwatch_server import settings
+from ncclwatch_server.stacks import Gathering
+
+
+def gathering(needed: frozenset[int]) -> Gathering:
+    return Gathering(started_at=100.0, verdicts=[], judged_at=100.0, questions={(0, 1), (0, 2)}, needed=needed)
+
+
+def test_an_incident_opens_without_stacks_that_are_late() -> None:
+    waiting = gathering(frozenset())
+    assert not waiting.ready(100.0 + settings.STACKS_FIRST_S - 0.01)
+    assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
+
+
+def test_it_waits_longer_for_the_one_stack_that_tells_the_line_of_its_culprit() -> None:
+    waiting = gathering(frozenset((3,)))
+    assert not waiting.ready(100.0 + settings.STACKS_NEEDED_S - 0.01)
+    assert waiting.ready(100.0 + settings.STACKS_NEEDED_S)
+    waiting.take([StackDump(rank=3, failure="refused")], (0, 1))
+    assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
