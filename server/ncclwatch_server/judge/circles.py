@@ -3,13 +3,16 @@
 from ncclwatch.contract.model import (
     Cause,
     Certainty,
+    OpView,
     Severity,
     Verdict,
     WaitKind,
 )
 from ncclwatch.contract.text import ADVICE, ADVICE_LOCK, ranks_words
+from ncclwatch_server.judge.alignment import find_shift
 from ncclwatch_server.judge.case import (
     Case,
+    at,
     block_evidence,
     counts_words,
     culprit,
@@ -22,9 +25,10 @@ from ncclwatch_server.judge.case import (
 )
 from ncclwatch_server.judge.exceptions import astray
 from ncclwatch_server.judge.graph import cycle, is_likely_only, victims_of, waited_for
+from ncclwatch_server.judge.history import departure
 from ncclwatch_server.judge.proof import held_together, may_end
 from ncclwatch_server.judge.reasons import handled_words
-from ncclwatch_server.judge.sides import Side, odd_side, uneven_counts
+from ncclwatch_server.judge.sides import Side, odd_side, uneven_counts, who_shifted
 from ncclwatch_server.judge.source import rank_condition
 from ncclwatch_server.judge.standing import Block
 
@@ -94,9 +98,11 @@ def _sides_of(blocks: list[Block]) -> tuple[Side, ...]:
 def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str]:
     """Return (cause, culprits, whether undecided, reason in words)."""
     everyone = tuple(sorted({block.rank for block in blocks}))
-    by_kind = _why_by_kind(case, blocks, everyone)
+    by_kind = _why_by_kind(case, blocks, everyone) or _why_out_of_step(case, blocks)
     if by_kind is not None:
         return by_kind
+    if any(block.wait.op.is_p2p for block in blocks):
+        return _why_p2p(case, blocks, everyone)
     if len(sides) < 2:
         return Cause.COLLECTIVE_ORDER, everyone, False, ""
     side, why, decided = odd_side(case.views, sides, None)
@@ -113,6 +119,9 @@ def _why_circle(case: Case, sides: tuple[Side, ...], blocks: list[Block]) -> tup
     order = "The groups are used in different orders on different ranks."
     if decided and why.startswith(("it departs", "it differs")):
         return Cause.COLLECTIVE_ORDER, side.ranks, False, f"{order} {ranks_words(side.ranks).capitalize()}: {why}."
+    departed = _why_departed(case, everyone)
+    if departed is not None:
+        return Cause.COLLECTIVE_ORDER, departed[0], False, f"{order} {departed[1]}"
     return Cause.COLLECTIVE_ORDER, everyone, False, order
 
 
@@ -135,8 +144,27 @@ def _why_by_kind(
     making = [block for block in blocks if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT)]
     if making:
         return _why_making(case, making, everyone)
-    if any(block.wait.op.is_p2p for block in blocks):
-        return _why_p2p(blocks, everyone)
+    return None
+
+
+def _why_out_of_step(case: Case, blocks: list[Block]) -> tuple[Cause, tuple[int, ...], bool, str] | None:
+    """Return who left a call out, or made one too many, in a group of the circle; None if all have kept in step.
+
+    Equal calls pair silently, so a circle may close long after, and in other groups than the mistake was made in.
+    """
+    operations = {block.operation.group: block.operation for block in blocks if not block.wait.op.is_p2p}
+    for group, operation in operations.items():
+        shift = find_shift(case.views, group, operation.members)
+        shifted = who_shifted(case.views, operation.members, shift) if shift is not None else None
+        if shifted is None:
+            continue
+        call = f"{shifted.op.op.value} of {group_words(case.views, group)}{at(shifted.op.site)}"
+        what = f"left out {call}, which the others made" if shifted.skipped > 0 else f"made {call}, and no other did"
+        reason = (
+            f"It began at operation #{shifted.seq} of {group_words(case.views, group)}: {ranks_words(shifted.ranks)} "
+            f"{what}. Equal calls pair silently, so each later one was matched with the wrong one of the others."
+        )
+        return Cause.DIVERGENT_CONTROL_FLOW, shifted.ranks, False, reason
     return None
 
 
@@ -169,8 +197,8 @@ def _why_keys(keys: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tupl
     return Cause.DIVERGENT_CONTROL_FLOW, everyone, True, f"{what}; who should have set it is not recorded."
 
 
-def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
-    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain; else all of them."""
+def _why_p2p(case: Case, blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tuple[int, ...], bool, str]:
+    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain, or who left its habit."""
     p2p = [block for block in blocks if block.wait.op.is_p2p]
     strange = _first_time(p2p)
     if strange:
@@ -180,16 +208,40 @@ def _why_p2p(blocks: list[Block], everyone: tuple[int, ...]) -> tuple[Cause, tup
             f"{min(block.wait.seq for block in p2p if block not in strange) - 1} times before."
         )
         return Cause.P2P_DEADLOCK, tuple(block.rank for block in strange), False, reason
-    wanted_by = {block.wait.peer: block.rank for block in p2p}
-    misled = tuple(b.rank for b in p2p if wanted_by.get(b.rank, b.wait.peer) != b.wait.peer)
+    # Who waits for a rank to receive, while that one does receive, from another. To wait in line is no mistake.
+    kinds = {block.rank: block.wait.kind for block in p2p}
+    meets = {b.wait.peer: b.rank for b in p2p if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
+    misled = tuple(b.rank for b in p2p if b.rank in meets and meets[b.rank] != b.wait.peer)
     if misled and len(misled) < len(p2p):
         first = next(block for block in p2p if block.rank == misled[0])
         reason = (
-            f"Rank {first.rank} names rank {first.wait.peer}, while rank {wanted_by[first.rank]} is the one that "
+            f"Rank {first.rank} names rank {first.wait.peer}, while rank {meets[first.rank]} is the one that "
             f"waits for it."
         )
         return Cause.P2P_DEADLOCK, misled, False, reason
+    departed = _why_departed(case, everyone)
+    if departed is not None:
+        ranks, reason, usual = departed
+        cause = Cause.P2P_DEADLOCK if usual.op.is_p2p else Cause.DIVERGENT_CONTROL_FLOW
+        return cause, ranks, False, reason
     return Cause.P2P_DEADLOCK, everyone, False, "Each side of a send or recv needs the other to be there first."
+
+
+def _why_departed(case: Case, everyone: tuple[int, ...]) -> tuple[tuple[int, ...], str, OpView] | None:
+    """Return (ranks, reason in words, what they used to do) where a minority of a circle broke what it repeated.
+
+    Where most did, it may be the others who stayed away from what was due.
+    """
+    found = {rank: each for rank in everyone if (each := departure(case.views[rank])) is not None}
+    if not 0 < len(found) * 2 <= len(everyone):
+        return None
+    first = next(iter(found.values()))
+    reason = (
+        f"{ranks_words(tuple(found)).capitalize()} came to {first.op.op.value}{at(first.op.site)} where it made "
+        f"{first.usual.op.value}{at(first.usual.site)} in its earlier iterations; the "
+        "others of the circle kept to theirs."
+    )
+    return tuple(found), reason, first.usual
 
 
 def _first_time(p2p: list[Block]) -> list[Block]:

@@ -30,6 +30,14 @@ class Slip:
     decided: bool  # whether a majority, rather than a choice between two, says who slipped
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """Where a rank first did something else than in its earlier iterations."""
+
+    op: OpView  # what it did
+    usual: OpView  # what it did at this place one iteration before
+
+
 def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int], before_seq: int) -> Slip | None:
     """Return who fell out of step with the others in a group and still was at the last collective before `before_seq`.
 
@@ -97,13 +105,35 @@ def _departs(view: RankView, current: OpView, key: Callable[[OpView], tuple[obje
         if (op.group, op.seq, op.op) == (current.group, current.seq, current.op):
             break
         keys.append(key(op))
+    known, wanted = False, key(current)
     for period in range(1, min(PERIOD_MAX, len(keys) // REPEATS_MIN) + 1):
         tail = keys[-period:]
         if all(keys[-period * (n + 1) : len(keys) - period * n] == tail for n in range(1, REPEATS_MIN)) and (
             period > 1 or keys[-3:] == tail * 3
         ):
-            return key(current) != tail[0]
-    return None
+            # Loops lie inside of loops: that the inner one is left is no departure where the outer one goes on so.
+            if wanted == tail[0]:
+                return False
+            known = True
+    return True if known else None
+
+
+def departure(view: RankView) -> Departure | None:
+    """Return where a rank first broke the list of operations that it repeated until then, None if it did not.
+
+    Of all periods the one counts that the history keeps to for longest. A rank that left a call out keeps to it
+    afterwards too, one place on: that is why the break is looked for, and not where the rank stands now.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    keys = [numbers.setdefault(_sized_key(op), len(numbers)) for op in view.history]
+    reach, habit = 0, 0
+    for period in range(1, len(keys) // REPEATS_MIN + 1):
+        kept = next((n for n in range(len(keys) - period) if keys[n] != keys[n + period]), len(keys) - period)
+        if kept >= max(2, period * (REPEATS_MIN - 1)) and kept + period > reach:
+            reach, habit = kept + period, period
+    if not 0 < reach < len(keys):
+        return None
+    return Departure(op=view.history[reach], usual=view.history[reach - habit])
 
 
 def _habit_key(op: OpView) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ of like ranks; who departs from its own habit; who made a call the others never 
 under a test of the rank; who left a loop before the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView, SourceNote
@@ -15,6 +15,7 @@ from ncclwatch_server.judge.history import (
     Slip,
     departs_from_habit,
     departs_in_arguments,
+    departure,
     find_slip,
     made_before,
     never_called_there,
@@ -146,6 +147,18 @@ def _shifted(views: Mapping[int, RankView], sides: tuple[Side, ...], shift: Shif
             if shift.seen_from(side.ranks).skipped < 0 and _lonely(views, side, shift.op, shift.route)
         ]
     return chosen[0] if len(chosen) == 1 else None
+
+
+def who_shifted(views: Mapping[int, RankView], members: Iterable[int], shift: Shift) -> Shift | None:
+    """Return a shift as the doing of those who departed from their habit, None if nobody can tell who did.
+
+    They may have done so in another group: who leaves out the first call of a loop is then at the second one.
+    """
+    if shift.decided:
+        return shift
+    others = tuple(rank for rank in members if rank in views and rank not in shift.ranks)
+    departed = [ranks for ranks in (shift.ranks, others) if ranks and departure(views[ranks[0]]) is not None]
+    return shift.seen_from(departed[0]) if len(departed) == 1 else None
 
 
 def _lonely(views: Mapping[int, RankView], side: Side, op: OpView, route: tuple[CallSite, ...]) -> bool:
