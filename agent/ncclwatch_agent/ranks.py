@@ -4,23 +4,22 @@ A digest needs the header of the ring alone (live words, group frontier, waits).
 looked at for the age of an unfinished operation only, and then once for each operation.
 """
 
-import functools
 import socket
 from dataclasses import replace
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, WaitKind
-from ncclwatch.contract.ring import Flag, GroupRow, Ring, ThreadRow, Word, named_apart
-from ncclwatch.contract.wire import PROCESS_STATES, group_key
+from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView
+from ncclwatch.contract.ring import Flag, GroupRow, Ring, Word, named_apart
+from ncclwatch.contract.wire import PROCESS_STATES
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
 from ncclwatch_agent.habits import DeviceHabit
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.views import Picture, age_s
+from ncclwatch_agent.waits import awaited, key_of, wait_age_s
 
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
 _STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
-_group_key = functools.lru_cache(maxsize=4096)(group_key)
 _HOST = socket.gethostname()
 Row = tuple[float, ...]
 
@@ -104,10 +103,10 @@ class LocalRank:
             max(wait_age_s(threads, pending_s, now_ns), self._habit.unusual_s(device_s)),
             sum(row.issued for row in threads),
             words[Word.STEPS],
+            *awaited(threads, groups, now_ns),
         )
         return rank_row, [
-            (self.rank, seconds, _group_key(row.name), row.enqueued, row.completed, _hash(row))
-            for row, seconds in groups
+            (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
         ]
 
     def _pending_s(self, row: GroupRow, now_ns: int) -> float:
@@ -166,24 +165,6 @@ class LocalRank:
             timeout_s=words[Word.TIMEOUT_MS] / 1000,
             dropped=words[Word.DROPPED],
         )
-
-
-def wait_age_s(threads: list[ThreadRow], pending_s: float, now_ns: int) -> float:
-    """Return the age of the oldest wait that only peers can end; 0: none.
-
-    A thread in the autograd engine waits for peers only while an operation of its rank is unfinished.
-    """
-    oldest = 0.0
-    for row in threads:
-        if row.wait is None:
-            continue
-        waited_s = age_s(now_ns, row.wait.since_ns)
-        if row.wait.kind is WaitKind.BACKWARD:
-            waited_s = min(waited_s, pending_s)
-        elif not row.wait.kind.needs_peers:
-            continue
-        oldest = max(oldest, waited_s)
-    return oldest
 
 
 def _hash(row: GroupRow) -> int:

@@ -365,13 +365,14 @@ class Habit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
-    """One job at one moment: what the judge judges. `ranks` may lack some: nobody has seen those."""
+    """One job at one moment: what the judge judges. Ranks in neither `ranks` nor `unasked` nobody has seen."""
 
     job: str
     world_size: int
     ranks: Mapping[int, RankView]
     stacks: Mapping[int, StackDump]
     silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
+    unasked: frozenset[int] = frozenset()  # ranks that an agent reports, and whose views are not among `ranks`
     absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
     habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before
     # (group, seq) of a wait -> what the awaited ranks have done since it began

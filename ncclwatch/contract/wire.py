@@ -17,7 +17,7 @@ import msgspec
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import ProcessState, RankView, StackDump
+from ncclwatch.contract.model import ProcessState, RankView, StackDump, WaitKind
 from ncclwatch.contract.testimony import Communicator, Testimony
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket
@@ -32,6 +32,9 @@ RANK_FIELDS = (
     ("wait_age_s", "f4"),  # of the oldest wait that only peers can end; 0: none
     ("issued", "u8"),  # operations this rank issued
     ("steps", "u8"),
+    ("waits_in", "u8"),  # group_key of the group it waits in, 0: it waits in none, or nobody can tell
+    ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait
+    ("wait_kind", "i4"),  # index into WAIT_KINDS of the oldest wait that only peers can end; -1: none
 )
 GROUP_FIELDS = (
     ("rank", "i4"),
@@ -41,6 +44,8 @@ GROUP_FIELDS = (
     ("completed", "u8"),
     ("prefix_hash", "u8"),
 )
+WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
+NO_WAIT = (0, -1, -1)  # the last three values of a rank that waits for nobody
 _CODES = {"i4": "i", "f4": "f", "u1": "B", "u8": "Q"}
 RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))
 GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS))

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Protocol
 
 from ncclwatch.contract.model import Certainty, JobSnapshot, Severity, Verdict
@@ -51,7 +50,9 @@ class Examiner:
         if job.inspection.complete(now):
             await self._judge_answers(job)
         elif job.inspection.due(now) and not job.is_partial(now):
-            job.inspection.ask(self._ask(job, CommandKind.INSPECT, _ranks_to_inspect(job)), now)
+            ranks = ranks_to_inspect(job)
+            job.inspection.focus(ranks)
+            job.inspection.ask(self._ask(job, CommandKind.INSPECT, ranks), now)
             if job.inspection.complete(now):  # nobody can be asked
                 await self._judge_answers(job)
 
@@ -153,17 +154,7 @@ class Examiner:
         return verdicts
 
     def _snapshot(self, job: Job) -> JobSnapshot:
-        now = self._clock()
-        snapshot = job.inspection.snapshot(
-            job.id, job.world_size, job.suspicion, dict(job.stacks), now - job.known_since, now
-        )
-        return replace(
-            snapshot,
-            habits=job.patience.habits,
-            under_way=job.patience.under_way,
-            testimonies=dict(job.testimonies),
-            communicators=job.communicators,
-        )
+        return job.snapshot(self._clock())
 
     def _with_evidence(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
         """Judge once more with stacks and testimonies at hand.
@@ -285,9 +276,9 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.severity is not Severity.INFO]
 
 
-def _ranks_to_inspect(job: Job) -> tuple[int, ...]:
+def ranks_to_inspect(job: Job) -> tuple[int, ...]:
     if job.suspicion.desynced and not (job.suspicion.waiting or job.suspicion.ended or job.suspicion.silent):
         return job.suspicion.desynced
     if job.world_size <= settings.INSPECT_ALL_MAX:
         return tuple(job.state.seen.nonzero()[0].tolist())
-    return job.state.notable(job.suspicion.waiting, settings.INSPECT_MAX)
+    return job.state.worth_a_look(job.suspicion.waiting, settings.INSPECT_MAX)

@@ -46,6 +46,16 @@ class Inspection:
         """Return when this wants the next look: at the end of its patience or pause."""
         return self._next_at if self._asked_at is None else self._asked_at + settings.ANSWER_S
 
+    def focus(self, ranks: Iterable[int]) -> None:
+        """Forget the views of ranks that are not asked any more: in a big job others are asked each time.
+
+        How a rank ended is kept: that changes no more.
+        """
+        asked = frozenset(ranks)
+        self._views = {
+            rank: held for rank, held in self._views.items() if rank in asked or held.view.ending is not None
+        }
+
     def ask(self, questions: Iterable[Question], now: float) -> None:
         """Note that these were sent."""
         self._unanswered = set(questions)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import StackDump, Verdict
+from ncclwatch.contract.model import JobSnapshot, StackDump, Verdict
 from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import Confirmation
@@ -79,6 +79,21 @@ class Job:
             return False
         quiet_s = min((self.state.heard_ago_s(number, now) for number in self.served), default=0.0)
         return quiet_s > settings.ABANDONED_S
+
+    def snapshot(self, now: float) -> JobSnapshot:
+        """Return what the judge gets to see of it."""
+        found = self.inspection.snapshot(
+            self.id, self.world_size, self.suspicion, dict(self.stacks), now - self.known_since, now
+        )
+        known = frozenset(self.state.seen.nonzero()[0].tolist())
+        return replace(
+            found,
+            unasked=known.difference(found.ranks, found.silent),
+            habits=self.patience.habits,
+            under_way=self.patience.under_way,
+            testimonies=dict(self.testimonies),
+            communicators=self.communicators,
+        )
 
     def release(self) -> None:
         """Note that it was judged for the last time, and let go what only judging needs."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server import settings
+from ncclwatch_server import leads, settings
 
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
@@ -210,25 +210,38 @@ class JobState:
         # One torn look at a ring is no difference: it has to be there twice.
         self._desynced, self._apart_before = (seen if self._apart_before else ()), bool(seen)
 
-    def notable(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
-        """Return the ranks to inspect in a big job: who does not wait, who is behind, and a sample."""
+    def worth_a_look(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
+        """Return the ranks to inspect in a big job, of which at most so many can be: see `leads`."""
+        return tuple(leads.worth_a_look(self._waits(waiting), self._memberships(), limit).tolist())
+
+    def _waits(self, waiting: Iterable[int]) -> leads.Waits:
+        rows, rank = self._ranks[self._reporting], self._row_rank[self._reporting]
         waits = np.zeros(self.world_size, np.bool_)
         waits[np.fromiter(waiting, np.int64)] = True
-        others = np.flatnonzero(self.seen & ~waits)[: limit // 2]
-        behind = self._behind()[: limit // 4]
-        waiters = np.flatnonzero(waits)
-        sample = waiters[:: max(1, len(waiters) // max(1, limit // 4))]
-        chosen = np.unique(np.concatenate([others, behind, sample[: limit // 4]]))
-        return tuple(chosen.tolist())
+        # One that was stopped inside waits for nobody: the others wait for it.
+        waits[rank[np.isin(rows["state"], leads.FROZEN_CODES)]] = False
+        keys, _ = self._numbered()
+        place = np.searchsorted(keys, rows["waits_in"]) if len(keys) else np.zeros(len(rows), np.int64)
+        known = place < len(keys)
+        known[known] = keys[place[known]] == rows["waits_in"][known]
+        p2p = np.isin(rows["wait_kind"], leads.P2P_CODES)
+        group, peer, kind = (np.full(self.world_size, -1, np.int64) for _ in range(3))
+        group[rank] = np.where(known & ~p2p, place, -1)
+        peer[rank] = np.where(p2p, rows["waits_for"], -1)
+        kind[rank] = rows["wait_kind"]
+        return leads.Waits(waiting=waits, group=group, peer=peer, kind=kind, present=self.seen.copy())
 
-    def _behind(self) -> Numbers:
-        """Return the ranks that have enqueued less in some group than another member of it."""
-        if not len(self._groups):
-            return np.zeros(0, np.int64)
-        _, group = np.unique(self._groups["group"], return_inverse=True)
-        newest = np.zeros(int(group.max()) + 1, np.uint64)
-        np.maximum.at(newest, group, self._groups["enqueued"])
-        return np.unique(self._group_row_rank[self._groups["enqueued"] < newest[group]])
+    def _memberships(self) -> leads.Memberships:
+        keys, number = self._numbered()
+        return leads.Memberships(
+            rank=self._group_row_rank, group=number, enqueued=self._groups["enqueued"],
+            prefix_hash=self._groups["prefix_hash"], groups=len(keys),
+        )  # fmt: skip
+
+    def _numbered(self) -> tuple[NDArray[np.uint64], Numbers]:
+        """Return the keys of all groups, sorted, and for each row the place of its group's key among them."""
+        keys, number = np.unique(self._groups["group"], return_inverse=True)
+        return keys, number.reshape(-1).astype(np.int64)
 
     def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
         silent: dict[int, float] = {}

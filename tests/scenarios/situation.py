@@ -20,6 +20,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     disk RANKS SITE for S                      state D
     ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
     unseen RANKS
+    unasked RANKS                              an agent reports them; in a big job not all are asked for their views
     unattached RANKS                           seen from outside only
     handling RANKS "Type: text" [noted S]                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
@@ -116,6 +117,7 @@ class Situation:
         self.testimonies: dict[int, Testimony] = {}
         self.launched: dict[str, dict[int, int]] = {}
         self.known_s = 3600.0
+        self.unasked: set[int] = set()
 
     def run(self, line: str) -> None:
         """Carry out one command."""
@@ -136,6 +138,7 @@ class Situation:
             absent_s=self.known_s,
             testimonies=dict(self.testimonies),
             communicators=tuple(self._communicator(group) for group in self.launched),
+            unasked=frozenset(self.unasked),
         )
 
     def _change(self, rank: int, **changes: object) -> None:
@@ -163,6 +166,10 @@ class Situation:
     def do_unseen(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
             del self.ranks[rank]
+
+    def do_unasked(self, words: list[str]) -> None:
+        self.do_unseen(words)
+        self.unasked |= set(ranks_of(words[0]))
 
     def do_group(self, words: list[str]) -> None:
         self.groups[words[0]] = ranks_of(words[1])

@@ -344,3 +344,41 @@ def test_a_group_that_is_made_again_has_a_name_of_its_own(writer: Writer, rank: 
     assert [op.group for op in view.history] == ["0"] * 5 + ["0~2"]
     _, rows = rank.rows(time.monotonic_ns())
     assert len({row[2] for row in rows}) == 2
+
+
+def waits(rank: LocalRank, now_ns: int) -> tuple[int, int, WaitKind | None]:
+    """Return what the digest says of the wait of a rank: group, peer and kind."""
+    found = row(rank, now_ns)
+    code = int(found["wait_kind"])
+    return int(found["waits_in"]), int(found["waits_for"]), wire.WAIT_KINDS[code] if code >= 0 else None
+
+
+def test_a_digest_says_in_which_group_a_rank_waits_or_for_which_rank(writer: Writer, rank: LocalRank):
+    assert waits(rank, time.monotonic_ns()) == (0, -1, None)
+    issued = writer.recorder.issue(writer.group, ALL_REDUCE, 8, NONE, writer.site)
+    outer = writer.recorder.enter(WaitKind.COLLECTIVE, writer.site, issued)
+    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), -1, WaitKind.COLLECTIVE)
+    writer.recorder.leave(outer)
+    received = writer.recorder.issue(writer.group, RECV, 4, (2, 1, 0), writer.site)
+    writer.recorder.enter(WaitKind.RECV, writer.site, received)
+    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), 2, WaitKind.RECV)
+
+
+def test_a_digest_of_a_rank_in_backward_or_on_a_device_names_the_oldest_unfinished_operation(
+    writer: Writer, rank: LocalRank
+):
+    second = writer.recorder.add_group("1", "tp", [2, 3], 0)
+    writer.issue(1, done=False, group=second)
+    writer.issue(1, done=False)
+    writer.recorder.enter(WaitKind.BACKWARD, writer.site)
+    assert waits(rank, time.monotonic_ns()) == (wire.group_key("1"), -1, WaitKind.COLLECTIVE)
+    issued = writer.recorder.issue(writer.group, ALL_REDUCE, 8, NONE, writer.site)
+    writer.recorder.enter(WaitKind.COLLECTIVE, writer.site, issued)
+    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), -1, WaitKind.COLLECTIVE)
+    writer.recorder.flag(writer.group, Flag.ASYNC)
+    assert waits(rank, time.monotonic_ns()) == (wire.group_key("1"), -1, WaitKind.COLLECTIVE)
+
+
+def test_a_digest_of_a_rank_in_a_rendezvous_names_no_group(writer: Writer, rank: LocalRank):
+    writer.recorder.enter(WaitKind.INIT, writer.site)
+    assert waits(rank, time.monotonic_ns()) == (0, -1, WaitKind.INIT)

@@ -11,7 +11,7 @@ GROUP = wire.group_key("0")
 
 def digest(rows: list[tuple[int, int, int]]) -> tuple[memoryview, memoryview]:
     """Return rank and group rows of (rank, enqueued, hash)."""
-    ranks = b"".join(wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, 0) for rank, count, _ in rows)
+    ranks = b"".join(wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, 0, *wire.NO_WAIT) for rank, count, _ in rows)
     groups = b"".join(wire.GROUP_ROW.pack(rank, 0.0, GROUP, count, count, prefix) for rank, count, prefix in rows)
     return memoryview(ranks), memoryview(groups)
 

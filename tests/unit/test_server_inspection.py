@@ -211,3 +211,11 @@ def test_what_a_closer_look_at_a_suspect_showed_comes_after_the_main_threads() -
 def test_a_closer_look_at_a_victim_is_not_shown() -> None:
     dump = StackDump(rank=0, threads=(("MainThread", (USER,)),), native=(NATIVE_FRAME,))
     assert [stack.thread for stack in merge({0: dump}, VERDICT)] == ["MainThread"]
+
+
+def test_views_of_ranks_that_are_not_asked_any_more_are_forgotten_unless_they_tell_an_end() -> None:
+    inspection = Inspection()
+    inspection.take([view(0), view(1), view(2, Ending(kind="exited", exit_code=0))], (1, 5), 10.0)
+    inspection.focus([0, 3])
+    found = inspection.snapshot("job", 4, Suspicion(), {}, 60.0, 11.0)
+    assert set(found.ranks) == {0, 2}

@@ -116,7 +116,7 @@ def test_in_a_big_job_those_who_do_not_wait_and_those_behind_are_inspected_first
     state.announce(1, range(1000), 0.0)
     digest(state, 1, 0.0, {rank: 0.0 if rank == 700 else 9.0 for rank in range(1000)})
     state.fold(0.0)
-    chosen = state.notable([rank for rank in range(1000) if rank != 700], 40)
+    chosen = state.worth_a_look([rank for rank in range(1000) if rank != 700], 40)
     assert 700 in chosen
     assert 5 < len(chosen) <= 40
 

@@ -43,7 +43,7 @@ class Case:
 def open_case(snapshot: JobSnapshot) -> Case:
     """Return the case of a snapshot."""
     found = standings(snapshot)
-    return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent))
+    return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
 
 
 def culprit(view: RankView, site: CallSite | None, doing: str) -> Culprit:

@@ -49,15 +49,15 @@ class WaitGraph:
     doomed: frozenset[int]  # ranks whose waits nothing can end
 
 
-def build(found: Mapping[int, RankStanding], silent: Iterable[int]) -> WaitGraph:
-    """Return the wait-for graph of all blocked ranks."""
+def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: frozenset[int] = frozenset()) -> WaitGraph:
+    """Return the wait-for graph of all blocked ranks. Of those in `unasked` only is it known that they exist."""
     blocks = {rank: each.blocks for rank, each in found.items() if each.standing is Standing.BLOCKED}
     quiet = frozenset(silent)
     absent: dict[Operation, tuple[int, ...]] = {}
     unseen: dict[Operation, tuple[int, ...]] = {}
     behind: dict[Operation, tuple[int, ...]] = {}
     for operation in {block.operation for rank in found for block in found[rank].blocks}:
-        unseen[operation] = tuple(m for m in operation.members if m not in found or m in quiet)
+        unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
         absent[operation] = tuple(
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
         )

@@ -119,7 +119,9 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
         for block in _blocks(case)
         if not case.graph.absent[block.operation]
         and not case.graph.unseen[block.operation]
-        and all(has_entered(case.found[rank], block.operation) for rank in block.operation.members)
+        and all(
+            rank in case.found and has_entered(case.found[rank], block.operation) for rank in block.operation.members
+        )
     ]
     still = [block for block in blocks if _is_still(case, block)]
     if not blocks or len(still) < len(blocks) or onset_s(blocks) < max(_patience_s(case, b) for b in blocks):

@@ -49,6 +49,10 @@ class Operation:
     source: int = -1  # of p2p
     target: int = -1
 
+    def __hash__(self) -> int:
+        """Leave the members out: a group may have 100,000, and an operation is looked up many times."""
+        return hash((self.group, self.seq, self.kind, self.source, self.target))
+
     @property
     def from_anyone(self) -> bool:
         """Whether any one of the other members can let it go on: a receive that names no source, a key of the store."""

@@ -1,0 +1,90 @@
+"""Which ranks of a big job are looked at: those to which the waits lead, and those round them."""
+
+import numpy as np
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.wire import WAIT_KINDS
+from ncclwatch_server.leads import Leads, Memberships, Waits, follow, worth_a_look
+
+RECV, COLLECTIVE, INIT = (WAIT_KINDS.index(k) for k in (WaitKind.RECV, WaitKind.COLLECTIVE, WaitKind.INIT))
+Entry = tuple[int, int, int, int]  # (rank, group, enqueued, hash)
+
+
+def waits_of(world: int, inside: dict[int, int], peers: dict[int, int], init: tuple[int, ...] = ()) -> Waits:
+    """Return waits: ranks inside of groups, ranks that receive from peers, and ranks in init."""
+    group, peer, kind = (np.full(world, -1, np.int64) for _ in range(3))
+    for rank, number in inside.items():
+        group[rank], kind[rank] = number, COLLECTIVE
+    for rank, other in peers.items():
+        peer[rank], kind[rank] = other, RECV
+    kind[list(init)] = INIT
+    return Waits(waiting=kind >= 0, group=group, peer=peer, kind=kind, present=np.ones(world, np.bool_))
+
+
+def members_of(entries: list[Entry]) -> Memberships:
+    """Return the memberships of these entries."""
+    rank, group, enqueued, prefix = (np.array(column) for column in zip(*entries, strict=True))
+    return Memberships(
+        rank=rank.astype(np.int64), group=group.astype(np.int64), enqueued=enqueued.astype(np.uint64),
+        prefix_hash=prefix.astype(np.uint64), groups=int(group.max()) + 1,
+    )  # fmt: skip
+
+
+def ends(leads: Leads) -> list[int]:
+    return leads.ends().tolist()
+
+
+# Two groups of four, and a third one across them. Rank 5 has not come to its group's fifth operation.
+TWO_GROUPS = [(rank, rank // 4, 4 if rank == 5 else 5, 0) for rank in range(8)] + [(r, 2, 9, 0) for r in (0, 4)]
+
+
+def test_waits_lead_through_groups_and_receives_to_the_rank_that_waits_for_nobody():
+    inside = {1: 0, 2: 0, 3: 0, 4: 1, 6: 1, 7: 1}
+    entries = [(0, 0, 4, 0), *TWO_GROUPS[1:]]  # rank 0 has not come either: it receives from rank 4
+    leads = follow(waits_of(8, inside, {0: 4}), members_of(entries))
+    assert leads.end.tolist() == [5] * 8
+    assert ends(leads) == [5]
+
+
+def test_a_circle_is_followed_round():
+    leads = follow(waits_of(3, {2: 0}, {0: 1, 1: 2}), members_of([(0, 0, 1, 0), (2, 0, 2, 0)]))
+    assert ends(leads) == [0, 1, 2]
+
+
+def test_where_all_are_inside_the_waits_end_with_them_unless_one_was_stopped_or_ended_there():
+    entries = [(rank, 0, 5, 0) for rank in range(3)]
+    assert ends(follow(waits_of(3, {0: 0, 1: 0, 2: 0}, {}), members_of(entries))) == [0, 1, 2]
+    assert ends(follow(waits_of(3, {0: 0, 1: 0}, {}), members_of(entries))) == [2]
+
+
+def test_ranks_in_a_rendezvous_wait_for_those_that_are_not():
+    assert ends(follow(waits_of(3, {}, {}, init=(0, 2)), members_of([(1, 0, 0, 0)]))) == [1]
+
+
+def test_a_receive_from_a_rank_that_does_not_exist_ends_where_it_is():
+    assert ends(follow(waits_of(2, {}, {0: 7}), members_of([(0, 0, 0, 0)]))) == [0, 1]
+
+
+def big(odd: tuple[int, ...]) -> tuple[Waits, Memberships]:
+    """Return a job of 4,096 ranks, all in one collective, into which some came with another history."""
+    entries = [(rank, 0, 5, 7 if rank in odd else 3) for rank in range(4096)]
+    return waits_of(4096, dict.fromkeys(range(4096), 0), {}), members_of(entries)
+
+
+def test_the_few_whose_history_differs_are_among_the_chosen_and_few_among_them():
+    chosen = worth_a_look(*big((700, 3001)), limit=64).tolist()
+    assert {700, 3001} <= set(chosen)
+    assert 32 <= len(chosen) <= 64
+    assert len(set(chosen)) == len(chosen)
+
+
+def test_no_more_ranks_are_chosen_than_asked_for():
+    odd = tuple(range(0, 4096, 2))
+    assert all(len(worth_a_look(*big(odd), limit=limit)) <= limit for limit in (1, 8, 100))
+
+
+def test_ranks_behind_a_root_are_chosen_with_the_members_of_the_group_it_keeps_waiting():
+    entries = [(rank, rank // 8, 5 - (rank == 1003), 0) for rank in range(2048)]
+    inside = {rank: rank // 8 for rank in range(2048) if rank != 1003}
+    chosen = worth_a_look(waits_of(2048, inside, {}), members_of(entries), limit=64).tolist()
+    assert set(range(1000, 1008)) <= set(chosen)
