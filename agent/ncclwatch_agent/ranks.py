@@ -102,6 +102,7 @@ class LocalRank:
             # A device waits, wherever its host stands.
             max(wait_age_s(threads, pending_s, now_ns), self._habit.unusual_s(device_s)),
             sum(row.issued for row in threads),
+            sum(row.completed for row, _ in groups),
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
         )

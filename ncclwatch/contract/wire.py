@@ -31,6 +31,7 @@ RANK_FIELDS = (
     ("pulse_age_s", "f4"),
     ("wait_age_s", "f4"),  # of the oldest wait that only peers can end; 0: none
     ("issued", "u8"),  # operations this rank issued
+    ("completed", "u8"),  # collectives of it that are through, in all groups
     ("steps", "u8"),
     ("waits_in", "u8"),  # group_key of the group it waits in, 0: it waits in none, or nobody can tell
     ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ncclwatch.contract.model import ProcessState, WaitKind
 from ncclwatch.contract.wire import PROCESS_STATES, WAIT_KINDS
+from ncclwatch_server.topology import Topology
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -48,10 +49,14 @@ class Memberships:
     """One entry for each group of each rank."""
 
     rank: Numbers
-    group: Numbers  # groups are numbered from 0
+    topology: Topology
     enqueued: NDArray[np.uint64]
     prefix_hash: NDArray[np.uint64]
-    groups: int  # how many there are
+
+    @property
+    def group(self) -> Numbers:
+        """The number of each entry's group."""
+        return self.topology.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +94,25 @@ def follow(waits: Waits, members: Memberships) -> Leads:
 
 def _leaders(waits: Waits, members: Memberships) -> Numbers:
     """Return for each group the member that keeps the others waiting, -1 where all wait inside."""
-    leader = np.full(members.groups, -1, np.int64)
+    leader = np.full(members.topology.groups, -1, np.int64)
     if not len(members.rank):
         return leader
-    fewest = np.full(members.groups, np.iinfo(np.uint64).max, np.uint64)
+    fewest = np.full(members.topology.groups, np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(fewest, members.group, members.enqueued)
     behind = np.minimum(members.enqueued - fewest[members.group], 2**40).astype(np.int64)
     order = behind * 4 + _attitudes(waits, members)
-    best = np.full(members.groups, np.iinfo(np.int64).max)
+    best = np.full(members.topology.groups, np.iinfo(np.int64).max)
     np.minimum.at(best, members.group, order)
     first = np.flatnonzero((order == best[members.group]) & (order != _HERE))[::-1]
     leader[members.group[first]] = members.rank[first]
     return leader
 
 
-def _attitudes(waits: Waits, members: Memberships) -> Numbers:
-    waiting = waits.waiting[members.rank]
-    here = waiting & (waits.group[members.rank] == members.group)
+def _attitudes(waits: Waits, members: Memberships, rows: Numbers | slice = slice(None)) -> Numbers:
+    """Return how the members of these rows stand to their groups."""
+    rank = members.rank[rows]
+    waiting = waits.waiting[rank]
+    here = waiting & (waits.group[rank] == members.group[rows])
     return np.where(here, _HERE, np.where(waiting, _ELSEWHERE, _FREE)).astype(np.int64)
 
 
@@ -132,18 +139,15 @@ def _near(waits: Waits, members: Memberships, leads: Leads, roots: Numbers, limi
     groups = groups[groups >= 0]
     alone = callers[waits.group[callers] < 0][:CLASS_MAX]
     share = max(4, limit // max(1, len(groups)))
-    order = np.argsort(members.group, kind="stable")
-    first = np.searchsorted(members.group[order], groups, "left")
-    last = np.searchsorted(members.group[order], groups, "right")
     parts = [alone]
-    parts += [_sample(waits, members, order[a:b], share) for a, b in zip(first, last, strict=True)]
+    parts += [_sample(waits, members, members.topology.rows_of(group, group + 1), share) for group in groups.tolist()]
     return _distinct(parts, limit)
 
 
 def _sample(waits: Waits, members: Memberships, rows: Numbers, limit: int) -> Numbers:
     """Return members of one group so that few who differ are all there, and those who agree are still the majority."""
     keys = np.stack(
-        [members.enqueued[rows], members.prefix_hash[rows], _attitudes(waits, members)[rows].astype(np.uint64)]
+        [members.enqueued[rows], members.prefix_hash[rows], _attitudes(waits, members, rows).astype(np.uint64)]
     )
     _, which, sizes = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
     which = which.reshape(-1)

@@ -34,7 +34,7 @@ SILENT_S = 5.0  # an agent that sent nothing for so long
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
 DESYNC_EVERY_S = 5.0  # between two comparisons of the histories of all ranks
 DESYNC_RANKS_MAX = 16  # inspected of each side
-DESYNC_ROWS_PER_S = 10_000  # and longer in a big job, which takes longer to compare
+DESYNC_ROWS_MAX = 4096  # compared at one tick; a big job is compared bit by bit
 
 # Rhythm.
 TICK_S = 1.0

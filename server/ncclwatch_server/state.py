@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch_server import leads, settings
+from ncclwatch_server.listening import Listening
+from ncclwatch_server.topology import Topology
 
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
@@ -44,11 +46,10 @@ class Suspicion:
 class _Slot:
     """Where the rows of one connection lie, or those that still have to be laid out."""
 
-    heard_at: float
     rank_at: slice = field(default_factory=lambda: slice(0, 0))
     group_at: slice = field(default_factory=lambda: slice(0, 0))
     fresh: tuple[bytes, bytes] | None = None
-    lost_at: float | None = None  # the connection broke
+    lost: bool = False  # the connection broke
     gone: bool = False  # all its ranks ended, the agent said so
 
 
@@ -59,11 +60,10 @@ class JobState:
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
     _group_row_rank: Numbers
-    _runs: Numbers  # where the groups of another rank begin
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
     _issued: NDArray[np.uint64]  # as of the last fold
-    _enqueued: NDArray[np.uint64]
     _completed: NDArray[np.uint64]
+    _known_rank: NDArray[np.int32]  # what the rows said of their ranks when they were laid out
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -76,6 +76,10 @@ class JobState:
         self._desynced: tuple[int, ...] = ()
         self._apart_before = False
         self._compare_at = -np.inf
+        self._compare_from = 0  # number of the group
+        self._topology: Topology | None = None
+        self._heard = Listening()
+        self._lost: set[int] = set()
         self._rank_bytes, self._group_bytes = bytearray(), bytearray()
         self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
 
@@ -84,7 +88,10 @@ class JobState:
         numbers = np.fromiter(ranks, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.world_size):
             raise WireError(f"an agent announced ranks outside of 0..{self.world_size - 1}")
-        self._slots.setdefault(link, _Slot(heard_at=now)).gone = False
+        if link not in self._slots:
+            self._slots[link] = _Slot()
+            self._heard.note(link, now)
+        self._slots[link].gone = False
         self.seen[numbers] = True
         self._owner[numbers] = link
         self._stale = True
@@ -92,7 +99,7 @@ class JobState:
     def take(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
         """Keep a digest's rows. They are read at the next `fold`."""
         slot = self._slots[link]
-        slot.heard_at = now
+        self._heard.note(link, now)
         at, group_at = slot.rank_at, slot.group_at
         if slot.fresh is None and (len(ranks), len(groups)) == (
             at.stop - at.start,
@@ -107,7 +114,8 @@ class JobState:
     def lose(self, link: int, now: float) -> None:
         """Note that a connection broke."""
         if link in self._slots and not self._slots[link].gone:
-            self._slots[link].lost_at = now
+            self._slots[link].lost = True
+            self._lost.add(link)
             self._stale = True
 
     def gone(self, link: int) -> None:
@@ -142,30 +150,21 @@ class JobState:
 
     def heard_ago_s(self, link: int, now: float) -> float:
         """Return for how long a connection has been quiet."""
-        slot = self._slots.get(link)
-        return now - slot.heard_at if slot else 0.0
+        return now - self._heard.at(link) if link in self._slots else 0.0
 
     def fold(self, now: float) -> tuple[int, ...]:
         """Read what came since the last time. Returns the connections whose rows cannot be."""
         rejected: tuple[int, ...] = ()
-        if (
-            self._stale
-            or not np.array_equal(self._ranks["rank"], self._row_rank)
-            or not np.array_equal(self._groups["rank"], self._group_row_rank)
-        ):
+        if self._stale or not np.array_equal(self._ranks["rank"], self._known_rank):
             rejected = self._lay_out(now)
-        groups, ranks = self._groups, self._ranks
-        moved = (groups["enqueued"] != self._enqueued) | (groups["completed"] != self._completed)
-        if moved.any():
-            # An agent sends the groups of a rank in a row: one look per rank instead of one per group.
-            movers = self._runs[np.logical_or.reduceat(moved, self._runs)]
-            self._moved_at[self._group_row_rank[movers]] = now
-            self._enqueued[:], self._completed[:] = groups["enqueued"], groups["completed"]
-        moved = ranks["issued"] != self._issued
-        if moved.any():
-            self._moved_at[self._row_rank[moved]] = now
-            self._issued[:] = ranks["issued"]
-        self.ended[self._row_rank[(ranks["ended"] != 0) & self._reporting]] = True
+        ranks = self._ranks
+        issued, completed = ranks["issued"].copy(), ranks["completed"].copy()
+        moved = (issued != self._issued) | (completed != self._completed)
+        self._moved_at[self._row_rank[moved]] = now
+        self._issued, self._completed = issued, completed
+        over = ranks["ended"] != 0
+        if over.any():
+            self.ended[self._row_rank[over & self._reporting]] = True
         return rejected
 
     def suspicion(self, now: float) -> Suspicion:
@@ -175,7 +174,9 @@ class JobState:
         if (live & (rows["detached"] != 0)).any():
             return Suspicion()  # a rank took its patches off: what it does now nobody sees
         age_s = rows["wait_age_s"]
-        waiting = live & (age_s > settings.WAIT_S) & (now - self._moved_at[rank] > settings.STILL_S)
+        waiting = live & (age_s > settings.WAIT_S)
+        if waiting.any():
+            waiting &= now - self._moved_at[rank] > settings.STILL_S
         silent, unheard = self._silence(now)
         ended = self.ended & self.seen
         some_ended = ended.any() and not ended[self.seen].all()
@@ -193,34 +194,58 @@ class JobState:
         """Look now and then for ranks that have issued equally much in a group, and not the same."""
         if now < self._compare_at:
             return
-        groups = self._groups
-        self._compare_at = now + max(settings.DESYNC_EVERY_S, len(groups) / settings.DESYNC_ROWS_PER_S)
-        order = np.lexsort((groups["prefix_hash"], groups["enqueued"], groups["group"]))
-        rows = groups[order]
-        same = (rows["group"][1:] == rows["group"][:-1]) & (rows["enqueued"][1:] == rows["enqueued"][:-1])
-        apart = np.flatnonzero(same & (rows["prefix_hash"][1:] != rows["prefix_hash"][:-1]))
-        seen: tuple[int, ...] = ()
-        if len(apart):
-            first = rows[apart[0]]
-            alike = np.flatnonzero((rows["group"] == first["group"]) & (rows["enqueued"] == first["enqueued"]))
-            few = np.concatenate(
-                [alike[: settings.DESYNC_RANKS_MAX], apart[:1] + 1, alike[-settings.DESYNC_RANKS_MAX :]]
-            )
-            seen = tuple(np.unique(self._group_row_rank[order[few]]).tolist())
+        if self._topology is None:
+            self._topology = Topology.of(self._groups)
+        topology, seen = self._topology, self._apart(self._topology)
+        if topology.groups and not seen:
+            self._compare_from = topology.portion(self._compare_from, settings.DESYNC_ROWS_MAX) % topology.groups
+        again_s = settings.DESYNC_EVERY_S
+        if not (seen or self._apart_before):
+            again_s *= min(1.0, settings.DESYNC_ROWS_MAX / max(1, len(topology.order)))
+        self._compare_at = now + max(settings.TICK_S, again_s)
         # One torn look at a ring is no difference: it has to be there twice.
         self._desynced, self._apart_before = (seen if self._apart_before else ()), bool(seen)
 
+    def _apart(self, topology: Topology) -> tuple[int, ...]:
+        """Return some ranks of a group whose members have issued equally much and not the same, () if all agree."""
+        if not topology.groups:
+            return ()
+        first, end = self._compare_from, topology.portion(self._compare_from, settings.DESYNC_ROWS_MAX)
+        if not topology.fits(self._groups, topology.rows_of(first, end)):
+            self._stale = True  # an agent has changed what its rows are of
+            return ()
+        rows = topology.apart(self._groups, first, end)
+        return self._both_ends(rows) if len(rows) else ()
+
+    def _both_ends(self, rows: Numbers) -> tuple[int, ...]:
+        """Return some ranks of rows that are sorted by hash, so that at least two hashes are among them."""
+        prefix = self._groups["prefix_hash"][rows]
+        change = int(np.argmax(prefix != prefix[0]))
+        few = np.concatenate(
+            [rows[: settings.DESYNC_RANKS_MAX], rows[change : change + 1], rows[-settings.DESYNC_RANKS_MAX :]]
+        )
+        return tuple(np.unique(self._group_row_rank[few]).tolist())
+
     def worth_a_look(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
         """Return the ranks to inspect in a big job, of which at most so many can be: see `leads`."""
-        return tuple(leads.worth_a_look(self._waits(waiting), self._memberships(), limit).tolist())
+        rows = self._groups
+        if self._topology is not None and not self._topology.fits(rows):
+            self._topology, self._stale = None, True
+        self._topology = self._topology or Topology.of(rows)
+        members = leads.Memberships(
+            rank=np.clip(rows["rank"], 0, self.world_size - 1).astype(np.int64),  # checked when they are laid out
+            topology=self._topology,
+            enqueued=rows["enqueued"],
+            prefix_hash=rows["prefix_hash"],
+        )
+        return tuple(leads.worth_a_look(self._waits(waiting, self._topology.keys), members, limit).tolist())
 
-    def _waits(self, waiting: Iterable[int]) -> leads.Waits:
+    def _waits(self, waiting: Iterable[int], keys: NDArray[np.uint64]) -> leads.Waits:
         rows, rank = self._ranks[self._reporting], self._row_rank[self._reporting]
         waits = np.zeros(self.world_size, np.bool_)
         waits[np.fromiter(waiting, np.int64)] = True
         # One that was stopped inside waits for nobody: the others wait for it.
         waits[rank[np.isin(rows["state"], leads.FROZEN_CODES)]] = False
-        keys, _ = self._numbered()
         place = np.searchsorted(keys, rows["waits_in"]) if len(keys) else np.zeros(len(rows), np.int64)
         known = place < len(keys)
         known[known] = keys[place[known]] == rows["waits_in"][known]
@@ -231,30 +256,19 @@ class JobState:
         kind[rank] = rows["wait_kind"]
         return leads.Waits(waiting=waits, group=group, peer=peer, kind=kind, present=self.seen.copy())
 
-    def _memberships(self) -> leads.Memberships:
-        keys, number = self._numbered()
-        return leads.Memberships(
-            rank=self._group_row_rank, group=number, enqueued=self._groups["enqueued"],
-            prefix_hash=self._groups["prefix_hash"], groups=len(keys),
-        )  # fmt: skip
-
-    def _numbered(self) -> tuple[NDArray[np.uint64], Numbers]:
-        """Return the keys of all groups, sorted, and for each row the place of its group's key among them."""
-        keys, number = np.unique(self._groups["group"], return_inverse=True)
-        return keys, number.reshape(-1).astype(np.int64)
-
     def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
+        quiet = self._heard.quiet_since(now - settings.SILENT_S / 2)
+        if not quiet and not self._lost:
+            return {}, frozenset()
+        numbers = [number for number in {*quiet, *self._lost} if not self._slots[number].gone]
+        living = np.isin(self._owner, numbers) & ~self.ended
+        ranks = np.flatnonzero(living)
         silent: dict[int, float] = {}
-        unheard: set[int] = set()
-        for number, slot in self._slots.items():
-            quiet_s = now - slot.heard_at
-            if slot.gone or (slot.lost_at is None and quiet_s < settings.SILENT_S / 2):
-                continue
-            ranks = [rank for rank in self.ranks_of(number) if not self.ended[rank]]
-            unheard.update(ranks)
+        for rank, number in zip(ranks.tolist(), self._owner[ranks].tolist(), strict=True):
+            quiet_s = now - self._heard.at(number)
             if quiet_s > settings.SILENT_S:
-                silent.update((rank, quiet_s) for rank in ranks)
-        return silent, frozenset(unheard)
+                silent[rank] = quiet_s
+        return silent, frozenset(ranks.tolist())
 
     def _lay_out(self, now: float) -> tuple[int, ...]:
         """Give every connection its place in new buffers, the newest connection last."""
@@ -265,7 +279,7 @@ class JobState:
         rank_ends, rank_bytes = _join([ranks for ranks, _ in news])
         group_ends, group_bytes = _join([groups for _, groups in news])
         fresh = np.array([slot.fresh is not None for slot in slots], np.bool_)
-        alive = np.array([slot.lost_at is None for slot in slots], np.bool_)
+        alive = np.array([not slot.lost for slot in slots], np.bool_)
         for slot, rank_at, group_at in zip(slots, rank_ends, group_ends, strict=True):
             slot.rank_at, slot.group_at, slot.fresh = rank_at, group_at, None
         slot_of_row = _slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
@@ -316,20 +330,22 @@ class JobState:
 
     def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
         self._rank_bytes, self._group_bytes = rank_bytes, group_bytes
+        self._topology, self._compare_from = None, 0
         self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
-        self._runs = np.flatnonzero(np.diff(self._group_row_rank, prepend=-1))
-        self._enqueued, self._completed = self._groups["enqueued"].copy(), self._groups["completed"].copy()
-        self._issued = self._ranks["issued"].copy()
+        self._known_rank = self._ranks["rank"].copy()
+        self._issued, self._completed = self._ranks["issued"].copy(), self._ranks["completed"].copy()
         self._reporting = self._owner[self._row_rank] == row_link
         self._stale = False
 
     def _forget_replaced(self) -> None:
         """Drop broken connections all of whose ranks another one speaks for by now."""
         for number, slot in list(self._slots.items()):
-            if slot.lost_at is not None and not (self._owner == number).any():
+            if slot.lost and not (self._owner == number).any():
                 del self._slots[number]
+                self._lost.discard(number)
+                self._heard.forget(number)
                 self._stale = True
 
 

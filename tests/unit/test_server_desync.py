@@ -1,6 +1,7 @@
 """Ranks that have issued equally much and not the same are noticed in the digests, before anything hangs."""
 
 import numpy as np
+import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch_server import settings
@@ -11,7 +12,9 @@ GROUP = wire.group_key("0")
 
 def digest(rows: list[tuple[int, int, int]]) -> tuple[memoryview, memoryview]:
     """Return rank and group rows of (rank, enqueued, hash)."""
-    ranks = b"".join(wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, 0, *wire.NO_WAIT) for rank, count, _ in rows)
+    ranks = b"".join(
+        wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, count, 0, *wire.NO_WAIT) for rank, count, _ in rows
+    )
     groups = b"".join(wire.GROUP_ROW.pack(rank, 0.0, GROUP, count, count, prefix) for rank, count, prefix in rows)
     return memoryview(ranks), memoryview(groups)
 
@@ -61,3 +64,18 @@ def test_the_comparison_of_a_big_job_is_short():
     state.fold(0.0)
     assert state.suspicion(1.0).desynced == ()
     assert np.all(state.seen)
+
+
+def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "DESYNC_ROWS_MAX", 4)
+    world, state = 12, JobState(12)
+    state.announce(1, range(world), 0.0)
+    ranks = b"".join(wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT) for r in range(world))
+    groups = b"".join(wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, 5, 5, 1 + (r == 10)) for r in range(world))
+    found = []
+    for number in range(8):
+        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        state.take(1, memoryview(ranks), memoryview(groups), now)
+        state.fold(now)
+        found.append(state.suspicion(now).desynced)
+    assert found == [(), (), (), *[(8, 9, 10, 11)] * 5]

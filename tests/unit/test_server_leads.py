@@ -5,6 +5,8 @@ import numpy as np
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch_server.leads import Leads, Memberships, Waits, follow, worth_a_look
+from ncclwatch_server.state import GROUP_DTYPE
+from ncclwatch_server.topology import Topology
 
 RECV, COLLECTIVE, INIT = (WAIT_KINDS.index(k) for k in (WaitKind.RECV, WaitKind.COLLECTIVE, WaitKind.INIT))
 Entry = tuple[int, int, int, int]  # (rank, group, enqueued, hash)
@@ -23,11 +25,13 @@ def waits_of(world: int, inside: dict[int, int], peers: dict[int, int], init: tu
 
 def members_of(entries: list[Entry]) -> Memberships:
     """Return the memberships of these entries."""
-    rank, group, enqueued, prefix = (np.array(column) for column in zip(*entries, strict=True))
+    rows = np.array([(rank, 0.0, group, enqueued, 0, prefix) for rank, group, enqueued, prefix in entries], GROUP_DTYPE)
     return Memberships(
-        rank=rank.astype(np.int64), group=group.astype(np.int64), enqueued=enqueued.astype(np.uint64),
-        prefix_hash=prefix.astype(np.uint64), groups=int(group.max()) + 1,
-    )  # fmt: skip
+        rank=rows["rank"].astype(np.int64),
+        topology=Topology.of(rows),
+        enqueued=rows["enqueued"],
+        prefix_hash=rows["prefix_hash"],
+    )
 
 
 def ends(leads: Leads) -> list[int]:
