@@ -1,0 +1,65 @@
+"""What does the server make of a simulated job? Its own state, choice of ranks and judge, without clock and sockets."""
+
+from dataclasses import dataclass, field
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model import JobSnapshot, Verdict
+from ncclwatch_server.examiner import ranks_to_inspect
+from ncclwatch_server.incidents import JobKey
+from ncclwatch_server.jobs import Job
+from ncclwatch_server.judge import judge
+from ncclwatch_server.simulation.fleet import Fleet
+from ncclwatch_server.state import JobState
+
+JOB = "simulated"
+
+
+@dataclass(slots=True, kw_only=True)
+class Hearing:
+    """A job as the server knows it while its nodes report. Times are seconds since the standstill."""
+
+    fleet: Fleet
+    job: Job = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let all nodes announce the job."""
+        state = JobState(self.fleet.still.world_size)
+        self.job = Job(
+            id=JOB, key=JobKey(name=JOB, instance=JOB, attempt=0), state=state, known_since=-3600.0,
+        )  # fmt: skip
+        for node in range(self.fleet.nodes):
+            state.announce(node, self.fleet.ranks_of(node), 0.0)
+
+    def report(self, hang_s: float) -> None:
+        """Take one digest of every node, and look at what came."""
+        ranks, groups = self.fleet.rows(hang_s)
+        each, node_size = len(self.fleet.still.layout.axes), self.fleet.still.layout.node
+        rank_bytes, group_bytes = memoryview(ranks.tobytes()), memoryview(groups.tobytes())
+        rank_size, group_size = node_size * wire.RANK_ROW.size, node_size * each * wire.GROUP_ROW.size
+        for node in range(self.fleet.nodes):
+            mine = rank_bytes[node * rank_size : (node + 1) * rank_size]
+            theirs = group_bytes[node * group_size : (node + 1) * group_size]
+            self.job.state.take(node, mine, theirs, hang_s)
+
+    def tick(self, hang_s: float) -> bool:
+        """Look at the job as the watch loop does. Returns whether it deserves a closer look."""
+        self.job.state.fold(hang_s)
+        self.job.suspicion = self.job.state.suspicion(hang_s)
+        return bool(self.job.suspicion)
+
+    def snapshot(self, hang_s: float) -> JobSnapshot:
+        """Ask the nodes of the ranks that are worth it for their views, and return what is known then."""
+        ranks = ranks_to_inspect(self.job)
+        self.job.inspection.focus(ranks)
+        self.job.inspection.ask([(0, 1)], hang_s)
+        self.job.inspection.take(self.fleet.views(ranks, hang_s), (0, 1), hang_s)
+        return self.job.snapshot(hang_s)
+
+
+def hear(fleet: Fleet, *, hang_s: float = 20.0) -> tuple[Verdict, ...]:
+    """Return the verdicts on a job that has stood for so long; none if nothing about it is suspicious."""
+    hearing = Hearing(fleet=fleet)
+    for seconds in (0.0, hang_s):
+        hearing.report(seconds)
+        suspicious = hearing.tick(seconds)
+    return judge(hearing.snapshot(hang_s)) if suspicious else ()

@@ -1,0 +1,131 @@
+"""Simulated jobs are what they claim to be: their groups, their programs, and the bytes that their nodes send."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model import Op, ProcessState
+from ncclwatch_server.simulation.faults import Fault, FaultKind
+from ncclwatch_server.simulation.fleet import Fleet
+from ncclwatch_server.simulation.hearing import hear
+from ncclwatch_server.simulation.layout import AXES, Axis, Layout
+from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.run import cruising, run
+from ncclwatch_server.state import GROUP_DTYPE, RANK_DTYPE
+
+LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]
+SMALL = Layout.parse("tp=2,pp=2,dp=4,ep=2")
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_the_groups_of_an_axis_hold_every_rank_once(text: str):
+    layout = Layout.parse(text)
+    for axis in layout.axes:
+        ranks = [rank for members in layout.members[axis] for rank in members]
+        assert sorted(ranks) == list(range(layout.world_size))
+        assert {len(members) for members in layout.members[axis]} == {layout.size(axis)}
+    names = [layout.name(axis, n) for axis in layout.axes for n in range(len(layout.members[axis]))]
+    assert len(names) == len(set(names))
+
+
+def test_ranks_are_laid_out_as_megatron_does():
+    assert SMALL.members[Axis.TENSOR][:2] == ((0, 1), (2, 3))
+    assert SMALL.members[Axis.DATA][:2] == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert SMALL.members[Axis.EXPERT][:2] == ((0, 2), (1, 3))
+    assert SMALL.members[Axis.EXPERT_DATA][0] == (0, 4)
+    assert SMALL.members[Axis.PIPELINE][0] == (0, 8)
+    assert SMALL.members[Axis.MODEL][0] == (0, 1, 8, 9)
+
+
+@pytest.mark.parametrize("text", ["tp=0,dp=2", "dp=6,ep=4", "tp=2,xx=3", "tp", ""])
+def test_an_impossible_layout_is_refused(text: str):
+    with pytest.raises(ValueError, match=r"layout|divide"):
+        Layout.parse(text)
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_a_job_without_a_fault_comes_to_its_end_and_nothing_is_said_of_it(text: str):
+    layout = Layout.parse(text)
+    still = run(layout, Training(microbatches=3), (), steps=2)
+    assert [still.places[r] for r in range(layout.world_size)] == [
+        len(still.course(r).steps) for r in range(layout.world_size)
+    ]
+    assert not still.blocked
+    assert hear(Fleet(still)) == ()
+    assert hear(Fleet(cruising(layout, Training(), steps=3, at_step=2))) == ()
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_to_begin_at_a_later_step_is_to_have_run_there(text: str):
+    layout = Layout.parse(text)
+    one = courses(layout, Training(), 3)[0]
+    fault = Fault(kind=FaultKind.STUCK, rank=0, at=len(one.steps) - 1)
+    whole = run(layout, Training(), (fault,), steps=3)
+    later = run(layout, Training(), (fault,), steps=3, from_step=2)
+    assert (whole.places, whole.blocked) == (later.places, later.blocked)
+
+
+def test_two_groups_that_share_one_rank_only_may_be_used_in_any_order():
+    """The others of each group reach the other one on their own: no deadlock, and nobody is blamed."""
+    layout = Layout.parse("tp=2,pp=1,dp=4,ep=2")
+    steps = courses(layout, Training(), 3)[0].steps
+    at = next(n for n, s in enumerate(steps[:-1]) if (s.axis, steps[n + 1].axis) == (Axis.TENSOR, Axis.EXPERT))
+    still = run(layout, Training(), (Fault(kind=FaultKind.SWAP, rank=3, at=at),), steps=3)
+    assert not still.blocked
+    assert hear(Fleet(still)) == ()
+
+
+def stuck() -> Fleet:
+    """Return a job in which rank 3 stands still and rank 12 was stopped."""
+    faults = (Fault(kind=FaultKind.STUCK, rank=3, at=95), Fault(kind=FaultKind.STOPPED, rank=12, at=95))
+    return Fleet(run(SMALL, Training(), faults, steps=2, from_step=1))
+
+
+def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
+    fleet = stuck()
+    ranks, groups = [], []
+    for node in range(fleet.nodes):
+        index, rank_bytes, group_bytes = wire.split_digest(fleet.digest(node, 7.0))
+        assert index == 0
+        ranks += np.frombuffer(rank_bytes, RANK_DTYPE).tolist()
+        groups += np.frombuffer(group_bytes, GROUP_DTYPE).tolist()
+    rows = {row[0]: dict(zip(RANK_DTYPE.names or (), row, strict=True)) for row in ranks}
+    by_rank = {
+        rank: [dict(zip(GROUP_DTYPE.names or (), row, strict=True)) for row in each]
+        for rank, each in itertools.groupby(groups, key=lambda row: row[0])
+    }
+    for view in fleet.views(range(SMALL.world_size), 7.0):
+        row, (thread,) = rows[view.rank], view.threads
+        wait_s = thread.wait.age_s if thread.wait else 0.0
+        assert row["wait_age_s"] == pytest.approx(wait_s)
+        assert wire.PROCESS_STATES[row["state"]] is view.process.state
+        assert row["issued"] == thread.issued
+        assert row["completed"] == sum(group.completed for group in view.groups)
+        if thread.wait is not None:
+            p2p = thread.wait.op is Op.RECV
+            assert wire.WAIT_KINDS[row["wait_kind"]] is thread.wait.kind
+            assert row["waits_for"] == thread.wait.peer
+            assert row["waits_in"] == (0 if p2p else wire.group_key(thread.wait.group))
+        told = [(wire.group_key(g.name), g.enqueued, g.completed, g.prefix_hash) for g in view.groups]
+        assert told == [(g["group"], g["enqueued"], g["completed"], g["prefix_hash"]) for g in by_rank[view.rank]]
+    assert rows[12]["state"] == wire.PROCESS_STATES.index(ProcessState.STOPPED)
+
+
+def test_views_travel_over_the_wire_and_are_the_same_when_they_arrive():
+    views = stuck().views((3, 4, 12), 7.0)
+    message = wire.decode_from_agent(wire.encode(wire.Views(index=0, ranks=views)))
+    assert isinstance(message, wire.Views)
+    assert message.ranks == views
+    announced = wire.decode_from_agent(wire.encode(stuck().announce(1, "job")))
+    assert isinstance(announced, wire.Announce)
+    assert announced.ranks == tuple(range(8, 16))
+
+
+def test_the_same_arguments_give_the_same_bytes():
+    assert [stuck().digest(node, 3.0) for node in range(2)] == [stuck().digest(node, 3.0) for node in range(2)]
+
+
+def test_every_axis_has_a_group_in_a_layout_that_is_parallel_in_all_ways():
+    assert set(SMALL.axes) == set(AXES)
