@@ -199,6 +199,7 @@ class GroupView:
     prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
     pending: OpView | None = None  # the oldest unfinished operation; None also where nobody knows what is complete
     destroyed: bool = False
+    runs: tuple[tuple[int, int, int], ...] = ()  # on the wire, of a big group instead of `ranks`: see `members`
     late: bool = False  # recorded from the middle on: its prefix_hash says nothing
     blind: bool = False  # nobody tells what of it is complete
     asynchronous: bool = (

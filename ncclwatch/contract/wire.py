@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, members
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import ProcessState, RankView, StackDump, WaitKind
 from ncclwatch.contract.testimony import Communicator, Testimony
@@ -160,12 +160,17 @@ _server_decoder: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(Serv
 
 def encode(message: AgentMessage | ServerMessage) -> bytes:
     """Return a message as JSON."""
+    if isinstance(message, Views):
+        message = msgspec.structs.replace(message, ranks=tuple(map(members.packed, message.ranks)))
     return _encoder.encode(message)
 
 
 def decode_from_agent(data: bytes | str) -> AgentMessage:
     """Parse what an agent sent. Raises `WireError` with a sentence on anything else."""
-    return _decode(_agent_decoder, data, "an agent")
+    message = _decode(_agent_decoder, data, "an agent")
+    if isinstance(message, Views):
+        return msgspec.structs.replace(message, ranks=members.unpacked(message.ranks))
+    return message
 
 
 def decode_from_server(data: bytes | str) -> ServerMessage:
