@@ -34,7 +34,8 @@ SILENT_S = 5.0  # an agent that sent nothing for so long
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
 DESYNC_EVERY_S = 5.0  # between two comparisons of the histories of all ranks
 DESYNC_RANKS_MAX = 16  # inspected of each side
-DESYNC_ROWS_MAX = 4096  # compared at one tick; a big job is compared bit by bit
+DESYNC_ROWS_MIN = 2048  # compared at one tick, if there are so many
+DESYNC_PORTIONS = 256  # in which the rows of a very big job are compared, one at each tick
 
 # Rhythm.
 TICK_S = 1.0

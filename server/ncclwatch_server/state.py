@@ -196,21 +196,26 @@ class JobState:
             return
         if self._topology is None:
             self._topology = Topology.of(self._groups)
-        topology, seen = self._topology, self._apart(self._topology)
+        topology, rows_max = self._topology, self._portion()
+        seen = self._apart(topology, rows_max)
         if topology.groups and not seen:
-            self._compare_from = topology.portion(self._compare_from, settings.DESYNC_ROWS_MAX) % topology.groups
+            self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
         again_s = settings.DESYNC_EVERY_S
         if not (seen or self._apart_before):
-            again_s *= min(1.0, settings.DESYNC_ROWS_MAX / max(1, len(topology.order)))
+            again_s *= min(1.0, rows_max / max(1, len(topology.order)))
         self._compare_at = now + max(settings.TICK_S, again_s)
         # One torn look at a ring is no difference: it has to be there twice.
         self._desynced, self._apart_before = (seen if self._apart_before else ()), bool(seen)
 
-    def _apart(self, topology: Topology) -> tuple[int, ...]:
+    def _portion(self) -> int:
+        """Return how many rows are compared at one tick."""
+        return max(settings.DESYNC_ROWS_MIN, len(self._groups) // settings.DESYNC_PORTIONS)
+
+    def _apart(self, topology: Topology, rows_max: int) -> tuple[int, ...]:
         """Return some ranks of a group whose members have issued equally much and not the same, () if all agree."""
         if not topology.groups:
             return ()
-        first, end = self._compare_from, topology.portion(self._compare_from, settings.DESYNC_ROWS_MAX)
+        first, end = self._compare_from, topology.portion(self._compare_from, rows_max)
         if not topology.fits(self._groups, topology.rows_of(first, end)):
             self._stale = True  # an agent has changed what its rows are of
             return ()

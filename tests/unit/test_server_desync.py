@@ -67,7 +67,7 @@ def test_the_comparison_of_a_big_job_is_short():
 
 
 def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "DESYNC_ROWS_MAX", 4)
+    monkeypatch.setattr(settings, "DESYNC_ROWS_MIN", 4)
     world, state = 12, JobState(12)
     state.announce(1, range(world), 0.0)
     ranks = b"".join(wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT) for r in range(world))

@@ -35,7 +35,9 @@ def test_members_at_the_front_of_their_group_are_compared():
     assert Topology.of(apart).apart(apart, 0, 3).tolist() == [4, 0, 2]
     assert Topology.of(apart).apart(apart, 0, 2).tolist() == []
     apart["enqueued"][4] = 4  # behind: it may have been the same when the others were there
-    assert Topology.of(apart).apart(apart, 0, 3).tolist() == []
+    for prefix in (0, 99):
+        apart["prefix_hash"][4] = prefix
+        assert Topology.of(apart).apart(apart, 0, 3).tolist() == []
 
 
 def test_without_groups_nothing_is_apart():
