@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint types imports unit integration zoo zoo-once mutants wheel test bench onset clean
+.PHONY: help demo lint types imports unit integration zoo zoo-once mutants wheel test bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,9 @@ test: lint types imports unit integration zoo-once wheel ## everything, cheapest
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README
 	$(BIN)/python -m tests.bench
+
+layouts: $(BIN)/.installed ## right ranks, ticks and verdicts on simulated jobs of 1,024 to 98,304 ranks: a quarter of an hour
+	$(BIN)/python -m tests.bench.layouts --json build/layouts.json
 
 onset: $(BIN)/.installed ## onset-to-verdict times of the zoo, as in the README
 	$(BIN)/python -m tests.bench.onset

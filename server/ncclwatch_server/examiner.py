@@ -151,7 +151,7 @@ class Examiner:
         job.judge_failing = False
         self._counters.judgements += 1
         self._counters.judge_s += time.perf_counter() - began
-        return verdicts
+        return tuple(job.counted(verdict) for verdict in verdicts)
 
     def _snapshot(self, job: Job) -> JobSnapshot:
         return job.snapshot(self._clock())
@@ -162,7 +162,7 @@ class Examiner:
         Stacks tell the line of a rank that cannot say it itself; another witness may know better.
         """
         try:
-            said = self._judge(self._snapshot(job))
+            said = tuple(map(job.counted, self._judge(self._snapshot(job))))
         except Exception:
             self._counters.judge_failures += 1
             log.exception("the judge failed on job %s with its evidence; the verdict stays as it was", job.id)

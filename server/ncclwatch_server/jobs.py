@@ -95,6 +95,11 @@ class Job:
             communicators=self.communicators,
         )
 
+    def counted(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with the count of all ranks that it explains; the judge saw some of a big job only."""
+        found = self.state.explained_by(culprit.rank for culprit in verdict.culprits)
+        return replace(verdict, explained=found) if found is not None else verdict
+
     def release(self) -> None:
         """Note that it was judged for the last time, and let go what only judging needs."""
         self.ended = True

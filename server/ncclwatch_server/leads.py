@@ -8,6 +8,7 @@ steps ends at ranks that wait for nobody, or in a circle. All ranks are followed
 This decides nothing: it says whose full views the judge should see, so that a few hundred show what all would.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,22 @@ class Leads:
         """Return the ranks in which the steps end. Of a circle that is every rank: each ends at another one of it."""
         return np.unique(self.end)
 
+    def led_to(self, waits: Waits, ranks: Iterable[int]) -> Flags:
+        """Return the waiting ranks whose steps end where those of some ranks do, in them or in a circle with them."""
+        ends = set(self.end[list(ranks)].tolist())
+        for rank in tuple(ends):
+            after = int(self.step[rank])
+            while after not in ends:
+                ends.add(after)
+                after = int(self.step[after])
+        found = np.isin(self.end, list(ends))
+        # Where all are inside of one collective, each is an end, and one of them holds up all.
+        stands = waits.waiting & (waits.group >= 0) & (self.step == np.arange(len(self.step)))
+        groups = [waits.group[rank] for rank in ends if stands[rank]]
+        if groups:
+            found |= np.isin(self.end, np.flatnonzero(stands & np.isin(waits.group, groups)))
+        return found & waits.waiting
+
 
 def follow(waits: Waits, members: Memberships) -> Leads:
     """Return where the waits lead."""
@@ -116,9 +133,8 @@ def _attitudes(waits: Waits, members: Memberships, rows: Numbers | slice = slice
     return np.where(here, _HERE, np.where(waiting, _ELSEWHERE, _FREE)).astype(np.int64)
 
 
-def worth_a_look(waits: Waits, members: Memberships, limit: int) -> Numbers:
+def worth_a_look(waits: Waits, members: Memberships, leads: Leads, limit: int) -> Numbers:
     """Return at most `limit` ranks: where waits end, who waits there, who does not wait, and a sample."""
-    leads = follow(waits, members)
     ends = leads.ends()
     weight = np.bincount(leads.end[waits.waiting], minlength=len(waits.waiting))
     ends = ends[np.argsort(-weight[ends], kind="stable")]

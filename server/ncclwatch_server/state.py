@@ -78,6 +78,7 @@ class JobState:
         self._compare_at = -np.inf
         self._compare_from = 0  # number of the group
         self._topology: Topology | None = None
+        self._led: tuple[leads.Waits, leads.Leads] | None = None
         self._heard = Listening()
         self._lost: set[int] = set()
         self._rank_bytes, self._group_bytes = bytearray(), bytearray()
@@ -175,7 +176,9 @@ class JobState:
             return Suspicion()  # a rank took its patches off: what it does now nobody sees
         age_s = rows["wait_age_s"]
         waiting = live & (age_s > settings.WAIT_S)
-        if waiting.any():
+        if not waiting.any():
+            self._led = None
+        else:
             waiting &= now - self._moved_at[rank] > settings.STILL_S
         silent, unheard = self._silence(now)
         ended = self.ended & self.seen
@@ -243,7 +246,21 @@ class JobState:
             enqueued=rows["enqueued"],
             prefix_hash=rows["prefix_hash"],
         )
-        return tuple(leads.worth_a_look(self._waits(waiting, self._topology.keys), members, limit).tolist())
+        waits = self._waits(waiting, self._topology.keys)
+        found = leads.follow(waits, members)
+        self._led = waits, found
+        return tuple(leads.worth_a_look(waits, members, found, limit).tolist())
+
+    def explained_by(self, culprits: Iterable[int]) -> tuple[int, int] | None:
+        """Return how many of all waiting ranks wait for these in the end, and how many wait, when ranks were chosen.
+
+        None where nothing was chosen: the judge saw all ranks then, and counted itself.
+        """
+        ranks = [rank for rank in culprits if rank < self.world_size]
+        if self._led is None or not ranks:
+            return None
+        waits, found = self._led
+        return int(found.led_to(waits, ranks).sum()), int(waits.waiting.sum())
 
     def _waits(self, waiting: Iterable[int], keys: NDArray[np.uint64]) -> leads.Waits:
         rows, rank = self._ranks[self._reporting], self._row_rank[self._reporting]

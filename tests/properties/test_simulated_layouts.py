@@ -74,3 +74,5 @@ def test_among_a_thousand_ranks_too(kind: FaultKind):
     assert still is not None
     assert len(still.blocked) > 1000
     check(still, still.faults[0])
+    (said,) = hear(Fleet(still))
+    assert said.explained == (len(still.blocked), len(still.blocked))

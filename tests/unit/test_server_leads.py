@@ -34,6 +34,10 @@ def members_of(entries: list[Entry]) -> Memberships:
     )
 
 
+def chosen_of(waits: Waits, members: Memberships, limit: int) -> list[int]:
+    return worth_a_look(waits, members, follow(waits, members), limit).tolist()
+
+
 def ends(leads: Leads) -> list[int]:
     return leads.ends().tolist()
 
@@ -76,7 +80,7 @@ def big(odd: tuple[int, ...]) -> tuple[Waits, Memberships]:
 
 
 def test_the_few_whose_history_differs_are_among_the_chosen_and_few_among_them():
-    chosen = worth_a_look(*big((700, 3001)), limit=64).tolist()
+    chosen = chosen_of(*big((700, 3001)), limit=64)
     assert {700, 3001} <= set(chosen)
     assert 32 <= len(chosen) <= 64
     assert len(set(chosen)) == len(chosen)
@@ -84,11 +88,33 @@ def test_the_few_whose_history_differs_are_among_the_chosen_and_few_among_them()
 
 def test_no_more_ranks_are_chosen_than_asked_for():
     odd = tuple(range(0, 4096, 2))
-    assert all(len(worth_a_look(*big(odd), limit=limit)) <= limit for limit in (1, 8, 100))
+    assert all(len(chosen_of(*big(odd), limit=limit)) <= limit for limit in (1, 8, 100))
 
 
 def test_ranks_behind_a_root_are_chosen_with_the_members_of_the_group_it_keeps_waiting():
     entries = [(rank, rank // 8, 5 - (rank == 1003), 0) for rank in range(2048)]
     inside = {rank: rank // 8 for rank in range(2048) if rank != 1003}
-    chosen = worth_a_look(waits_of(2048, inside, {}), members_of(entries), limit=64).tolist()
+    chosen = chosen_of(waits_of(2048, inside, {}), members_of(entries), limit=64)
     assert set(range(1000, 1008)) <= set(chosen)
+
+
+def counted(waits: Waits, members: Memberships, *ranks: int) -> list[int]:
+    return np.flatnonzero(follow(waits, members).led_to(waits, ranks)).tolist()
+
+
+def test_who_waits_for_a_rank_in_the_end_is_counted_and_who_waits_for_another_one_is_not():
+    entries = [(rank, rank // 4, 4 if rank in (0, 4) else 5, 0) for rank in range(8)]
+    waits = waits_of(8, {rank: rank // 4 for rank in (1, 2, 3, 5, 6)}, {7: 1})
+    assert counted(waits, members_of(entries), 0) == [1, 2, 3, 7]
+    assert counted(waits, members_of(entries), 4) == [5, 6]
+
+
+def test_of_a_circle_any_rank_explains_all_and_those_before_it():
+    waits = waits_of(5, {2: 0}, {0: 1, 1: 2, 3: 0, 4: 3})
+    assert counted(waits, members_of([(0, 0, 1, 0), (2, 0, 2, 0)]), 1) == [0, 1, 2, 3, 4]
+
+
+def test_where_all_are_inside_one_of_them_explains_all_and_those_before_them():
+    entries = [(rank, 0, 5, int(rank == 1)) for rank in range(3)] + [(rank, 1, 2, 0) for rank in (4, 5)]
+    waits = waits_of(6, {0: 0, 1: 0, 2: 0, 4: 1, 5: 1}, {3: 2})
+    assert counted(waits, members_of(entries), 1) == [0, 1, 2, 3]

@@ -62,4 +62,5 @@ def hear(fleet: Fleet, *, hang_s: float = 20.0) -> tuple[Verdict, ...]:
     for seconds in (0.0, hang_s):
         hearing.report(seconds)
         suspicious = hearing.tick(seconds)
-    return judge(hearing.snapshot(hang_s)) if suspicious else ()
+    verdicts = judge(hearing.snapshot(hang_s)) if suspicious else ()
+    return tuple(hearing.job.counted(verdict) for verdict in verdicts)
