@@ -7,7 +7,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import config, wire
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
 
@@ -45,7 +45,7 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "empty binary": (b"", "shorter than its head"),
     "no digest": (b"\x00" * 64, "no digest"),
     "truncated": (wire.pack_digest(0, [RANK], [GROUP])[:-3], "truncated"),
-    "too many announced rows": (wire.DIGEST_HEAD.pack(b"NWDG", 1, 0, 0, 2**31, 2**31), "truncated"),
+    "too many announced rows": (wire.DIGEST_HEAD.pack(b"NWDG", config.PROTOCOL, 0, 0, 2**31, 2**31), "truncated"),
     "other protocol": (wire.DIGEST_HEAD.pack(b"NWDG", 9, 0, 0, 0, 0), "same version"),
     "unknown job": (wire.pack_digest(7, [RANK], []), "not announced"),
     "rank out of range": (wire.pack_digest(0, [(2, *RANK[1:])], []), "impossible ranks"),
