@@ -116,8 +116,9 @@ def test_refused_connections_are_counted(server: ServerProcess) -> None:
 
 def test_an_agent_of_another_protocol_is_told_what_to_install(server: ServerProcess) -> None:
     line = open_line(server.url)
-    hello(line, protocol=2)
-    assert "protocol 2, this server 1; install the same version" in refusal(line)
+    hello(line, protocol=config.PROTOCOL + 1)
+    said = f"protocol {config.PROTOCOL + 1}, this server {config.PROTOCOL}; install the same version"
+    assert said in refusal(line)
 
 
 def test_an_agent_that_does_not_introduce_itself_is_refused(server: ServerProcess) -> None:
