@@ -17,7 +17,7 @@ from ncclwatch_server.simulation.run import Standstill, run
 STEPS, STEPS_BEFORE = 6, 3
 TRAINING = Training()
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=1,pp=4,dp=4", "tp=4,pp=1,dp=4,ep=4", "tp=2,pp=3,dp=2,ep=2", "tp=1,pp=1,dp=2"]
-SMALL = ["tp=2,pp=2,dp=2,ep=2", "tp=1,pp=3,dp=2", "tp=1,pp=1,dp=3"]
+SMALL = ["tp=2,pp=2,dp=2,ep=2", "tp=1,pp=3,dp=2", "tp=1,pp=1,dp=6"]
 
 
 def with_faults(layout: Layout, kinds: list[FaultKind], seed: int) -> Standstill | None:
@@ -54,12 +54,13 @@ def test_the_faulty_rank_is_named_and_no_other(text: str, kind: FaultKind):
         check(still, still.faults[0])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    text=st.sampled_from(SMALL), kinds=st.lists(st.sampled_from(FaultKind), min_size=2, max_size=2),
+    text=st.sampled_from(SMALL), kinds=st.lists(st.sampled_from(FaultKind), min_size=2, max_size=2, unique=True),
     seed=st.integers(0, 10**6),
 )  # fmt: skip
 def test_of_two_faults_only_such_as_have_happened_are_named(text: str, kinds: list[FaultKind], seed: int):
+    """Of different kinds: two ranks that make one mistake at one place may be the majority, and then are believed."""
     still = with_faults(Layout.parse(text), kinds, seed)
     if still is not None and still.blocked:
         found = named(hear(Fleet(still)))
