@@ -7,8 +7,9 @@ kind: a helper that all of a program's collectives go through says nothing by it
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
+from typing import cast
 
 from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.sites import CALLERS_MAX, SiteText, write
@@ -16,6 +17,7 @@ from ncclwatch.rank.ringfile import RingFile
 
 DEPTH_MAX = 80
 CALLERS_DEPTH_MAX = 24  # frames looked through for callers: beyond, a framework calls, not the user
+_PARTS_MAX = 2 * (1 + CALLERS_MAX)  # a code object and its instruction for each frame
 KNOWN_MAX = 100_000  # code made at run time must not grow these tables for ever
 
 
@@ -32,20 +34,29 @@ class Sites:
 
     def here(self, depth: int = 2) -> int:
         """Return the id of the user's line that led to the caller's caller, and of its callers; 0 if there is none."""
-        frame = self.users_frame(sys._getframe(depth))
-        if frame is None:
+        # One loop without calls: this is on the path of every operation.
+        parts: list[object] = []
+        users, left = self._users, DEPTH_MAX
+        frame: FrameType | None = sys._getframe(depth)
+        while frame is not None and left:
+            code = frame.f_code
+            mine = users.get(code)
+            if mine is None:
+                mine = self._meet(code)
+            if mine:
+                if not parts:
+                    left = CALLERS_DEPTH_MAX
+                parts.append(code)
+                parts.append(frame.f_lasti)
+                if len(parts) == _PARTS_MAX:
+                    break
+            frame = frame.f_back
+            left -= 1
+        if not parts:
             return 0
-        callers = self._callers(frame)
-        parts: list[object] = [frame.f_code, frame.f_lasti]
-        for caller in callers:
-            parts += (caller.f_code, caller.f_lasti)
         key = tuple(parts)
         known = self._ids.get(key)
-        if known is None:
-            known = self.route(frame.f_code, frame.f_lineno, [(each.f_code, each.f_lineno) for each in callers])
-            if len(self._ids) < KNOWN_MAX:
-                self._ids[key] = known
-        return known
+        return self._first_seen(key) if known is None else known
 
     def line_here(self, depth: int = 2) -> int:
         """Return the id of the user's line that led to the caller's caller, whoever called it; 0 if there is none."""
@@ -83,6 +94,21 @@ class Sites:
             self._labels[known] = text
         return known
 
+    def _meet(self, code: CodeType) -> bool:
+        mine = is_users(code.co_filename)
+        if len(self._users) < KNOWN_MAX:
+            self._users[code] = mine
+        return mine
+
+    def _first_seen(self, key: tuple[object, ...]) -> int:
+        """Return the id of a way that is given as code objects and the instructions they are at, innermost first."""
+        codes, places = cast(Iterable[CodeType], key[::2]), cast(Iterable[int], key[1::2])
+        (code, line), *callers = [(each, _line_of(each, at)) for each, at in zip(codes, places, strict=True)]
+        known = self.route(code, line, callers)
+        if len(self._ids) < KNOWN_MAX:
+            self._ids[key] = known
+        return known
+
     def users_frame(self, frame: FrameType | None) -> FrameType | None:
         """Return the innermost frame of the user's own code, from `frame` outwards."""
         users = self._users
@@ -91,32 +117,10 @@ class Sites:
                 return None
             code = frame.f_code
             mine = users.get(code)
-            if mine is None:
-                mine = is_users(code.co_filename)
-                if len(users) < KNOWN_MAX:
-                    users[code] = mine
-            if mine:
+            if mine if mine is not None else self._meet(code):
                 return frame
             frame = frame.f_back
         return None
-
-    def _callers(self, frame: FrameType) -> list[FrameType]:
-        """Return the user's frames that led to one of them, innermost first."""
-        found: list[FrameType] = []
-        users = self._users
-        outer = frame.f_back
-        for _ in range(CALLERS_DEPTH_MAX):
-            if outer is None:
-                break
-            mine = users.get(outer.f_code)
-            if mine is None:
-                mine = self.users_frame(outer) is outer
-            if mine:
-                found.append(outer)
-                if len(found) == CALLERS_MAX:
-                    break
-            outer = outer.f_back
-        return found
 
     def users_frames(self, frame: FrameType | None, count: int) -> list[tuple[CodeType, int]]:
         """Return up to `count` of the user's own frames as (code, line), innermost first."""
@@ -126,6 +130,11 @@ class Sites:
             found.append((frame.f_code, frame.f_lineno or 0))
             frame = self.users_frame(frame.f_back)
         return found
+
+
+def _line_of(code: CodeType, at: int) -> int | None:
+    """Return the line of an instruction, given by its offset in bytes."""
+    return next((line for begin, end, line in code.co_lines() if begin <= at < end), code.co_firstlineno)
 
 
 def describe(code: CodeType, line: int | None) -> SiteText:
