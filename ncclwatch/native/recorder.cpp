@@ -235,6 +235,17 @@ void retire(State& state, std::vector<Held>& finished) {
       state.retired.emplace_back(now, held.issued.numel, std::move(held.work));
     }
   }
+  // Whoever is the only one to hold a work may drop it: its tensors are wanted back, for the next of their size.
+  for (auto at = state.retired.begin(); at != state.retired.end();) {
+    auto& [since, numel, work] = *at;
+    if (work.use_count() > 1) {
+      ++at;
+      continue;
+    }
+    state.retired_numel -= numel;
+    dropped.push_back(std::move(work));
+    at = state.retired.erase(at);
+  }
   while (state.retired.size() > kNewestKept &&
          (state.retired.size() > kWorksMax || state.retired_numel > kRetiredNumelMax)) {
     state.retired_numel -= std::get<1>(state.retired.front());

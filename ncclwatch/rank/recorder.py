@@ -21,8 +21,8 @@ from ncclwatch.rank.sites import Sites
 WORKS_MAX = 256
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
 RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
-RETIRED_NUMEL_MAX = 4_000_000  # elements that retired works may hold, but for the newest
-NEWEST_KEPT = 8  # of the retired works, however large
+RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the newest: memory is wanted back
+NEWEST_KEPT = 3  # of the retired works, however large
 _MASK = 0xFFFFFFFFFFFFFFFF
 _OP_CODE = {op: number for number, op in enumerate(OPS)}
 _WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
