@@ -37,6 +37,10 @@ def target(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
+    # It says that it is ready one line before it waits: on a busy machine a look, or a stop, may come between.
+    deadline = time.monotonic() + 30.0
+    while "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
     yield process
     process.kill()
     process.communicate()
