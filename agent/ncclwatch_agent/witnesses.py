@@ -10,7 +10,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.worker_server import Unheard, ask
 
-ASK_S_MAX = 1.0  # for one rank; an incident waits 1.5 s for its evidence
+ASK_S_MAX = 3.0  # for one rank; an incident waits 1.5 s for its evidence, 4 s where a culprit cannot speak for itself
 TOLD_MAX = 20  # sentences in the log
 AT_ONCE = 2  # dumps of recorders held in memory
 

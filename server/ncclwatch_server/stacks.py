@@ -27,7 +27,9 @@ class Gathering:
     dumps: dict[int, StackDump] = field(default_factory=dict)
     testimonies: dict[int, Testimony] = field(default_factory=dict)
     communicators: tuple[Communicator, ...] = ()
-    needed: frozenset[int] = frozenset()  # culprits that cannot tell their line themselves
+    needed: frozenset[int] = (
+        frozenset()
+    )  # culprits that cannot say themselves where they are, nor what they have issued
     opened: bool = False  # the verdicts have become incidents
     fresh: bool = False  # dumps came since the incidents were last updated
     then: tuple[int, ...] = ()  # ranks to ask once the first have answered
@@ -68,7 +70,8 @@ class Gathering:
     @property
     def opens_by(self) -> float:
         """When the incidents are opened at the latest: a wrong line is worse than one that comes later."""
-        patience_s = settings.STACKS_FIRST_S if self.needed <= self.dumps.keys() else settings.STACKS_NEEDED_S
+        known = self.dumps.keys() & self.testimonies.keys()
+        patience_s = settings.STACKS_FIRST_S if self.needed <= known else settings.STACKS_NEEDED_S
         return self.started_at + patience_s
 
     def next_round(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """How long does an incident wait for the stacks of its ranks?"""
 
 from ncclwatch.contract.model import StackDump
+from ncclwatch.contract.testimony import Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.stacks import Gathering
 
@@ -15,9 +16,12 @@ def test_an_incident_opens_without_stacks_that_are_late() -> None:
     assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
 
 
-def test_it_waits_longer_for_the_one_stack_that_tells_the_line_of_its_culprit() -> None:
+def test_it_waits_longer_for_the_stack_and_the_witness_of_a_culprit_that_cannot_speak() -> None:
     waiting = gathering(frozenset((3,)))
     assert not waiting.ready(100.0 + settings.STACKS_NEEDED_S - 0.01)
     assert waiting.ready(100.0 + settings.STACKS_NEEDED_S)
     waiting.take([StackDump(rank=3, failure="refused")], (0, 1))
+    assert not waiting.ready(100.0 + settings.STACKS_NEEDED_S - 0.01)
+    waiting.questions.add((0, 9))
+    waiting.hear([Testimony(rank=3, failure="no server")], (), (0, 2))
     assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
