@@ -118,6 +118,10 @@ ADVICE_STORE = (
     "Look why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own): its "
     "output and the kernel log (dmesg). The exception of this rank names the store's address."
 )
+ADVICE_PIPE = (
+    "Look what this rank was connected to at that line: a worker process of its data loader that was killed (out of "
+    "memory? see dmesg, and lower num_workers), or a service that went away. Its traceback is in its own output."
+)
 ADVICE_KILLED = (
     "Find out who sent the signal: after SIGKILL look in the kernel log for the OOM killer (dmesg) and in the "
     "scheduler's log for a memory limit; after SIGSEGV or SIGABRT at this rank's last output and its core dump."

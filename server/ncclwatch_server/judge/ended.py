@@ -19,7 +19,15 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitKind,
 )
-from ncclwatch.contract.text import ADVICE, ADVICE_EXCEPTION, ADVICE_KILLED, ADVICE_STORE, ranks_words, seconds_words
+from ncclwatch.contract.text import (
+    ADVICE,
+    ADVICE_EXCEPTION,
+    ADVICE_KILLED,
+    ADVICE_PIPE,
+    ADVICE_STORE,
+    ranks_words,
+    seconds_words,
+)
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -51,6 +59,8 @@ _LOST_PEER = (
     "application timeout caused pair closure",
 )
 _STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
+# What Python raises for the program's own pipes and sockets. No backend of collectives raises these.
+_PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 _LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
@@ -63,7 +73,7 @@ def endings(case: Case) -> tuple[Verdict, ...]:
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
     suspects = _own_endings(gone)
     if not suspects:
-        return _store_lost(case, gone)
+        return _lost_no_rank(case, gone)
     abnormal = [rank for rank in suspects if not _is_clean(gone[rank])]
     if abnormal:
         mismatch = _mismatch_at_the_end(case)
@@ -77,8 +87,10 @@ def endings(case: Case) -> tuple[Verdict, ...]:
     return (_exit(case, tuple(waited_for)),) if waited_for else ()
 
 
-def _store_lost(case: Case, gone: dict[int, Ending]) -> tuple[Verdict, ...]:
-    """Judge ranks that ended as if they had lost a rank, though none was gone before them: it was the store.
+def _lost_no_rank(case: Case, gone: dict[int, Ending]) -> tuple[Verdict, ...]:
+    """Judge ranks that ended as if they had lost a rank, though none was gone before them.
+
+    What they lost was the store, or the other end of a pipe of the program's own: to a loader process, a service.
 
     That none was gone is known once each rank has ended, or has been seen alive long after the first end. Whoever
     was told to stop may have taken the store along, and a timeout has a reason of its own.
@@ -88,12 +100,16 @@ def _store_lost(case: Case, gone: dict[int, Ending]) -> tuple[Verdict, ...]:
         return ()
     first = _first(case, raised)
     error = gone[first].exception
-    if first != _first(case, gone) or not _STORE_ERROR.search(error) or _TIMED_OUT.search(error):
+    if first != _first(case, gone) or not _is_no_ranks(error) or _TIMED_OUT.search(error):
         return ()
     since_s = _ending_age_s(case.views[first]) - NEWS_OF_AN_END_S
     if any(view.news_age_s >= since_s for rank, view in case.views.items() if rank not in gone):
         return ()
     return (_crash(case, tuple(rank for rank in raised if rank == first or _same_end(gone[rank], gone[first]))),)
+
+
+def _is_no_ranks(error: str) -> bool:
+    return bool(_STORE_ERROR.search(error) or _PIPE_ERROR.search(error))
 
 
 def _own_endings(gone: dict[int, Ending]) -> list[int]:
@@ -201,8 +217,10 @@ def _end_site(view: RankView) -> CallSite | None:
 
 
 def _crash_advice(ending: Ending) -> str:
-    if is_victim(ending):
+    if is_victim(ending) and not _PIPE_ERROR.search(ending.exception):
         return ADVICE_STORE
+    if is_victim(ending):
+        return ADVICE_PIPE
     if ending.exception:
         return ADVICE_EXCEPTION
     return ADVICE_KILLED if ending.signal is not None else ADVICE[Cause.RANK_CRASHED]
@@ -214,10 +232,14 @@ def _crash_explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, .
     if len(ranks) == len(case.views):
         return "All ranks raised the same at the same line."
     if all(is_victim(view.ending) for view in case.views.values() if view.ending is not None):
-        return (
-            f"{ranks_words(ranks).capitalize()} lost the store, the process through which ranks find each other, and "
-            f"no rank had ended before: the store itself is gone or out of reach.{after}"
+        ending = case.views[ranks[0]].ending
+        own = ending is not None and _PIPE_ERROR.search(ending.exception)
+        lost = (
+            "the other end of a pipe or socket of the program's own (a loader process, a service)"
+            if own
+            else "the store, the process through which ranks find each other"
         )
+        return f"{ranks_words(ranks).capitalize()} lost {lost}: no rank had ended before.{after}"
     gone = "it is gone" if len(ranks) == 1 else "they are gone"
     return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
 
