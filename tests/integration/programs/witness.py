@@ -9,6 +9,8 @@ import ctypes
 import os
 import sys
 import threading
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -28,6 +30,7 @@ dist.all_reduce(ones)
 
 
 def hang() -> None:
+    until_answered_for()
     if how == "agree" and rank == 1:
         ctypes.PyDLL(None).sleep(100_000)
     elif how == "past" and rank == 1:
@@ -36,6 +39,14 @@ def hang() -> None:
         dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([ones]).wait()
     else:
         dist.all_reduce(ones)
+
+
+def until_answered_for() -> None:
+    """Wait until this rank's worker server listens: the pulse starts it, and needs the GIL for that."""
+    deadline = time.monotonic() + 30.0
+    runtime = Path(os.environ["NCCLWATCH_RUNTIME_DIR"])
+    while not any(runtime.rglob(f"{os.getpid()}-*.sock")) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def train() -> None:
