@@ -29,9 +29,8 @@ class Routes:
     """The distinct ways by which operations were reached: the line, and the lines that called it, innermost first."""
 
     frames: tuple[tuple[CallSite, ...], ...] = ()
-    numbers: Mapping[int, int] = field(
-        default_factory=dict
-    )  # string id of a call site -> index into `frames`, plus one
+    # string id of a call site -> index into `frames`, plus one
+    numbers: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, site: int) -> int:
         """Return the number of the way to a call site, given by its string id; 0 if no callers are known."""

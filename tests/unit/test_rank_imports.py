@@ -1,5 +1,6 @@
 """What a job may never import is patched when it imports it, and costs nothing before."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_nothing_is_called_after_restore(module: str):
     _imported(module)
     assert seen == []
     assert sys.meta_path == before
+
+
+def test_nothing_is_called_when_restored_in_the_middle_of_the_import(module: str):
+    patches, seen = Patches(), []
+    when_imported(patches, module, lambda: seen.append(1))
+    spec = importlib.util.find_spec(module)
+    patches.restore()
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert seen == []
 
 
 def test_an_import_never_fails_for_us(module: str):

@@ -21,9 +21,7 @@ from ncclwatch_server.judge.standing import FROZEN_STATES
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
 STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
-STILL_IN_FLUSH_S = (
-    60.0  # until the storage has taken what was written: the kernel works, and nothing of it is seen here
-)
+STILL_IN_FLUSH_S = 60.0  # until storage has taken what was written: the kernel works, and nothing of it is seen here
 _STILL_IN_PHASE_S = {Phase.CHECKPOINT: 12.0, Phase.COMPILE: 20.0, Phase.FIRST_USE: 9.0}
 STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
 STOPPED_S = 2.0  # in state T
