@@ -236,7 +236,9 @@ void retire(State& state, std::vector<Held>& finished) {
     }
   }
   // Whoever is the only one to hold a work may drop it: its tensors are wanted back, for the next of their size.
-  for (auto at = state.retired.begin(); at != state.retired.end();) {
+  // Only the oldest few are looked at: a program may keep hundreds of its works, and this is on the path of each.
+  size_t looks = kNewestKept;
+  for (auto at = state.retired.begin(); at != state.retired.end() && looks > 0; --looks) {
     auto& [since, numel, work] = *at;
     if (work.use_count() > 1) {
       ++at;
