@@ -6,12 +6,19 @@
 Importing this starts nothing and imports the standard library alone.
 """
 
+from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeVar
 
 from ncclwatch.contract.version import VERSION
 
+if TYPE_CHECKING:
+    import torch.distributed
+
 __version__ = VERSION
-__all__ = ["attach", "detach", "phase", "step"]
+__all__ = ["attach", "detach", "even_batches", "phase", "step"]
+
+Batch = TypeVar("Batch")
 
 
 def attach(native: bool | str = "auto") -> None:
@@ -58,3 +65,34 @@ def phase(name: str) -> AbstractContextManager[None]:
     from ncclwatch.rank.marks import phase as mark
 
     return mark(name)
+
+
+def even_batches(
+    loader: Iterable[Batch],
+    bucket: Callable[[Batch], Hashable] | None = None,
+    *,
+    group: "torch.distributed.ProcessGroup | None" = None,
+    every: int = 8,
+) -> Generator[Batch, None, None]:
+    """Yield the batches of a loader and end on all ranks together: `for batch in ncclwatch.even_batches(loader)`.
+
+    Every rank gets exactly as many batches as the one with the fewest; what others have left is dropped. Nobody need
+    know a length: each rank draws up to `every` batches ahead, and one all_reduce of 32 bytes for that many, in a gloo
+    group of its own, runs while they are trained on. Works with any iterable, with worker processes that live on, with
+    gradient accumulation, with and without `attach`. Without a process group, or with one rank, the loader is
+    iterated over as it is.
+
+    `bucket` names the data bucket of a batch, under which verdicts count it: `bucket=lambda batch: batch["ratio"]`.
+    Without it, it is the shape of the batch's first tensor.
+
+    All ranks of `group` (None: all ranks) have to run the loop, and to do so equally often. Loops may be nested, in
+    one thread. A rank may leave early (`break`) if all do at the same batch; batches that were drawn ahead are lost,
+    and where one rank leaves alone, the others end when it comes to its next loop.
+
+    Raises what the loader raises, on its rank and after the batches that all still have; on the others
+    `ncclwatch.rank.remedies.LoaderFailedError` at the same batch; `NcclwatchError` where a loop goes on or begins
+    after `destroy_process_group`; `ValueError` for `every` below 1.
+    """
+    from ncclwatch.rank import remedies
+
+    return remedies.even_batches(loader, bucket, group, every)

@@ -149,6 +149,9 @@ class Agent:
                 job.terminal.prepare(job.candidates())
             self._report_ends(job)
             self._servers.of(job).send_digest(job.index, job.digest(now_ns))
+            loops = job.loops(now_ns)
+            if loops is not None:
+                self._servers.of(job).send(loops)
             self._bury(job, now_ns)
 
     def _find_ranks(self, now_ns: int) -> None:

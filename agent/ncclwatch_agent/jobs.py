@@ -12,6 +12,7 @@ from ncclwatch.contract.model import Ending
 from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.terminal import Candidate, Terminal
 
+LOOPS_S = 5.0  # a server is told of loops in which none begins or ends
 LEFTOVER_S = 30.0  # a job whose last sign of life is older than this was over before the agent came
 
 
@@ -48,6 +49,8 @@ class LocalJob:
         self.ranks: dict[int, LocalRank] = {}
         self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
         self.over_since_ns = 0
+        self._loops_told: tuple[tuple[int, str, int, bool], ...] = ()
+        self._loops_told_ns = 0
         self.told: set[str] = set()  # sentences that its terminal has seen
 
     def add(self, rank: LocalRank) -> None:
@@ -102,6 +105,15 @@ class LocalJob:
         return wire.pack_digest(
             self.index, [rank_row for rank_row, _ in rows], [row for _, group_rows in rows for row in group_rows]
         )
+
+    def loops(self, now_ns: int) -> wire.Loops | None:
+        """Return the loops over data of all ranks, None if no server needs to hear of them now."""
+        found = tuple(loop for number in sorted(self.ranks) if (loop := self.ranks[number].loop()) is not None)
+        state = tuple((loop.rank, loop.loader, loop.number, loop.ended) for loop in found)
+        if not found or (state == self._loops_told and now_ns - self._loops_told_ns < LOOPS_S * 1e9):
+            return None
+        self._loops_told, self._loops_told_ns = state, now_ns
+        return wire.Loops(index=self.index, ranks=found)
 
     def candidates(self) -> list[Candidate]:
         """Return the processes that may have the job's terminal, the lowest rank first."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView
-from ncclwatch.contract.ring import Flag, GroupRow, Ring, Word, named_apart
-from ncclwatch.contract.wire import PROCESS_STATES
+from ncclwatch.contract.ring import Flag, GroupRow, LoaderFlag, Ring, Word, named_apart
+from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
 from ncclwatch_agent.habits import DeviceHabit
@@ -129,6 +129,23 @@ class LocalRank:
             known = (row.completed, event.time_ns if event else now_ns)
             self._pending_since[row.number] = known
         return age_s(now_ns, known[1])
+
+    def loop(self) -> Loop | None:
+        """Return the loop over data that this rank is in, or was in last."""
+        row = self.ring.newest_loader()
+        site = views.parse_site(self.ring.string(row.site)) if row is not None else None
+        if row is None or site is None:
+            return None
+        return Loop(
+            rank=self.rank,
+            loader=f"{site.file}:{site.line}"[-config.TEXT_CHARS_MAX :],
+            number=row.passes,
+            drawn=row.drawn,
+            length=row.length,
+            ended=row.passes > 0 and row.ended_pass == row.passes,
+            even=bool(row.flags & LoaderFlag.EVEN),
+            buckets=views.bucket_counts(self.ring.buckets(), row.number, row.passes),
+        )
 
     def view(self, now_ns: int) -> RankView:
         """Return everything the ring and /proc say of this rank now; the sources are somebody else's part."""

@@ -1,5 +1,6 @@
 """What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
@@ -16,9 +17,11 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.ring import (
     NO_GROUP,
+    BucketRow,
     EventRow,
     Flag,
     GroupRow,
+    LoaderFlag,
     PeerRow,
     Ring,
     ThreadRow,
@@ -210,6 +213,7 @@ def peer_views(picture: Picture) -> tuple[PeerView, ...]:
 
 def loader_views(picture: Picture) -> tuple[LoaderView, ...]:
     """Return the places that iterate over a DataLoader, in the order of `OpView.loader`."""
+    buckets = picture.ring.buckets()
     return tuple(
         LoaderView(
             site=picture.site(row.site) or CallSite(file="", line=0, function=""),
@@ -218,9 +222,17 @@ def loader_views(picture: Picture) -> tuple[LoaderView, ...]:
             exhausted=row.passes > 0 and row.ended_pass == row.passes,
             last_drawn=row.last_drawn,
             length=row.length,
+            even=bool(row.flags & LoaderFlag.EVEN),
+            buckets=bucket_counts(buckets, row.number, row.passes),
         )
         for row in picture.ring.loaders()
     )
+
+
+def bucket_counts(rows: Iterable[BucketRow], loader: int, passes: int) -> tuple[tuple[str, int], ...]:
+    """Return (data bucket, batches) of one pass over one loader, the largest first."""
+    found = [(row.name, row.drawn) for row in rows if (row.loader, row.passes) == (loader, passes) and row.drawn]
+    return tuple(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
 def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> ThreadView:

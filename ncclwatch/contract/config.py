@@ -7,7 +7,7 @@ here and enforced where the thing grows.
 import os
 from collections.abc import Mapping
 
-PROTOCOL = 2  # of the wire between agent and server; a server refuses any other with a sentence
+PROTOCOL = 3  # of the wire between agent and server; a server refuses any other with a sentence
 DEFAULT_PORT = 8470
 
 # Environment of a rank.
@@ -24,12 +24,16 @@ ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the j
 ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token, for agents and readers of a protected server
 ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"
 
+EVEN_BATCHES_GROUP = "ncclwatch even_batches"  # description of the groups in which even_batches agrees
+
 # Limits of a ring.
 EVENTS_MAX = 8192
 GROUPS_MAX = 512
 THREADS_MAX = 32
 PEERS_MAX = 512
 LOADERS_MAX = 32
+BUCKETS_MAX = 512  # data buckets of all loaders
+BUCKETS_PER_LOADER_MAX = 64  # beyond, batches of further shapes are counted together
 STRINGS_BYTES_MAX = 256 * 1024
 
 # Limits of what travels.

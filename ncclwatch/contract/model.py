@@ -230,6 +230,8 @@ class LoaderView:
     exhausted: bool  # the latest pass ended by itself
     last_drawn: int = 0  # batches of the latest pass that ended by itself
     length: int = 0  # len(loader) where it has one
+    even: bool = False  # even_batches or Join keeps ranks with unequal numbers of batches together in this pass
+    buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in the latest pass), the largest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +453,7 @@ class Verdict:
     culprits: tuple[Culprit, ...]
     victims: tuple[int, ...]
     one_of: bool = False  # the evidence does not decide between the culprits
+    predicted: bool = False  # nothing hangs yet
     disputed: bool = False  # another witness says otherwise; the explanation says what
     group: str = ""
     seq: int = 0

@@ -11,7 +11,7 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
   A copy is always a slice of the map: `struct` reads byte by byte, and would tear.
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
-    header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events
+    header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets
 
 Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
 """
@@ -29,7 +29,7 @@ from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model import Op, WaitKind
 
 MAGIC = b"NCCLWRNG"
-VERSION = 1
+VERSION = 2
 
 HEADER_BYTES = 512
 WORDS_BYTES = 512
@@ -39,6 +39,7 @@ PEER_BYTES = 32
 LOADER_BYTES = 48
 SAMPLE_BYTES = 2048
 EVENT_BYTES = 64
+BUCKET_BYTES = 32
 
 GROUPS_AT = HEADER_BYTES + WORDS_BYTES
 THREADS_AT = GROUPS_AT + config.GROUPS_MAX * GROUP_BYTES
@@ -47,7 +48,8 @@ LOADERS_AT = PEERS_AT + config.PEERS_MAX * PEER_BYTES
 SAMPLES_AT = LOADERS_AT + config.LOADERS_MAX * LOADER_BYTES
 STRINGS_AT = SAMPLES_AT + (config.THREADS_MAX + 1) * SAMPLE_BYTES
 EVENTS_AT = STRINGS_AT + config.STRINGS_BYTES_MAX
-RING_BYTES = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
+BUCKETS_AT = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
+RING_BYTES = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES
 
 # magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
 # local world size, attempt, ring bytes, created (ns)
@@ -80,9 +82,11 @@ class Word:
     DEVICE = 20  # string id
     BATCH = 21  # the batch word that the next operations get
     BACKWARD_SITE = 22  # string id: where backward() was called last
+    LOADER = 23  # row, plus one, of the loader that gave the newest batch or began the newest pass; 0: none
+    BUCKETS_USED = 24
 
 
-_WORDS = struct.Struct("<23Q")  # those in use
+_WORDS = struct.Struct("<25Q")  # those in use
 _WORDS_END = HEADER_BYTES + _WORDS.size
 
 
@@ -93,6 +97,12 @@ class Flag:
     ASYNC = 2  # returning from wait() says nothing: a device waits, and the host runs ahead
     BLIND = 4  # nobody tells what of it is complete
     LATE = 8  # it had issued operations before anybody recorded them: its hash begins in the middle
+
+
+class LoaderFlag:
+    """Bits of a loader row."""
+
+    EVEN = 1  # ranks with unequal numbers of batches do not wait for each other: even_batches or Join sees to it
 
 
 # Group row.
@@ -110,7 +120,9 @@ PEER_STATIC = struct.Struct("<IiQ")  # group index, peer (-1: a receive from any
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
 LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
 LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the latest pass that ended itself
-LOADER_LAST = struct.Struct("<QQ")  # batches of that pass, unused
+LOADER_LAST = struct.Struct("<QQ")  # batches of that pass, flags of the latest one
+BUCKET_STATIC = struct.Struct("<IIQ")  # loader row, string id of its name, unused
+BUCKET_COUNT = struct.Struct("<QQ")  # pass, batches of this bucket in it
 SAMPLE_HEAD = struct.Struct("<QQI")  # stamp, unchanged since, bytes of JSON that follow
 SAMPLE_TEXT_MAX = SAMPLE_BYTES - SAMPLE_HEAD.size - 8
 # Event: four stamped cells.
@@ -205,6 +217,17 @@ class LoaderRow(NamedTuple):
     drawn: int
     ended_pass: int
     last_drawn: int
+    flags: int = 0  # of the latest pass, see `LoaderFlag`
+    number: int = 0  # of the row
+
+
+class BucketRow(NamedTuple):
+    """Batches of one data bucket (all of one shape, say) that one loader gave in one pass."""
+
+    loader: int
+    name: str
+    passes: int
+    drawn: int
 
 
 class EventRow(NamedTuple):
@@ -382,13 +405,29 @@ class Ring:
     def loaders(self) -> list[LoaderRow]:
         """Return the places that iterate over a DataLoader."""
         used = min(self.words()[Word.LOADERS_USED], config.LOADERS_MAX)
+        return [self._loader(index) for index in range(used)]
+
+    def newest_loader(self) -> LoaderRow | None:
+        """Return the place whose pass began last, or that gave the newest batch; None: there is none yet."""
+        words = self.words()
+        number = words[Word.LOADER]
+        return self._loader(number - 1) if 0 < number <= min(words[Word.LOADERS_USED], config.LOADERS_MAX) else None
+
+    def _loader(self, index: int) -> LoaderRow:
+        at = LOADERS_AT + index * LOADER_BYTES
+        row = self._map[at : at + LOADER_BYTES]
+        site, passes, length = LOADER_STATIC.unpack_from(row, 0)
+        drawn, ended = LOADER_COUNTS.unpack_from(row, 16)
+        last, flags = LOADER_LAST.unpack_from(row, 32)
+        return LoaderRow(site, passes, length, drawn, ended, last, flags, index)
+
+    def buckets(self) -> list[BucketRow]:
+        """Return the data buckets of all loaders."""
+        used = min(self.words()[Word.BUCKETS_USED], config.BUCKETS_MAX)
         rows = []
-        for at in range(LOADERS_AT, LOADERS_AT + used * LOADER_BYTES, LOADER_BYTES):
-            row = self._map[at : at + LOADER_BYTES]
-            site, passes, length = LOADER_STATIC.unpack_from(row, 0)
-            drawn, ended = LOADER_COUNTS.unpack_from(row, 16)
-            last, _ = LOADER_LAST.unpack_from(row, 32)
-            rows.append(LoaderRow(site, passes, length, drawn, ended, last))
+        for at in range(BUCKETS_AT, BUCKETS_AT + used * BUCKET_BYTES, BUCKET_BYTES):
+            loader, name, _ = BUCKET_STATIC.unpack(self._map[at : at + 16])
+            rows.append(BucketRow(loader, self.string(name), *BUCKET_COUNT.unpack(self._map[at + 16 : at + 32])))
         return rows
 
     def sample(self, index: int) -> tuple[int, dict[str, object]] | None:

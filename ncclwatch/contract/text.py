@@ -14,9 +14,10 @@ ADVICE: dict[Cause, str] = {
         " file, inside."
     ),
     Cause.UNEVEN_BATCHES: (
-        "Give all ranks the same number of batches: agree on the minimum with an all_reduce(MIN) of the count"
-        " before the epoch, or use drop_last=True, pad the short ranks, or run the loop inside "
-        "torch.distributed.algorithms.Join. A longer timeout does not help: the missing batch never comes."
+        "Give all ranks the same number of batches: `for batch in ncclwatch.even_batches(loader)` ends the epoch on"
+        " all ranks together; or agree on the minimum with an all_reduce(MIN) of the count before the epoch, use"
+        " drop_last=True, pad the short ranks, or run the loop inside torch.distributed.algorithms.Join. A longer"
+        " timeout does not help: the missing batch never comes."
     ),
     Cause.DIVERGENT_CONTROL_FLOW: (
         "Let all ranks take the same decision: reduce the condition over the group first (all_reduce of the "

@@ -1,7 +1,7 @@
 """How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
 
 Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
-digest per job and second, and `Views`, `Stacks`, `Testimonies` and `Gone` when there is something to say.
+digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops` and `Gone` when there is something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s. Commands are a closed list.
 
 A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
@@ -118,6 +118,26 @@ class Testimonies(msgspec.Struct, tag="testimonies", frozen=True, kw_only=True):
     reply_to: int = 0
 
 
+class Loop(msgspec.Struct, array_like=True, frozen=True):
+    """The loop over data that a rank is in, or was in last."""
+
+    rank: int
+    loader: str  # "file:line" of the loop: the same on all ranks that run it
+    number: int  # of the pass
+    drawn: int
+    length: int  # that the loader says it has; 0: it does not say
+    ended: bool  # the pass ended by itself
+    even: bool  # even_batches or Join sees to it that ranks with unequal counts do not wait for each other
+    buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in this pass), the largest first
+
+
+class Loops(msgspec.Struct, tag="loops", frozen=True, kw_only=True):
+    """The loops of the ranks on this node: when one begins or ends, and now and then."""
+
+    index: int
+    ranks: tuple[Loop, ...]
+
+
 class Gone(msgspec.Struct, tag="gone", frozen=True, kw_only=True):
     """All ranks of the job on this node have ended; no more digests follow."""
 
@@ -148,7 +168,8 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     deeply: bool = False  # of STACKS: with native frames and children, where they may tell more
 
 
-AgentMessage = Hello | Announce | Views | Stacks | Testimonies | Gone
+JobNews = Views | Stacks | Testimonies | Loops | Gone
+AgentMessage = Hello | Announce | JobNews
 ServerMessage = Welcome | Refused | Command
 
 T = TypeVar("T")

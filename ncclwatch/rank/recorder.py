@@ -11,12 +11,16 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
 
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
+from ncclwatch.rank.loaders import Loaders, Pass, bucket_of
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
+
+Batch = TypeVar("Batch")
 
 WORKS_MAX = 256
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
@@ -117,7 +121,7 @@ class Recorder:
         self.in_forward = False
         self.captures = 0  # CUDA graphs being captured: nobody may ask CUDA for anything
         self.steps_marked = False  # the user calls ncclwatch.step(): optimizer steps are not counted any more
-        self.loader_ended: dict[int, int] = {}  # row of a loader -> number of its latest pass that ended itself
+        self.loaders = Loaders(ring, self.sites)
         self.pending_exception: dict[str, object] | None = None  # for the pulse thread to write
         self._thread = ThreadState()
         self._exception_seen = 0
@@ -465,13 +469,13 @@ class Recorder:
     def count_batch(self, loader: int, drawn: int) -> None:
         """Record a batch that a loader gave; the following operations belong to it."""
         self.batch_word = (loader + 1) << BATCH_BITS | drawn & (1 << BATCH_BITS) - 1
-        self.ring.set_loader_counts(loader, drawn, self.loader_ended.get(loader, 0))
+        self.loaders.count(loader, drawn)
 
-    def end_pass(self, loader: int, number: int, drawn: int) -> None:
-        """Record that a pass over a loader ended by itself."""
-        self.loader_ended[loader] = number
-        self.ring.set_loader_last(loader, drawn)
-        self.ring.set_loader_counts(loader, drawn, number)
+    def count_drawn(self, this: Pass, batch: Batch, bucket: Callable[[Batch], Hashable] = bucket_of) -> None:
+        """Record the newest batch of a pass, with its data bucket."""
+        this.drawn += 1
+        self.count_batch(this.row, this.drawn)
+        self.loaders.count_bucket(this, bucket(batch))
 
 
 def _next_bucket(group: Group, numel: int) -> int:

@@ -20,6 +20,8 @@ from ncclwatch.contract.ring import Word
 # Looked up once: these are on the path of every operation.
 _EVENTS_AT, _EVENTS_MAX, _EVENTS_HEAD = layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD
 _pack_event = layout.EVENT.pack
+_LOADERS_DRAWN, _LOADER_WORDS = (layout.LOADERS_AT + 16) // 8, layout.LOADER_BYTES // 8
+_BUCKETS_DRAWN, _BUCKET_WORDS = (layout.BUCKETS_AT + 24) // 8, layout.BUCKET_BYTES // 8
 NO_WAIT = bytes(layout.WAIT.size)
 
 
@@ -47,7 +49,8 @@ class RingFile:
         self._strings_used = layout.FIRST_STRING
         self._events = itertools.count()
         self._wait_stamps = itertools.count(1)
-        self._used = dict.fromkeys((Word.GROUPS_USED, Word.THREADS_USED, Word.PEERS_USED, Word.LOADERS_USED), 0)
+        tables = (Word.GROUPS_USED, Word.THREADS_USED, Word.PEERS_USED, Word.LOADERS_USED, Word.BUCKETS_USED)
+        self._used = dict.fromkeys(tables, 0)
         self._words[Word.STRINGS_USED] = self._strings_used
         head = layout.HEADER.pack(
             layout.MAGIC, layout.VERSION, os.getpid(), process_start_ticks(), rank, local_rank, *world, attempt,
@@ -198,10 +201,35 @@ class RingFile:
         at = layout.LOADERS_AT + number * layout.LOADER_BYTES + 16
         self._bytes[at : at + 16] = layout.LOADER_COUNTS.pack(drawn, ended_pass)
 
+    def set_loader_drawn(self, number: int, drawn: int) -> None:
+        """Store batches drawn in the latest pass alone: it is on the path of every batch."""
+        self._all_words[_LOADERS_DRAWN + number * _LOADER_WORDS] = drawn
+
     def set_loader_last(self, number: int, last_drawn: int) -> None:
         """Store the batches of the pass that ended by itself."""
         at = layout.LOADERS_AT + number * layout.LOADER_BYTES + 32
         self._bytes[at : at + 8] = struct.pack("<Q", last_drawn)
+
+    def set_loader_flags(self, number: int, flags: int) -> None:
+        """Store the flags of the pass that begins."""
+        at = layout.LOADERS_AT + number * layout.LOADER_BYTES + 40
+        self._bytes[at : at + 8] = struct.pack("<Q", flags)
+
+    def add_bucket(self, loader: int, name: str) -> int:
+        """Begin a row for a data bucket of a loader; -1: there is no room, which is no loss of operations."""
+        if self._used[Word.BUCKETS_USED] >= config.BUCKETS_MAX:
+            return -1
+        data = layout.BUCKET_STATIC.pack(loader, self.string(name), 0) + bytes(16)
+        return self._row(Word.BUCKETS_USED, config.BUCKETS_MAX, layout.BUCKETS_AT, data, layout.BUCKET_BYTES)
+
+    def begin_bucket(self, number: int, passes: int) -> None:
+        """Store that a pass counts batches of a bucket."""
+        at = layout.BUCKETS_AT + number * layout.BUCKET_BYTES + 16
+        self._bytes[at : at + 16] = layout.BUCKET_COUNT.pack(passes, 0)
+
+    def set_bucket_drawn(self, number: int, drawn: int) -> None:
+        """Store how many batches of a bucket the pass has given."""
+        self._all_words[_BUCKETS_DRAWN + number * _BUCKET_WORDS] = drawn
 
     def add_event(  # noqa: PLR0913 - one argument for each field; packing them first would cost more than the store
         self,

@@ -55,6 +55,9 @@ class _Session:
         job = self.jobs.get(message.index)
         if job is None:
             raise WireError(f"news of job number {message.index}, which was not announced")
+        self._hear(job, message)
+
+    def _hear(self, job: Job, message: wire.JobNews) -> None:
         if isinstance(message, wire.Views):
             self._views(job, message)
         elif isinstance(message, wire.Stacks):
@@ -62,6 +65,10 @@ class _Session:
             if job.gathering is not None:
                 job.gathering.take(message.dumps, (self.link.number, message.reply_to))
             self.watch.look_within(settings.SOON_S)
+        elif isinstance(message, wire.Loops):
+            _check_ranks(job, (loop.rank for loop in message.ranks))
+            if job.loops.take(message.ranks):
+                self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Testimonies):
             _check_ranks(job, (testimony.rank for testimony in message.ranks))
             if job.gathering is not None:

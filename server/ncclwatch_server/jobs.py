@@ -13,6 +13,7 @@ from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.links import Link
+from ncclwatch_server.loops import Loops
 from ncclwatch_server.patience import Patience
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
@@ -47,6 +48,7 @@ class Job:
     inspection: Inspection = field(default_factory=Inspection)
     confirmation: Confirmation = field(default_factory=Confirmation)
     suspicion: Suspicion = field(default_factory=Suspicion)
+    loops: Loops = field(default_factory=Loops)
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
@@ -106,7 +108,7 @@ class Job:
         self.inspection, self.confirmation = Inspection(), Confirmation()
         self.gathering, self.stacks, self.waiting = None, {}, ()
         self.testimonies, self.communicators = {}, ()
-        self.suspicion = Suspicion()
+        self.suspicion, self.loops = Suspicion(), Loops()
 
 
 class Jobs:

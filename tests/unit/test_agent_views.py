@@ -12,9 +12,11 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.model import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.ring import Flag, Ring, Word
+from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent import views
+from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks import LocalRank, sites_to_read
 from ncclwatch_agent.views import Picture, pending_event
 
@@ -382,3 +384,35 @@ def test_a_digest_of_a_rank_in_backward_or_on_a_device_names_the_oldest_unfinish
 def test_a_digest_of_a_rank_in_a_rendezvous_names_no_group(writer: Writer, rank: LocalRank):
     writer.recorder.enter(WaitKind.INIT, writer.site)
     assert waits(rank, time.monotonic_ns()) == (0, -1, WaitKind.INIT)
+
+
+def test_the_loop_of_a_rank_has_its_line_pass_counts_and_buckets(writer: Writer, rank: LocalRank):
+    assert rank.loop() is None
+    this = writer.recorder.loaders.begin([0] * 9, 0)
+    for shape in ((8, 3), (8, 5), (8, 3)):
+        writer.recorder.count_drawn(this, shape, lambda bucket: bucket)
+
+    loop = rank.loop()
+
+    assert loop is not None
+    assert loop.loader.startswith(__file__)
+    assert (loop.rank, loop.number, loop.drawn, loop.length, loop.ended, loop.even) == (3, 1, 3, 9, False, False)
+    assert loop.buckets == (("8x3", 2), ("8x5", 1))
+    assert views.loader_views(picture(rank))[0].buckets == loop.buckets
+
+    writer.recorder.loaders.end(this)
+    assert rank.loop() == Loop(3, loop.loader, 1, 3, 9, True, False, loop.buckets)
+
+
+def test_a_server_is_told_of_loops_that_begin_or_end_and_now_and_then(writer: Writer, rank: LocalRank):
+    job = LocalJob(JobKey.of(rank), 1, rank)
+    job.add(rank)
+    told = []
+    this = writer.recorder.loaders.begin([0] * 9, 0)
+    for now_s in (100.0, 101.0, 104.9, 105.0, 106.0):
+        writer.recorder.count_drawn(this, None)
+        told.append(job.loops(int(now_s * 1e9)))
+    writer.recorder.loaders.end(this)
+    told.append(job.loops(int(107e9)))
+
+    assert [loops.ranks[0].drawn if loops else None for loops in told] == [1, None, None, 4, None, 5]

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 import torch
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
@@ -12,6 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.loaders import Pass
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
@@ -21,26 +23,16 @@ Current = Callable[[], Recorder | None]
 _PASS = "_ncclwatch_pass"
 
 
-class _Pass:
-    """One pass over a DataLoader."""
-
-    __slots__ = ("drawn", "number", "row")
-
-    def __init__(self, row: int, number: int) -> None:
-        self.row = row
-        self.number = number
-        self.drawn = 0
-
-
 def install(patches: Patches, current: Current) -> None:
     """Patch the training loop's own landmarks."""
     engine = torch_versions.backward_engine_modules()
     patches.replace_everywhere(engine, "_engine_run_backward", lambda f: _make_backward(f, current))
     patches.replace(DistributedDataParallel, "forward", lambda f: _make_forward(f, current))
     when_imported(patches, torch_versions.FSDP, lambda: _install_fsdp(patches, current))
-    loaders = _Loaders(current)
-    patches.replace(DataLoader, "__iter__", loaders.make_iter)
-    patches.replace(_BaseDataLoaderIter, "__next__", loaders.make_next)
+    patches.replace(DataLoader, "__iter__", lambda f: _make_iter(f, current))
+    patches.replace(_BaseDataLoaderIter, "__next__", lambda f: _make_next(f, current))
+    for name, by in (("__enter__", 1), ("__exit__", -1)):
+        patches.replace(Join, name, functools.partial(_make_join, current=current, by=by))
     hook = register_optimizer_step_post_hook(_make_step_hook(current))
     patches.on_restore(hook.remove)
 
@@ -94,62 +86,48 @@ def _make_forward(original: Callable[..., object], current: Current) -> Callable
     return forward
 
 
-class _Loaders:
-    """Counts batches per place in the user's code, so that counts of two ranks can be compared."""
-
-    def __init__(self, current: Current) -> None:
-        self._current = current
-        self._rows: dict[int, tuple[int, int]] = {}  # site -> row, passes
-
-    def make_iter(self, original: Callable[..., object]) -> Callable[..., object]:
-        """Wrap DataLoader.__iter__."""
-
-        @functools.wraps(original)
-        def __iter__(loader: "DataLoader[object]") -> object:
-            iterator = original(loader)
-            recorder = self._current()
-            if recorder is not None:
-                try:
-                    vars(iterator)[_PASS] = self._begin(recorder, loader)
-                except Exception:  # an iterator of a kind of its own; its batches stay uncounted
-                    guarded.count_gap(recorder)
-            return iterator
-
-        return __iter__
-
-    def _begin(self, recorder: Recorder, loader: "DataLoader[object]") -> _Pass:
-        site = recorder.sites.line_here(3)
-        row, passes = self._rows.get(site) or (recorder.ring.add_loader(site), 0)
-        self._rows[site] = (row, passes + 1)
-        try:
-            length = len(loader)
-        except TypeError:  # an iterable data set has none
-            length = 0
-        if row >= 0:
-            recorder.ring.set_loader_counts(row, 0, recorder.loader_ended.get(row, 0))
-            recorder.ring.set_loader(row, site, passes + 1, length)
-        return _Pass(row, passes + 1)
-
-    def make_next(self, original: Callable[..., object]) -> Callable[..., object]:
-        """Wrap the iterator's __next__."""
-        current = self._current
-
-        @functools.wraps(original)
-        def __next__(iterator: object) -> object:
-            recorder = current()
-            this: _Pass | None = None if recorder is None else vars(iterator).get(_PASS)
-            if recorder is None or this is None or this.row < 0:
-                return original(iterator)
-            outer = guarded.enter(recorder, WaitKind.DATA, 2)
+def _make_iter(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def __iter__(loader: "DataLoader[object]") -> object:
+        iterator = original(loader)
+        recorder = current()
+        if recorder is not None and not recorder.loaders.driven:
             try:
-                batch = original(iterator)
-            except StopIteration:
-                guarded.attempt(recorder, recorder.end_pass, this.row, this.number, this.drawn)
-                raise
-            finally:
-                guarded.leave(recorder, outer)
-            this.drawn += 1
-            guarded.attempt(recorder, recorder.count_batch, this.row, this.drawn)
-            return batch
+                vars(iterator)[_PASS] = recorder.loaders.begin(loader, 2)
+            except Exception:  # an iterator of a kind of its own; its batches stay uncounted
+                guarded.count_gap(recorder)
+        return iterator
 
-        return __next__
+    return __iter__
+
+
+def _make_next(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def __next__(iterator: object) -> object:
+        recorder = current()
+        this: Pass | None = None if recorder is None else vars(iterator).get(_PASS)
+        if recorder is None or this is None or this.row < 0:
+            return original(iterator)
+        outer = guarded.enter(recorder, WaitKind.DATA, 2)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            guarded.attempt(recorder, recorder.loaders.end, this)
+            raise
+        finally:
+            guarded.leave(recorder, outer)
+        guarded.attempt(recorder, recorder.count_drawn, this, batch)
+        return batch
+
+    return __next__
+
+
+def _make_join(original: Callable[..., object], current: Current, by: int) -> Callable[..., object]:
+    @functools.wraps(original)
+    def enter_or_leave(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        if recorder is not None:
+            recorder.loaders.joined = max(0, recorder.loaders.joined + by)
+        return original(*args, **kwargs)
+
+    return enter_or_leave

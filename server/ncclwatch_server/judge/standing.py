@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import (
     GroupView,
     JobSnapshot,
@@ -198,7 +199,9 @@ def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> l
     unfinished: that one is waited for.
     """
     in_engine = thread.leaf.startswith("_engine_run_backward") and thread.cpu_still_s > 0
-    pending = [group for group in view.groups if group.pending is not None and not group.destroyed]
+    # Nobody waits in backward for what even_batches agrees on meanwhile.
+    own = config.EVEN_BATCHES_GROUP
+    pending = [g for g in view.groups if g.pending is not None and not g.destroyed and g.desc != own]
     if not in_engine or not pending:
         return []
     group = max(pending, key=lambda each: each.pending.age_s if each.pending else 0.0)

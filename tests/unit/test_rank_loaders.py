@@ -1,0 +1,110 @@
+"""How are the batches of a loop counted, in all and by data bucket?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract import config
+from ncclwatch.contract.ring import LoaderFlag, Ring
+from ncclwatch.rank.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
+from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.sites import Sites
+
+
+class Tensor:
+    """What looks like a tensor."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[RingFile]:
+    ring = RingFile(str(tmp_path / "0.ring"), rank=0, local_rank=0, world=(1, 1), attempt=0)
+    yield ring
+    ring.close()
+
+
+def loaders(ring: RingFile) -> Loaders:
+    """Return the loops of a ring."""
+    return Loaders(ring, Sites(ring))
+
+
+@pytest.mark.parametrize(
+    ("batch", "bucket"),
+    [
+        (Tensor(8, 3), (8, 3)),
+        ((Tensor(8, 3), Tensor(8)), (8, 3)),
+        (["name", 3, Tensor(4)], (4,)),
+        ({"id": 7, "image": Tensor(2, 2)}, (2, 2)),
+        ({"inputs": {"ids": Tensor(1, 9)}}, (1, 9)),
+        ([[], (), Tensor(5)], (5,)),
+        ((Tensor(), 1), ()),
+        (7, None),
+        ("text", None),
+        ([], None),
+        ([1, 2], None),
+    ],
+)
+def test_the_bucket_of_a_batch_is_the_shape_of_its_first_tensor(batch: object, bucket: object):
+    assert bucket_of(batch) == bucket
+
+
+def test_a_bucket_has_a_short_name():
+    assert bucket_words((8, 3, 32, 64)) == "8x3x32x64"
+    assert bucket_words(()) == "scalar"
+    assert bucket_words("wide") == "wide"
+    assert bucket_words(1.5) == "1.5"
+    assert len(bucket_words("w" * 1000)) == 60
+
+
+def test_a_loader_without_a_length_has_none():
+    assert [length_of(each) for each in ([1, 2], iter([1]), object())] == [2, 0, 0]
+
+
+def test_batches_are_counted_by_bucket_and_pass(ring: RingFile):
+    loops = loaders(ring)
+    first = loops.begin([], 0)
+    for bucket in ((8, 3), (8, 3), (8, 5), None):
+        loops.count_bucket(first, bucket)
+    second = Pass(first.row, 2)
+    loops.count_bucket(second, (8, 3))
+
+    with Ring(ring.path) as reader:
+        assert [tuple(row) for row in reader.buckets()] == [(0, "8x3", 2, 1), (0, "8x5", 1, 1)]
+
+
+def test_shapes_without_end_are_counted_together_and_nothing_counts_as_lost(ring: RingFile):
+    loops = loaders(ring)
+    this = loops.begin([], 0)
+    for length in range(config.BUCKETS_PER_LOADER_MAX + 10):
+        loops.count_bucket(this, (8, length))
+
+    with Ring(ring.path) as reader:
+        rows = reader.buckets()
+        assert len(rows) == config.BUCKETS_PER_LOADER_MAX + 1
+        assert (rows[-1].name, rows[-1].drawn) == ("other shapes", 10)
+        assert ring.word(11) == 0  # Word.DROPPED
+
+
+def test_a_pass_that_something_keeps_together_is_marked_and_the_next_one_is_not(ring: RingFile):
+    loops = loaders(ring)
+    flags = []
+    for even, joined in ((True, 0), (False, 1), (False, 0)):
+        loops.joined = joined
+        loops.begin([], 0, even=even)
+        with Ring(ring.path) as reader:
+            flags.append(reader.newest_loader().flags)
+
+    assert flags == [LoaderFlag.EVEN, LoaderFlag.EVEN, 0]
+
+
+def test_the_newest_loader_is_the_one_that_gave_a_batch_last(ring: RingFile):
+    loops = loaders(ring)
+    outer = loops.begin([1], 0)
+    inner = loops.begin([1, 2], 0)
+    with Ring(ring.path) as reader:
+        assert reader.newest_loader().number == inner.row
+        loops.count(outer.row, 1)
+        assert reader.newest_loader().number == outer.row
