@@ -120,9 +120,10 @@ class Examiner:
         before = job.confirmation.keys
         standing = job.confirmation.take(verdicts, now, final=False)
         keys = job.confirmation.keys
-        moving = any(v.certainty is Certainty.LATE for v in verdicts) and job.world_size <= settings.INSPECT_ALL_MAX
+        late = tuple(v for v in verdicts if v.certainty is Certainty.LATE and not v.predicted)
+        moving = bool(late) and job.world_size <= settings.INSPECT_ALL_MAX
         job.inspection.finish(now, changed=keys != before, moving=moving)
-        job.waiting = tuple(v for v in verdicts if v.certainty is Certainty.LATE)
+        job.waiting = late
         self._publisher.learned(job, job.patience.see(verdicts, now))
         gathering = job.gathering
         if gathering is not None and not gathering.opened:
@@ -202,8 +203,8 @@ class Examiner:
             gathering.judged_at = now
             return
         views = self._snapshot(job).ranks
-        wanted = plan(fresh, views)
-        culprits = {culprit.rank for verdict in fresh for culprit in verdict.culprits}
+        wanted = plan([verdict for verdict in fresh if not verdict.predicted], views)
+        culprits = {culprit.rank for verdict in fresh if not verdict.predicted for culprit in verdict.culprits}
         needed = {rank for rank in culprits & set(wanted.first) & views.keys() if cannot_look(views[rank])}
         questions = self._ask(job, CommandKind.WITNESS, wanted.first + wanted.then)
         questions += self._ask(job, CommandKind.STACKS, wanted.first)
@@ -277,8 +278,10 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def ranks_to_inspect(job: Job) -> tuple[int, ...]:
-    if job.suspicion.desynced and not (job.suspicion.waiting or job.suspicion.ended or job.suspicion.silent):
-        return job.suspicion.desynced
+    quiet = not (job.suspicion.waiting or job.suspicion.ended or job.suspicion.silent)
+    if quiet and (job.suspicion.desynced or job.suspicion.uneven):
+        return tuple(sorted({*job.suspicion.desynced, *job.suspicion.uneven}))
     if job.world_size <= settings.INSPECT_ALL_MAX:
         return tuple(job.state.seen.nonzero()[0].tolist())
-    return job.state.worth_a_look(job.suspicion.waiting, settings.INSPECT_MAX)
+    found = job.state.worth_a_look(job.suspicion.waiting, settings.INSPECT_MAX)
+    return tuple(sorted({*found, *job.suspicion.uneven}))

@@ -229,6 +229,7 @@ class IncidentBook:
 def _same_wait(verdict: Verdict, other: Verdict) -> bool:
     """Whether two verdicts are about one wait for ranks that work: some of these may have come meanwhile."""
     late = verdict.certainty is Certainty.LATE and other.certainty is Certainty.LATE
+    late = late and verdict.predicted == other.predicted
     return late and (verdict.group, verdict.seq) == (other.group, other.seq)
 
 

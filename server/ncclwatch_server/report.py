@@ -42,6 +42,7 @@ class IncidentReport:
     advice: str
     culprits: tuple[Culprit, ...]
     one_of: bool  # the evidence does not decide between the culprits
+    predicted: bool = False  # nothing hung when it was told
     disputed: bool = False  # torch's Flight Recorder or NCCL's RAS says otherwise
     victims: tuple[int, ...]
     group: str
@@ -94,6 +95,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         advice=verdict.advice,
         culprits=verdict.culprits,
         one_of=verdict.one_of,
+        predicted=verdict.predicted,
         disputed=verdict.disputed,
         victims=verdict.victims,
         group=verdict.group,
@@ -124,6 +126,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         culprits=report.culprits,
         victims=report.victims,
         one_of=report.one_of,
+        predicted=report.predicted,
         disputed=report.disputed,
         group=report.group,
         seq=report.seq,

@@ -35,11 +35,12 @@ class Suspicion:
     ended: tuple[int, ...] = ()  # while others are not
     silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
     desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
+    uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.ended or self.silent or self.desynced)
+        return bool(self.waiting or self.ended or self.silent or self.desynced or self.uneven)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -130,6 +130,8 @@ def _divergence(divergence: Divergence) -> Iterator[str]:
 
 def _certainty(incident: Incident) -> str:
     verdict = incident.verdict
+    if verdict.predicted:
+        return "foretold: nothing hangs yet"
     explained, blocked = verdict.explained
     said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
     if blocked:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ncclwatch_server import settings
 from ncclwatch_server.counters import Counters
@@ -106,7 +107,7 @@ class Watch:
             served = job.served.get(number)
             if served is not None:
                 served.link.refuse(f"impossible ranks or too many groups in a digest of job {job.id}")
-        job.suspicion = job.state.suspicion(now)
+        job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven())
         if self._is_over(job, now):
             if job.over_at is not None and self._has_last_words(job, now):
                 await self._examiner.finish(job)

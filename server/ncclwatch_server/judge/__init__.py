@@ -4,7 +4,7 @@
 right, because each later one is weaker: different signatures at one collective; ranks that are
 gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
 address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
-that differ.
+that differ. What will hang is foretold beside whatever they say.
 """
 
 from dataclasses import replace
@@ -17,6 +17,7 @@ from ncclwatch_server.judge.desync import desyncs
 from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
+from ncclwatch_server.judge.predicted import predictions
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.witnesses import heard
 
@@ -28,11 +29,12 @@ STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outside
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     """Return what is wrong with a job at this moment, the empty tuple if nothing is."""
     case = open_case(snapshot)
+    foretold = predictions(case)
     for stage in STAGES:
         verdicts = stage(case)
         if verdicts:
-            return tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts)
-    return ()
+            return tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts) + foretold
+    return foretold
 
 
 def _with_hosts(case: Case, verdict: Verdict) -> Verdict:

@@ -13,6 +13,7 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch.contract.text import ranks_words
 from ncclwatch_server.judge.alignment import Shift
+from ncclwatch_server.judge.buckets import bucket_evidence
 from ncclwatch_server.judge.case import (
     Case,
     at,
@@ -164,6 +165,7 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: list[Block]
             Evidence(source="ring", rank=rank, fact=f"drew {count} batches in this pass")
             for rank, count in list(found.counts.items())[:16]
         ]
+        facts += bucket_evidence(views, found.counts)
     for side in (found.culprit, *found.others):
         facts += source_evidence(views[side.ranks[0]], side.site)
     return tuple(facts)
