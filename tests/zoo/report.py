@@ -28,6 +28,8 @@ class Incident:
     advice: str = ""
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[int, ...] = ()
+    predicted: bool = False
+    opened_at: str = ""  # ISO 8601
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

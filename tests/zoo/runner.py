@@ -112,6 +112,9 @@ def summary(scores: Sequence[Score]) -> str:
         lines.append(
             f"onset to verdict: median {statistics.median(times):.1f} s, max {max(times):.1f} s ({len(times)} runs)"
         )
+    early = [s.foretold_s for s in scores if s.foretold_s is not None]
+    if early:
+        lines.append(f"foretold before the onset: median {statistics.median(early):.1f} s, min {min(early):.1f} s")
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from .jobs import Ended
@@ -9,7 +10,7 @@ from .report import CallSite, Incident, Report, Unreadable
 from .truth import Expect, Line, Truth
 
 EXIT_ABORTED = 70  # what `ncclwatch run --on-hang abort` exits with
-CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "certainty", "victims", "told", "clean")
+CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "certainty", "victims", "told", "foretold", "clean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Score:
     program: str
     checks: tuple[Check, ...]
     onset_to_verdict_s: float | None
+    foretold_s: float | None = None  # a right warning came so long before the onset
     wall_s: float
 
     @property
@@ -44,6 +46,7 @@ def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
         program=truth.name,
         checks=(*_checks(truth, ended, report), _clean(ended)),
         onset_to_verdict_s=ended.onset_to_verdict_s,
+        foretold_s=_foretold_s(truth, ended, report),
         wall_s=ended.wall_s,
     )
 
@@ -60,6 +63,9 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
         yield Check(name="told", wrong="" if ended.verdict_at else "no critical verdict on standard error")
     else:
         yield Check(name="told", wrong="a critical verdict was printed" if ended.verdict_at else "")
+    foretold = [incident for incident in report.incidents if incident.predicted]
+    if truth.foretold or (foretold and not truth.expect.alarms):
+        yield Check(name="foretold", wrong=_foretold(truth, ended, report))
     if truth.expect is Expect.HEALTHY:
         return
     severity = "critical" if truth.expect.alarms else "warning"
@@ -137,6 +143,27 @@ def _victims(truth: Truth, said: Sequence[Incident]) -> str:
     accused = {culprit.rank for incident in said for culprit in incident.culprits}
     blamed = sorted(accused - set(truth.culprits))
     return f"victims blamed: {blamed}" if blamed else ""
+
+
+def _foretold(truth: Truth, ended: Ended, report: Report) -> str:
+    if not truth.foretold:
+        return "a hang was foretold that does not come"
+    before_s = _foretold_s(truth, ended, report)
+    if before_s is None:
+        return "no warning named the cause and the ranks"
+    return "" if before_s > 0 else f"the warning came {-before_s:.1f} s after the onset"
+
+
+def _foretold_s(truth: Truth, ended: Ended, report: Report | Unreadable) -> float | None:
+    """Return how long before the onset the first right prediction was told."""
+    if isinstance(report, Unreadable) or not truth.foretold or ended.onset_at is None:
+        return None
+    right = [
+        datetime.fromisoformat(incident.opened_at).timestamp()
+        for incident in report.incidents
+        if incident.predicted and not (_culprit(truth, incident) or _cause(truth, incident))
+    ]
+    return ended.onset_at - min(right) if right else None
 
 
 def _clean(ended: Ended) -> Check:

@@ -76,6 +76,24 @@ def test_a_blamed_victim_is_seen_also_in_a_second_incident(truth: Truth) -> None
     assert wrong(truth, ABORTED, verdict(), verdict(rank=2)) == ["victims"]
 
 
+def test_a_prediction_is_right_if_it_names_the_ranks_before_the_onset(truth: Truth) -> None:
+    foretold = replace(truth, foretold=True)
+    early = replace(verdict(severity="warning", opened_at="1970-01-01T00:01:30+00:00"), predicted=True)
+    late = replace(early, opened_at="1970-01-01T00:01:41+00:00")
+
+    assert score(foretold, ABORTED, Report(schema=1, incidents=(early, verdict()))).foretold_s == 10.0
+    assert wrong(foretold, ABORTED, early, verdict()) == []
+    assert wrong(foretold, ABORTED, late, verdict()) == ["foretold"]
+    assert wrong(foretold, ABORTED, replace(early, predicted=False), verdict()) == ["foretold"]
+    assert wrong(foretold, ABORTED, replace(early, cause="transport"), verdict()) == ["foretold"]
+
+
+def test_a_prediction_for_a_healthy_job_is_wrong(truth: Truth) -> None:
+    healthy = replace(truth, expect=Expect.HEALTHY)
+
+    assert wrong(healthy, HEALTHY, replace(verdict(severity="warning"), predicted=True)) == ["foretold"]
+
+
 def test_any_of_several_culprits_is_right_only_where_the_truth_says_so(truth: Truth) -> None:
     both = replace(truth, culprits=(0, 1))
     assert wrong(both, ABORTED, verdict()) == ["culprit"]

@@ -85,6 +85,7 @@ class Truth:
     culprits_any: bool = False  # any non-empty subset of the culprits is right
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
     sides: tuple[Side, ...] = ()
+    foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0
     unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM
     known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
