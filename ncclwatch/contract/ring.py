@@ -11,7 +11,7 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
   A copy is always a slice of the map: `struct` reads byte by byte, and would tear.
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
-    header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets
+    header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets │ saves
 
 Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
 """
@@ -40,6 +40,7 @@ LOADER_BYTES = 48
 SAMPLE_BYTES = 2048
 EVENT_BYTES = 64
 BUCKET_BYTES = 32
+SAVE_BYTES = 1024
 
 GROUPS_AT = HEADER_BYTES + WORDS_BYTES
 THREADS_AT = GROUPS_AT + config.GROUPS_MAX * GROUP_BYTES
@@ -49,7 +50,8 @@ SAMPLES_AT = LOADERS_AT + config.LOADERS_MAX * LOADER_BYTES
 STRINGS_AT = SAMPLES_AT + (config.THREADS_MAX + 1) * SAMPLE_BYTES
 EVENTS_AT = STRINGS_AT + config.STRINGS_BYTES_MAX
 BUCKETS_AT = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
-RING_BYTES = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES
+SAVES_AT = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES  # one for each thread row
+RING_BYTES = SAVES_AT + config.THREADS_MAX * SAVE_BYTES
 
 # magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
 # local world size, attempt, ring bytes, created (ns)
@@ -125,6 +127,9 @@ BUCKET_STATIC = struct.Struct("<IIQ")  # loader row, string id of its name, unus
 BUCKET_COUNT = struct.Struct("<QQ")  # pass, batches of this bucket in it
 SAMPLE_HEAD = struct.Struct("<QQI")  # stamp, unchanged since, bytes of JSON that follow
 SAMPLE_TEXT_MAX = SAMPLE_BYTES - SAMPLE_HEAD.size - 8
+# Save: the newest one of a thread. Paths change with every checkpoint, so they are no strings of the table.
+SAVE_HEAD = struct.Struct("<QQQII")  # stamp, begun, ended (0: under way), site id, bytes of JSON that follow
+SAVE_TEXT_MAX = SAVE_BYTES - SAVE_HEAD.size - 8
 # Event: four stamped cells.
 # stamp, time, group, op, thread | stamp, numel, site
 # | stamp, prefix hash, seq | stamp, batch, forwards, signature
@@ -228,6 +233,18 @@ class BucketRow(NamedTuple):
     name: str
     passes: int
     drawn: int
+
+
+class SaveRow(NamedTuple):
+    """The newest save of one thread."""
+
+    thread: int
+    began_ns: int
+    ended_ns: int  # 0: under way
+    site: int
+    call: str  # "torch.save"
+    path: str  # absolute; "": it goes to an object that has no path
+    error: str  # what it raised, "" if nothing
 
 
 class EventRow(NamedTuple):
@@ -446,6 +463,31 @@ class Ring:
         except ValueError:
             return None
         return (since, found) if isinstance(found, dict) else None
+
+    def saves(self) -> list[SaveRow]:
+        """Return the newest save of each thread that has ever saved, without the torn ones."""
+        used = min(self.words()[Word.THREADS_USED], config.THREADS_MAX)
+        found = (self._save(thread) for thread in range(used))
+        return [row for row in found if row is not None]
+
+    def _save(self, thread: int) -> SaveRow | None:
+        at = SAVES_AT + thread * SAVE_BYTES
+        head = self._map[at : at + SAVE_HEAD.size]
+        stamp, began_ns, ended_ns, site, length = SAVE_HEAD.unpack(head)
+        if stamp == 0 or length > SAVE_TEXT_MAX:
+            return None
+        row = self._map[at : at + SAVE_BYTES]
+        tail = struct.unpack_from("<Q", row, SAVE_BYTES - 8)[0]
+        if head != row[: SAVE_HEAD.size] or stamp != tail:
+            return None
+        try:
+            found = json.loads(row[SAVE_HEAD.size : SAVE_HEAD.size + length])
+        except ValueError:
+            return None
+        if not isinstance(found, dict):
+            return None
+        call, path, error = (str(found.get(name, "")) for name in ("call", "path", "error"))
+        return SaveRow(thread, began_ns, ended_ns, site, call, path, error)
 
     def events(self, count: int) -> list[EventRow]:
         """Return the newest `count` operations at most, oldest first, without the torn ones."""

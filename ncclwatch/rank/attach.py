@@ -54,7 +54,7 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, training
+    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, saves, training
 
     patches = Patches()
 
@@ -69,6 +69,7 @@ def _attach(native: bool | str) -> None:
         training.install(patches, current)
         capture.install(patches, current)
         names.install(patches, current)
+        saves.install(patches, current)
         endings.install(patches, current, _rest)
     except Exception:
         patches.restore()

@@ -104,6 +104,7 @@ class ThreadState(threading.local):
         self.inside_for: Issued | None = None  # the first of those operations that is not through
         self.label = 0  # what the operations that follow are for
         self.group_wait = False  # inside init_process_group, new_group or destroy_process_group
+        self.saving = False  # inside torch.save or the like
 
 
 class Recorder:

@@ -271,6 +271,21 @@ class RingFile:
         self._bytes[at : at + len(body)] = body
         self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = struct.pack("<Q", stamp)
 
+    def set_save(self, thread: int, times: tuple[int, int], site: int, said: dict[str, str]) -> None:
+        """Store the newest save of a thread, see `layout.SaveRow`; `times`: when it began and ended. Only that thread may call this for its row."""
+        text = json.dumps(said, separators=(",", ":")).encode()
+        path = said.get("path", "")
+        while len(text) > layout.SAVE_TEXT_MAX and path:
+            path = path[len(path) // 4 + 1 :]  # its end tells most; without its beginning it is a path no more
+            text = json.dumps({**said, "path": f"...{path}"}, separators=(",", ":")).encode()
+        at = layout.SAVES_AT + thread * layout.SAVE_BYTES
+        end = at + layout.SAVE_BYTES
+        stamp = next(self._wait_stamps)
+        self._bytes[end - 8 : end] = bytes(8)
+        body = layout.SAVE_HEAD.pack(stamp, *times, site, len(text)) + text
+        self._bytes[at : at + len(body)] = body
+        self._bytes[end - 8 : end] = struct.pack("<Q", stamp)
+
     def close(self) -> None:
         """Unmap the ring. The file stays for the agent, which removes it."""
         self._words.release()

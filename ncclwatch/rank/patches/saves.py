@@ -1,0 +1,143 @@
+"""Is a rank writing a checkpoint, and where to? Seen at the calls that begin it, on whatever thread.
+
+Frameworks (Lightning, Fabric, Accelerate, transformers) end in these calls. A call inside of another one is a part of
+it: dcp.save serialises with torch.save. Names that a job took out of torch before `attach()` are not seen.
+"""
+
+import functools
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.ring import Word
+from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.imports import when_imported
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Recorder
+
+DCP = "torch.distributed.checkpoint"
+SAFETENSORS = "safetensors.torch"
+ERROR_CHARS_MAX = 200
+THREADS_USED_MAX = config.THREADS_MAX // 2  # a job may save on a new thread each time; others need rows, too
+
+Current = Callable[[], Recorder | None]
+PathOf = Callable[[tuple[object, ...], Mapping[str, object]], object]
+
+
+class _Begun(NamedTuple):
+    """A save under way, as it was recorded."""
+
+    row: int  # of its thread
+    began_ns: int
+    site: int
+    said: dict[str, str]
+    outer: bytes  # what the thread was in before
+
+
+def install(patches: Patches, current: Current) -> None:
+    """Patch torch.save now, and what this job may never import when it does."""
+    both = (torch.serialization, torch)
+    patches.replace_everywhere(both, "save", lambda f: _make_save(f, current, "torch.save", _second_argument))
+    when_imported(patches, DCP, lambda: _install_dcp(patches, current))
+    when_imported(patches, SAFETENSORS, lambda: _install_safetensors(patches, current))
+
+
+def _install_dcp(patches: Patches, current: Current) -> None:
+    package, saver = sys.modules[DCP], sys.modules[f"{DCP}.state_dict_saver"]
+    for name in ("save", "async_save"):
+        call = f"dcp.{name}"
+        patches.replace_everywhere(
+            (saver, package), name, lambda f, call=call: _make_save(f, current, call, _checkpoint_id)
+        )
+
+
+def _install_safetensors(patches: Patches, current: Current) -> None:
+    module = sys.modules[SAFETENSORS]
+    # Who took save_file out of the module early still comes through serialize_file, which is looked up when called.
+    for name in ("save_file", "save_model", "serialize_file"):
+        patches.replace(module, name, lambda f: _make_save(f, current, "safetensors", _second_argument))
+
+
+def _make_save(original: Callable[..., object], current: Current, call: str, path_of: PathOf) -> Callable[..., object]:
+    @functools.wraps(original)
+    def save(*args: object, **kwargs: object) -> object:
+        if torch.compiler.is_compiling():  # folded away by dynamo
+            return original(*args, **kwargs)
+        recorder = current()
+        state = guarded.ask(recorder, recorder.state) if recorder is not None else None
+        if recorder is None or state is None or state.saving:
+            return original(*args, **kwargs)
+        state.saving = True
+        begun = _begin(recorder, {"call": call}, path_of, args, kwargs)
+        error = ""
+        try:
+            return original(*args, **kwargs)
+        except BaseException as raised:
+            error = _words_of(raised)
+            raise
+        finally:
+            if begun is not None:
+                _end(recorder, begun, error)
+            state.saving = False
+
+    return save
+
+
+def _begin(
+    recorder: Recorder, said: dict[str, str], path_of: PathOf, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> _Begun | None:
+    """Record that a save begins; returns what `_end` takes, None if there is no room for it."""
+    try:
+        crowded = recorder.ring.word(Word.THREADS_USED) >= THREADS_USED_MAX
+        if crowded and recorder.state().row < 0 and threading.current_thread() is not threading.main_thread():
+            return None
+        row = recorder.thread().row
+        if row < 0:
+            return None
+        said["path"] = _absolute(path_of(args, kwargs))
+        site, began_ns = recorder.sites.here(3), time.monotonic_ns()
+        recorder.ring.set_save(row, (began_ns, 0), site, said)
+        return _Begun(row, began_ns, site, said, recorder.enter(WaitKind.SAVE, site))
+    except Exception:  # nothing of ours may stop training
+        guarded.count_gap(recorder)
+        return None
+
+
+def _end(recorder: Recorder, begun: _Begun, error: str) -> None:
+    guarded.leave(recorder, begun.outer)
+    said = begun.said | {"error": error} if error else begun.said
+    times = begun.began_ns, time.monotonic_ns()
+    guarded.attempt(recorder, recorder.ring.set_save, begun.row, times, begun.site, said)
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+    except Exception:  # of an exception that cannot be told
+        return type(error).__name__
+
+
+def _second_argument(args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+    return args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+
+
+def _checkpoint_id(args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+    return kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer"), "path", None)
+
+
+def _absolute(target: object) -> str:
+    """Return the path that a save goes to, "" for an object in memory, a URL, or whatever else has none."""
+    if isinstance(target, io.IOBase):
+        target = getattr(target, "name", None)
+    if not isinstance(target, (str, bytes, os.PathLike)):
+        return ""
+    path = os.fsdecode(target)
+    return "" if "://" in path else os.path.abspath(path)

@@ -1,0 +1,234 @@
+"""Saves are recorded once each, with their path and their line, whatever comes of them."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ncclwatch.contract.model import WaitKind  # noqa: E402 - needs torch
+from ncclwatch.contract.ring import SAVE_TEXT_MAX, Ring, SaveRow  # noqa: E402
+from ncclwatch.contract.sites import parse  # noqa: E402
+from ncclwatch.rank.patches import saves  # noqa: E402
+from ncclwatch.rank.patches.patching import Patches  # noqa: E402
+from ncclwatch.rank.recorder import Recorder  # noqa: E402
+from ncclwatch.rank.ringfile import RingFile  # noqa: E402
+
+
+class Watched:
+    """A recorder with torch's saves patched, and the ring as others read it."""
+
+    def __init__(self, path: str) -> None:
+        self.file = RingFile(path, rank=0, local_rank=0, world=(2, 2), attempt=0)
+        self.ring = Ring(path)
+        self.recorder: Recorder | None = Recorder(self.file)
+        self.patches = Patches()
+        saves.install(self.patches, lambda: self.recorder)
+
+    def seen(self) -> "tuple[SaveRow, WaitKind | None]":
+        """Return the newest save of the first thread and what that thread is in."""
+        thread = self.ring.threads()[0]
+        return self.ring.saves()[0], thread.wait.kind if thread.wait else None
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    before = torch.save
+    found = Watched(str(tmp_path / "0-1.ring"))
+    try:
+        yield found
+    finally:
+        found.patches.restore()
+        found.ring.close()
+        assert torch.save is before
+        assert torch.serialization.save is before
+
+
+class Looks:
+    """An object that looks at the ring while it is being saved."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self.found: list[object] = []
+
+    def __reduce__(self) -> object:
+        self.found.append(self.watched.seen())
+        return (str, ())
+
+
+def test_a_save_is_a_wait_with_its_path_and_its_line_while_it_lasts(watched: Watched, tmp_path: Path):
+    looks = Looks(watched)
+    torch.save(looks, tmp_path / "model.pt")
+    ((row, kind),) = looks.found
+    assert (row.call, row.path, row.ended_ns, kind) == ("torch.save", str(tmp_path / "model.pt"), 0, WaitKind.SAVE)
+    after, kind = watched.seen()
+    assert (after.began_ns, after.error, kind) == (row.began_ns, "", None)
+    assert after.ended_ns > after.began_ns
+
+
+def test_the_line_is_the_users(watched: Watched, tmp_path: Path):
+    found: list[str] = []
+
+    class Model:
+        def __reduce__(self) -> object:
+            wait = watched.ring.threads()[0].wait
+            found.append(watched.ring.string(wait.site) if wait else "")
+            return (str, ())
+
+    torch.save(Model(), tmp_path / "model.pt")
+    site = parse(found[0])
+    assert site is not None
+    assert (Path(site.file), site.function) == (Path(__file__), "test_the_line_is_the_users")
+    assert parse(watched.ring.string(watched.seen()[0].site)) == site
+
+
+def test_a_save_inside_of_a_save_is_a_part_of_it(watched: Watched, tmp_path: Path):
+    looks = Looks(watched)
+
+    class Outer:
+        def __reduce__(self) -> object:
+            torch.save(looks, tmp_path / "inner.pt")
+            looks.found.append(watched.seen())
+            return (str, ())
+
+    torch.save(Outer(), tmp_path / "outer.pt")
+    assert [row.path for row, _ in looks.found] == [str(tmp_path / "outer.pt")] * 2
+    assert [kind for _, kind in looks.found] == [WaitKind.SAVE] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(ValueError("no"), "ValueError: no"), (KeyboardInterrupt(), "KeyboardInterrupt: ")]
+)
+def test_what_a_save_raises_is_raised_and_recorded(watched: Watched, tmp_path: Path, error: BaseException, said: str):
+    class Broken:
+        def __reduce__(self) -> object:
+            raise error
+
+    with pytest.raises(type(error)):
+        torch.save(Broken(), tmp_path / "model.pt")
+    row, kind = watched.seen()
+    assert (row.error, kind) == (said, None)
+    assert row.ended_ns
+
+
+def test_what_has_a_name_has_a_path_and_what_is_in_memory_has_none(watched: Watched, tmp_path: Path):
+    with open(tmp_path / "open.pt", "wb") as file:
+        torch.save(1, file)
+    assert watched.seen()[0].path == str(tmp_path / "open.pt")
+    torch.save(1, io.BytesIO())
+    assert watched.seen()[0].path == ""
+    torch.save(1, f=str(tmp_path / "named.pt"))
+    assert watched.seen()[0].path == str(tmp_path / "named.pt")
+
+
+def test_ten_thousand_paths_take_no_more_room_than_one(watched: Watched, tmp_path: Path):
+    torch.save(0, tmp_path / "0.pt")
+    used = watched.ring.words()[1]
+    for number in range(200):
+        watched.file.set_save(0, (1, 2), 0, {"call": "torch.save", "path": f"/x/{number}"})
+    assert watched.ring.words()[1] == used
+    watched.file.set_save(0, (1, 2), 0, {"call": "torch.save", "path": "/\u1234" * SAVE_TEXT_MAX + "/end"})
+    (row,) = watched.ring.saves()
+    assert row.path.startswith("...")
+    assert row.path.endswith("/end")
+
+
+def test_other_threads_save_and_do_not_use_up_the_table_of_threads(watched: Watched, tmp_path: Path):
+    for number in range(40):
+        thread = threading.Thread(target=torch.save, args=(number, tmp_path / f"{number}.pt"))
+        thread.start()
+        thread.join()
+    paths = [row.path for row in watched.ring.saves()]
+    assert str(tmp_path / "0.pt") in paths
+    assert len(watched.ring.threads()) == saves.THREADS_USED_MAX
+    torch.save(0, tmp_path / "main.pt")
+    assert str(tmp_path / "main.pt") in [row.path for row in watched.ring.saves()]
+
+
+def test_a_recorder_that_fails_fails_no_save(watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(RingFile, "set_save", fails)
+    torch.save(7, tmp_path / "model.pt")
+    assert torch.load(tmp_path / "model.pt") == 7
+    watched.recorder = None
+    torch.save(8, tmp_path / "model.pt")
+    assert torch.load(tmp_path / "model.pt") == 8
+
+
+def test_a_torn_row_is_left_out(watched: Watched, tmp_path: Path):
+    torch.save(0, tmp_path / "0.pt")
+    end = len(watched.file.memory)
+    at = end - 32 * 1024
+    watched.file.memory[at : at + 8] = (99).to_bytes(8, "little")
+    assert watched.ring.saves() == []
+
+
+def test_attach_imports_no_checkpoint_library_and_patches_it_when_it_comes(tmp_path: Path):
+    program = f"""
+import sys, torch, torch.distributed
+before = set(sys.modules)
+import ncclwatch
+ncclwatch.attach(native=False)
+print(sorted(n for n in set(sys.modules) - before if n.startswith(("torch.distributed.checkpoint", "safetensors"))))
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_saver
+print(dcp.save is state_dict_saver.save, hasattr(dcp.save, "__wrapped__"), hasattr(dcp.async_save, "__wrapped__"))
+from ncclwatch.contract.ring import Ring
+import glob
+ring = Ring(glob.glob({str(tmp_path)!r} + "/ncclwatch-*/*/0-*.ring")[0])
+dcp.save({{"a": torch.ones(2)}}, checkpoint_id={str(tmp_path / "ckpt")!r})
+print([(row.call, row.path) for row in ring.saves()])
+ncclwatch.detach()
+print(dcp.save is state_dict_saver.save, torch.save is torch.serialization.save)
+print([f.__globals__["__name__"] for f in (dcp.async_save, torch.save)])
+"""
+    environ = os.environ | {
+        "RANK": "0", "WORLD_SIZE": "1", "NCCLWATCH_RUNTIME_DIR": str(tmp_path), "NCCLWATCH_AGENT": "0",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[]",
+        "True True True",
+        f"[('dcp.save', '{tmp_path / 'ckpt'}')]",
+        "True True",
+        "['torch.distributed.checkpoint.logger', 'torch.serialization']",
+    ]
+
+
+def test_safetensors_are_watched_from_their_import_on_also_by_a_name_taken_early(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text("")
+    (tmp_path / "safetensors" / "torch.py").write_text(
+        "def serialize_file(tensors, filename, metadata=None):\n"
+        "    tensors()\n"
+        "def save_file(tensors, filename, metadata=None):\n"
+        "    serialize_file(tensors, filename, metadata=metadata)\n"
+        "early = save_file\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import safetensors.torch as library
+
+    seen: list[object] = []
+    library.save_file(lambda: seen.append(watched.seen()), "/data/a.safetensors")
+    library.early(lambda: seen.append(watched.seen()), filename="/data/b.safetensors")
+    assert [(row.call, row.path, kind) for row, kind in seen] == [
+        ("safetensors", "/data/a.safetensors", WaitKind.SAVE),
+        ("safetensors", "/data/b.safetensors", WaitKind.SAVE),
+    ]
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
