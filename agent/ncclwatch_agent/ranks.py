@@ -15,6 +15,7 @@ from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
 from ncclwatch_agent.habits import DeviceHabit
 from ncclwatch_agent.processes import ProcessWatch
+from ncclwatch_agent.saves import SaveWatch
 from ncclwatch_agent.views import Picture, age_s
 from ncclwatch_agent.waits import awaited, key_of, wait_age_s
 
@@ -42,6 +43,7 @@ class LocalRank:
         self._tids: tuple[int, ...] = ()
         self._completed: dict[int, int] = {}
         self._habit = DeviceHabit()
+        self._saves = SaveWatch(ring.header.pid)
 
     @property
     def rank(self) -> int:
@@ -66,6 +68,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
+        self._saves.observe(now_ns, self.ring.saves(), visible=self.watch.seen_alive and not self.gone)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
         ending = merge(note, Death(gone=self.gone, status=status))
@@ -105,6 +108,7 @@ class LocalRank:
             sum(row.completed for row, _ in groups),
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
+            self._saves.key(),
         )
         return rank_row, [
             (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
@@ -172,6 +176,7 @@ class LocalRank:
             history=views.history(picture),
             sites=views.all_sites(self.ring),
             routes=picture.routes.frames,
+            saves=self._saves.views(picture),
             steps=words[Word.STEPS],
             forwards=words[Word.FORWARDS],
             phase=picture.text(Word.PHASE),

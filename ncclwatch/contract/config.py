@@ -53,6 +53,7 @@ ANSWER_SUFFIX = ".stacks"  # the rank's answer
 PULSE_S = 0.5  # of the rank's pulse thread
 EXIT_WAIT_S = 10.0  # for its last beat, which takes milliseconds, before the interpreter ends
 DIGEST_S = 1.0  # of the agent
+SAVE_KEPT_S = 10.0  # a save is told of for so long after its end: many take less than a digest
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:

@@ -89,6 +89,7 @@ class Cause(str, Enum):
     RANK_EXITED = "rank_exited"
     STUCK_SAVE = "stuck_save"
     CONFLICTING_SAVE = "conflicting_save"
+    FAILED_SAVE = "failed_save"
     FILESYSTEM_VIEW = "filesystem_view"
     DUPLICATE_DEVICE = "duplicate_device"
     RNG_STATE_MISMATCH = "rng_state_mismatch"
@@ -307,6 +308,30 @@ class StackDump:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveView:
+    """A save that a thread of a rank is in, or has ended a moment ago."""
+
+    call: str  # "torch.save"
+    path: str  # that the rank gave; "": it goes to an object without one
+    tid: int  # of the thread
+    began_s: float  # since it began
+    ended_s: float | None = None  # since it ended; None: it is under way
+    site: CallSite | None = None
+    error: str = ""  # what it raised
+    file: str = ""  # that is written, as the kernel has it: it may have a temporary name
+    identity: str = ""  # of the file, by whatever path and from whatever node it is reached; "": unknown, or no file
+    inode: int = 0  # 0: unknown
+    appends: bool = False  # the kernel puts whatever is written at the end
+    written_bytes: int = -1  # how far the writer has come; -1: nobody knows
+    bytes_per_s: float = 0.0  # over the last seconds
+    still_s: float = 0.0  # for how long it has come no further
+    filesystem: str = ""  # type
+    free_bytes: int = -1  # -1: unknown
+    refused: str = ""  # why nothing can be written there
+    unanswered_s: float = 0.0  # for how long the file system has not answered a question about the path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
     """Everything one node knows of one rank at one moment."""
 
@@ -332,6 +357,7 @@ class RankView:
     # Each distinct way to an operation: its line and the user's lines that called it, innermost first (bounded).
     routes: tuple[tuple[CallSite, ...], ...] = ()
     sources: tuple[SourceNote, ...] = ()
+    saves: tuple[SaveView, ...] = ()  # the newest of each thread
     steps: int = 0
     forwards: int = 0
     phase: str = ""

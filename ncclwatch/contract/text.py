@@ -72,7 +72,14 @@ ADVICE: dict[Cause, str] = {
         "Look at the storage this rank writes to: it makes no progress. Write to local disk first and copy "
         "afterwards, and give the copy a deadline."
     ),
-    Cause.CONFLICTING_SAVE: "Let one rank write each file, or give each rank a file of its own.",
+    Cause.CONFLICTING_SAVE: (
+        "Let one rank write each file (`if rank == 0`, with the barrier outside of the if), or give each rank a file "
+        "of its own (the rank in its name). What lies there now may be a mixture: do not resume from it."
+    ),
+    Cause.FAILED_SAVE: (
+        "Make room on that file system, or correct the path or its permissions, before the next checkpoint is due: "
+        "until then there is nothing to resume from. What was left at the path is not whole."
+    ),
     Cause.FILESYSTEM_VIEW: "Create and check shared paths on one rank, then tell the others through a broadcast.",
     Cause.DUPLICATE_DEVICE: (
         "Give every rank a device of its own: torch.cuda.set_device(LOCAL_RANK) first thing, and no more "
@@ -155,6 +162,15 @@ def ranks_words(ranks: Iterable[int]) -> str:
     """Return "rank 3" or "ranks 0-2,5"."""
     found = sorted(set(ranks))
     return f"rank{'s' if len(found) != 1 else ''} {rank_list(found)}"
+
+
+def bytes_words(count: float) -> str:
+    """Return an amount of data for people: "512 B", "3.4 MB", "120 GB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.2g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def seconds_words(age_s: float) -> str:

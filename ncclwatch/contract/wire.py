@@ -36,6 +36,7 @@ RANK_FIELDS = (
     ("waits_in", "u8"),  # group_key of the group it waits in, 0: it waits in none, or nobody can tell
     ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait
     ("wait_kind", "i4"),  # index into WAIT_KINDS of the oldest wait that only peers can end; -1: none
+    ("saves_to", "u8"),  # group_key of the file's identity, of a save under way or just over; SAVE_TROUBLE; 0: none
 )
 GROUP_FIELDS = (
     ("rank", "i4"),
@@ -46,7 +47,9 @@ GROUP_FIELDS = (
     ("prefix_hash", "u8"),
 )
 WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
-NO_WAIT = (0, -1, -1)  # the last three values of a rank that waits for nobody
+NO_WAIT = (0, -1, -1)  # the values from waits_in on of a rank that waits for nobody
+NO_FACTS = (0,)  # and the last one of one with nothing to tell
+SAVE_TROUBLE = 1  # a save of it failed, or cannot succeed
 _CODES = {"i4": "i", "f4": "f", "u1": "B", "u8": "Q"}
 RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))
 GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS))

@@ -278,10 +278,11 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def ranks_to_inspect(job: Job) -> tuple[int, ...]:
-    quiet = not (job.suspicion.waiting or job.suspicion.ended or job.suspicion.silent)
-    if quiet and (job.suspicion.desynced or job.suspicion.uneven):
-        return tuple(sorted({*job.suspicion.desynced, *job.suspicion.uneven}))
+    found = job.suspicion
+    hinted = {*found.desynced, *found.uneven, *found.saving}
+    if hinted and not (found.waiting or found.ended or found.silent):
+        return tuple(sorted(hinted))
     if job.world_size <= settings.INSPECT_ALL_MAX:
         return tuple(job.state.seen.nonzero()[0].tolist())
-    found = job.state.worth_a_look(job.suspicion.waiting, settings.INSPECT_MAX)
-    return tuple(sorted({*found, *job.suspicion.uneven}))
+    looked = job.state.worth_a_look(found.waiting, settings.INSPECT_MAX)
+    return tuple(sorted({*looked, *found.uneven, *found.saving}))

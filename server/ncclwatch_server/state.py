@@ -36,11 +36,13 @@ class Suspicion:
     silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
     desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
     uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
+    saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.ended or self.silent or self.desynced or self.uneven)
+        hinted = self.desynced or self.uneven or self.saving
+        return bool(self.waiting or self.ended or self.silent or hinted)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,12 +189,22 @@ class JobState:
         self._compare(now)
         return Suspicion(
             desynced=self._desynced,
+            saving=self._saving(live),
             waiting=tuple(rank[waiting].tolist()),
             ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
             silent=silent,
             longest_wait_s=float(age_s[waiting].max(initial=0.0)),
             unheard=unheard,
         )
+
+    def _saving(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks that save to a file that another one saves to as well, or whose save is in trouble."""
+        rows = np.flatnonzero(live & (self._ranks["saves_to"] != 0))
+        if not len(rows):
+            return ()
+        _, which, count = np.unique(self._ranks["saves_to"][rows], return_inverse=True, return_counts=True)
+        odd = (count[which.reshape(-1)] > 1) | (self._ranks["saves_to"][rows] == wire.SAVE_TROUBLE)
+        return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
 
     def _compare(self, now: float) -> None:
         """Look now and then for ranks that have issued equally much in a group, and not the same."""

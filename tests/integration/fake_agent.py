@@ -165,7 +165,22 @@ class FakeAgent:
         for rank in self._ranks:
             wait_s = now - self.waiting[rank] if rank in self.waiting else 0.0
             done = 1000 if self.waiting or self.ended else self.progress
-            ranks.append((rank, 0, int(rank in self.ended), 1, 0, 0.1, wait_s, done, done, done, *self._wait(rank)))
+            ranks.append(
+                (
+                    rank,
+                    0,
+                    int(rank in self.ended),
+                    1,
+                    0,
+                    0.1,
+                    wait_s,
+                    done,
+                    done,
+                    done,
+                    *self._wait(rank),
+                    *wire.NO_FACTS,
+                )
+            )
             groups.append((rank, wait_s, key, done + (1 if wait_s else 0), done, 7))
         return wire.pack_digest(0, ranks, groups)
 

@@ -62,7 +62,20 @@ def digest(
 ) -> None:
     """Hand in a digest: ranks with the seconds they have waited, each in one group."""
     rows: list[tuple[float, ...]] = [
-        (rank, 0, int(rank in ended), 1, int(rank in detached), 0.1, wait_s, enqueued, enqueued - 1, 0, *wire.NO_WAIT)
+        (
+            rank,
+            0,
+            int(rank in ended),
+            1,
+            int(rank in detached),
+            0.1,
+            wait_s,
+            enqueued,
+            enqueued - 1,
+            0,
+            *wire.NO_WAIT,
+            *wire.NO_FACTS,
+        )
         for rank, wait_s in ranks.items()
     ]
     groups: list[tuple[float, ...]] = [(rank, wait_s, 9, enqueued, 4, 1) for rank, wait_s in ranks.items()]

@@ -13,7 +13,8 @@ GROUP = wire.group_key("0")
 def digest(rows: list[tuple[int, int, int]]) -> tuple[memoryview, memoryview]:
     """Return rank and group rows of (rank, enqueued, hash)."""
     ranks = b"".join(
-        wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, count, 0, *wire.NO_WAIT) for rank, count, _ in rows
+        wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, count, 0, *wire.NO_WAIT, *wire.NO_FACTS)
+        for rank, count, _ in rows
     )
     groups = b"".join(wire.GROUP_ROW.pack(rank, 0.0, GROUP, count, count, prefix) for rank, count, prefix in rows)
     return memoryview(ranks), memoryview(groups)
@@ -70,7 +71,9 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
     monkeypatch.setattr(settings, "DESYNC_ROWS_MIN", 4)
     world, state = 12, JobState(12)
     state.announce(1, range(world), 0.0)
-    ranks = b"".join(wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT) for r in range(world))
+    ranks = b"".join(
+        wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT, *wire.NO_FACTS) for r in range(world)
+    )
     groups = b"".join(wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, 5, 5, 1 + (r == 10)) for r in range(world))
     found = []
     for number in range(8):

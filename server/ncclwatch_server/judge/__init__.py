@@ -5,11 +5,13 @@ right, because each later one is weaker: different signatures at one collective;
 gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
 address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
 that differ. What will hang is foretold beside whatever they say.
+
+What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
 """
 
 from dataclasses import replace
 
-from ncclwatch.contract.model import JobSnapshot, Verdict
+from ncclwatch.contract.model import Certainty, JobSnapshot, Verdict
 from ncclwatch_server.judge.abandoned import abandoned
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.circles import deadlocks
@@ -19,6 +21,7 @@ from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
 from ncclwatch_server.judge.predicted import predictions
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
+from ncclwatch_server.judge.saves import bad_saves
 from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]
@@ -29,12 +32,11 @@ STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outside
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     """Return what is wrong with a job at this moment, the empty tuple if nothing is."""
     case = open_case(snapshot)
-    foretold = predictions(case)
-    for stage in STAGES:
-        verdicts = stage(case)
-        if verdicts:
-            return tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts) + foretold
-    return foretold
+    verdicts = next((found for stage in STAGES if (found := stage(case))), ())
+    said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts)
+    if all(verdict.certainty is Certainty.LATE for verdict in said):
+        said += bad_saves(case)
+    return said + predictions(case)
 
 
 def _with_hosts(case: Case, verdict: Verdict) -> Verdict:

@@ -31,6 +31,7 @@ from ncclwatch_server.judge.case import (
 from ncclwatch_server.judge.graph import victims_of
 from ncclwatch_server.judge.phases import class_of
 from ncclwatch_server.judge.places import PULSE_LOST_S, place_of
+from ncclwatch_server.judge.saves import save_words
 from ncclwatch_server.judge.standing import Block, timeout_of
 from ncclwatch_server.judge.stillness import SIGNS_MIN, signs_of, still_s_of
 
@@ -212,6 +213,9 @@ def _still_s(case: Case, ranks: list[int]) -> float:
 def _doing_words(case: Case, ranks: list[int]) -> str:
     """Return what is known of the work of late ranks, never more."""
     still_s = _still_s(case, ranks)
+    saves = [words for rank in ranks if (words := save_words(case.views[rank]))]
+    if saves and not still_s:
+        return f"in {saves[0]}" + (f", and {len(saves) - 1} more saves" if len(saves) > 1 else "")
     if still_s:
         return f"no sign of work for {seconds_words(still_s)}"
     views = [case.views[rank] for rank in ranks]

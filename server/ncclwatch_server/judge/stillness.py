@@ -14,6 +14,7 @@ from ncclwatch_server.judge.case import Case, main_thread
 from ncclwatch_server.judge.devices import may_wait_on_device
 from ncclwatch_server.judge.phases import phase_in_dump
 from ncclwatch_server.judge.places import PULSE_LOST_S, place_of
+from ncclwatch_server.judge.saves import save_words
 from ncclwatch_server.judge.sides import uneven_counts
 from ncclwatch_server.judge.source import note_at
 from ncclwatch_server.judge.standing import FROZEN_STATES
@@ -193,7 +194,8 @@ def _rendezvous(case: Case) -> bool:
 
 
 def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
-    inside = f" in {WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    save = save_words(view) if kind is WaitKind.SAVE else ""
+    inside = f" in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
     if view.process.state is ProcessState.DISK_WAIT:
         return f"it is in uninterruptible sleep (state D){inside}"
     return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
@@ -201,7 +203,8 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
 
 def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
     if view.process.state is ProcessState.DISK_WAIT:
-        return "it is in uninterruptible sleep (state D)"
+        inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
+        return f"it is in uninterruptible sleep (state D){inside}"
     if not view.attached:
         return "it has not come to ncclwatch.attach() yet and shows no sign of work"
     if thread is not None and thread.exception:
@@ -209,5 +212,6 @@ def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | Non
     if view.process.lock_holder:
         return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
     if kind is not None and kind in WAIT_WORDS:
-        return f"it stands in {WAIT_WORDS[kind]}"
+        words = save_words(view) if kind is WaitKind.SAVE else ""
+        return f"it stands in {words or WAIT_WORDS[kind]}"
     return "it is outside every collective and shows no sign of work"
