@@ -68,7 +68,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
-        self._saves.observe(now_ns, self.ring.saves(), visible=self.watch.seen_alive and not self.gone)
+        self._saves.observe(now_ns, self.ring.saves(), visible=self._is_here)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
         ending = merge(note, Death(gone=self.gone, status=status))
@@ -76,6 +76,11 @@ class LocalRank:
             return
         self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or now_ns
         self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether its process is the one with its pid on this node."""
+        return self.watch.seen_alive and not self.gone
 
     def _is_elsewhere(self, now_ns: int, words: tuple[int, ...]) -> bool:
         """Whether the process was never visible here although its pulse goes on."""
@@ -176,7 +181,7 @@ class LocalRank:
             history=views.history(picture),
             sites=views.all_sites(self.ring),
             routes=picture.routes.frames,
-            saves=self._saves.views(picture),
+            saves=self._saves.views(picture, visible=self._is_here),
             steps=words[Word.STEPS],
             forwards=words[Word.FORWARDS],
             phase=picture.text(Word.PHASE),

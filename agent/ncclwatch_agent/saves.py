@@ -72,8 +72,9 @@ class SaveWatch:
                 found = group_key(place.identity)
         return found
 
-    def views(self, picture: Picture) -> tuple[SaveView, ...]:
-        """Return what is known of these saves."""
+    def views(self, picture: Picture, *, visible: bool = True) -> tuple[SaveView, ...]:
+        """Return what is known of these saves, as of this moment: whether two overlap is told by their views."""
+        self.observe(picture.now_ns, picture.ring.saves(), visible=visible)
         tids = {row.number: row.tid for row in picture.threads}
         return tuple(self._view(picture, save, tids.get(number, 0)) for number, save in sorted(self._saves.items()))
 

@@ -42,6 +42,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     work RANKS PHASE                           what a framework does on the stack of the main thread
     recorder RANKS GROUP#SEQ OP [done] [early N]   newest collective by torch's Flight Recorder; early: N operations ago
     launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
+    save RANKS CALL PATH SITE began S [ended S] [id NAME|-] [written N] [rate N] [still S] [error TEXT] [refused TEXT]
+         [appends] [unanswered S] [thread 2]   a save of theirs; id: of the file, PATH if left out, "-" for none
     timeout S                                  of the default group
     limit GROUP S                              of one group
     known S                                    for how long the server has known the job
@@ -64,6 +66,7 @@ from ncclwatch.contract.model import (
     ProcessState,
     ProcessView,
     RankView,
+    SaveView,
     SourceNote,
     ThreadView,
     WaitClass,
@@ -98,7 +101,7 @@ def options_of(words: list[str]) -> dict[str, str]:
         if "=" in word and not word.startswith("if"):
             key, _, value = word.partition("=")
             found[key] = value
-        elif word in ("exhausted", "busy", "spins", "sync", "blind"):
+        elif word in ("exhausted", "busy", "spins", "sync", "blind", "appends"):
             found[word] = "1"
         else:
             found[word] = words.pop(0)
@@ -573,6 +576,21 @@ class Situation:
     def do_work(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
             self._main(rank, work=Phase[words[1]])
+
+    def do_save(self, words: list[str]) -> None:
+        names, call, path, site, *rest = words
+        found = options_of(rest)
+        name = found.get("id", path)
+        for rank in ranks_of(names):
+            save = SaveView(
+                call=call, path=path, tid=int(found.get("thread", "1")) * 1000 + rank, began_s=float(found["began"]),
+                ended_s=float(found["ended"]) if "ended" in found else None, site=site_of(site),
+                identity="" if name == "-" else name, written_bytes=int(found.get("written", "-1")),
+                bytes_per_s=float(found.get("rate", "0")), still_s=float(found.get("still", "0")),
+                error=found.get("error", ""), refused=found.get("refused", ""), appends="appends" in found,
+                unanswered_s=float(found.get("unanswered", "0")),
+            )  # fmt: skip
+            self._change(rank, saves=(*self.ranks[rank].saves, save))
 
     def do_limit(self, words: list[str]) -> None:
         for rank, view in list(self.ranks.items()):

@@ -416,3 +416,26 @@ def test_a_server_is_told_of_loops_that_begin_or_end_and_now_and_then(writer: Wr
     told.append(job.loops(int(107e9)))
 
     assert [loops.ranks[0].drawn if loops else None for loops in told] == [1, None, None, 4, None, 5]
+
+
+def test_a_save_that_ended_since_the_last_tick_is_not_told_as_under_way(
+    rank: LocalRank, writer: Writer, tmp_path: Path
+):
+    said = {"call": "torch.save", "path": str(tmp_path / "model.pt")}
+    began_ns = time.monotonic_ns()
+    writer.recorder.thread()
+    writer.ring.set_save(0, (began_ns, 0), writer.site, said)
+    rank.observe(time.monotonic_ns())
+    writer.ring.set_save(0, (began_ns, time.monotonic_ns()), writer.site, said)
+    (save,) = rank.view(time.monotonic_ns()).saves
+    assert save.ended_s is not None
+    assert save.began_s > save.ended_s
+    assert (save.call, save.path, str(save.site)) == ("torch.save", said["path"], "train.py:7 in main()")
+
+
+def test_a_save_that_begins_while_a_view_is_taken_overlaps_with_nothing(rank: LocalRank, writer: Writer):
+    now_ns = time.monotonic_ns()
+    writer.recorder.thread()
+    writer.ring.set_save(0, (now_ns + 1000, 0), writer.site, {"call": "torch.save", "path": "/x"})
+    (save,) = rank.view(now_ns).saves
+    assert (save.began_s, save.ended_s) == (0.0, None)

@@ -215,7 +215,7 @@ def _doing_words(case: Case, ranks: list[int]) -> str:
     still_s = _still_s(case, ranks)
     saves = [words for rank in ranks if (words := save_words(case.views[rank]))]
     if saves and not still_s:
-        return f"in {saves[0]}" + (f", and {len(saves) - 1} more saves" if len(saves) > 1 else "")
+        return f"in {saves[0]}" + (f"; {len(saves) - 1} more in a save" if len(saves) > 1 else "")
     if still_s:
         return f"no sign of work for {seconds_words(still_s)}"
     views = [case.views[rank] for rank in ranks]

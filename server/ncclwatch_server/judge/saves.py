@@ -19,7 +19,7 @@ RATE_MIN = 1.0  # bytes per second; below, nothing moves
 _STORAGE = re.compile(
     r"No space left|quota exceeded|Permission denied|Read-only file system|File too large|Is a directory|"
     r"Input/output error|Stale file handle|No such file or directory|does not exist|cannot be opened|"
-    r"unexpected pos|file write failed|Errno (5|13|27|28|30|116|122)\b"
+    r"unexpected pos|file write failed|iostream error|Errno (5|13|27|28|30|116|122)\b"
 )
 _Saving = tuple[RankView, SaveView]
 
@@ -151,7 +151,7 @@ def _failure(failed: list[_Saving]) -> Verdict:
         severity=Severity.WARNING,
         summary=f"{ranks_words(ranks)} {what}: {_call_words(save)}{at(save.site)}: {why}.",
         explanation=(
-            f"Training goes on without that checkpoint.{free} Later saves to the same place will fail in the same way."
+            f"There is no whole checkpoint of that save.{free} Later ones to the same place will fail in the same way."
         ),
         advice=ADVICE[Cause.FAILED_SAVE],
         culprits=tuple(culprit(view, each.site, f"saves to {each.path}") for view, each in failed),
