@@ -52,11 +52,9 @@ def install(patches: Patches, current: Current) -> None:
 
 def _install_dcp(patches: Patches, current: Current) -> None:
     package, saver = sys.modules[DCP], sys.modules[f"{DCP}.state_dict_saver"]
-    for name in ("save", "async_save"):
-        call = f"dcp.{name}"
-        patches.replace_everywhere(
-            (saver, package), name, lambda f, call=call: _make_save(f, current, call, _checkpoint_id)
-        )
+    owners = (saver, package)
+    patches.replace_everywhere(owners, "save", lambda f: _make_save(f, current, "dcp.save", _checkpoint_id))
+    patches.replace_everywhere(owners, "async_save", lambda f: _make_save(f, current, "dcp.async_save", _checkpoint_id))
 
 
 def _install_safetensors(patches: Patches, current: Current) -> None:

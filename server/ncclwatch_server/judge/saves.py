@@ -90,8 +90,8 @@ def _overlap(one: _Saving, other: _Saving) -> bool:
     """
     (mine, _), (theirs, _) = one, other
     at_once = (mine.host, mine.news_age_s, mine.taken_s) == (theirs.host, theirs.news_age_s, theirs.taken_s)
-    began_s, ended_s = zip(*(_span(view, save, exact=at_once) for view, save in (one, other)), strict=True)
-    return min(began_s) > max(ended_s)
+    spans = [_span(view, save, exact=at_once) for view, save in (one, other)]
+    return min(began_s for began_s, _ in spans) > max(ended_s for _, ended_s in spans)
 
 
 def _span(view: RankView, save: SaveView, *, exact: bool) -> tuple[float, float]:
