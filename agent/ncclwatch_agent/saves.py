@@ -27,11 +27,13 @@ class SaveWatch:
     def __init__(self, pid: int, places: FilePlaces = PLACES) -> None:
         self._pid = pid
         self._places = places
-        self._same_mounts: bool | None = None  # whether its paths mean the same here; None: nobody has looked
+        self._same_mounts: bool | None = None  # None: nobody has looked
         self._saves: dict[int, _Save] = {}  # by thread row
 
     def observe(self, now_ns: int, rows: Iterable[SaveRow], *, visible: bool = True) -> None:
         """Look once at each save that is under way or has just ended. `visible`: its process is here."""
+        if visible and self._same_mounts is None:
+            self._same_mounts = _same_mounts(self._pid)
         for row in rows:
             known = self._saves.get(row.thread)
             if row.ended_ns and age_s(now_ns, row.ended_ns) > config.SAVE_KEPT_S:
@@ -41,25 +43,13 @@ class SaveWatch:
                 known = self._saves[row.thread] = _Save(row)
             ended = row.ended_ns and not known.row.ended_ns
             known.row = row
-            if not visible:
-                continue
             due = ended or not known.asked_ns or age_s(now_ns, known.asked_ns) >= PLACE_S
-            if due and row.path.startswith("/") and self._means_the_same():
+            if due and row.path.startswith("/") and self._same_mounts:
                 known.asked_ns = now_ns
                 self._places.ask(row.path)
-            if not row.ended_ns:
+            if visible and not row.ended_ns:
                 place = self._places.get(row.path)
                 known.look(self._pid, place.path if place is not None else row.path, now_ns)
-
-    def _means_the_same(self) -> bool:
-        """Say whether a path of the process leads to the same here: a container has mounts of its own."""
-        if self._same_mounts is None:
-            try:
-                theirs, ours = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (self._pid, "self"))
-                self._same_mounts = theirs == ours
-            except OSError:
-                self._same_mounts = False
-        return self._same_mounts
 
     def key(self) -> int:
         """Return what a digest says of the newest save, see `wire.RANK_FIELDS`."""
@@ -102,6 +92,15 @@ class SaveWatch:
             refused=place.refused,
             unanswered_s=self._places.unanswered_s(row.path, now_ns),
         )
+
+
+def _same_mounts(pid: int) -> bool:
+    """Say whether a path of a process leads to the same here: a container has mounts of its own."""
+    try:
+        theirs, ours = (Path(f"/proc/{name}/ns/mnt").readlink() for name in (pid, "self"))
+    except OSError:
+        return False
+    return theirs == ours
 
 
 class _Save:

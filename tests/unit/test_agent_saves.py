@@ -176,11 +176,24 @@ def test_a_digest_names_no_file_of_a_sharded_checkpoint_and_says_what_failed(tmp
     assert watch.key() == wire.SAVE_TROUBLE
 
 
-def test_nothing_is_asked_about_a_process_that_is_not_here(tmp_path: Path):
-    places = FilePlaces()
+class Asked(FilePlaces):
+    """Only notes what is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    def ask(self, path: str) -> None:
+        self.paths.append(path)
+
+
+def test_paths_of_a_process_are_asked_about_here_if_it_was_seen_here(tmp_path: Path):
+    places = Asked()
     watch = SaveWatch(os.getpid(), places)
-    watch.observe(2 * S, [row(str(tmp_path / "x"))], visible=False)
-    gone = SaveWatch(2**22 + 1, places)
-    gone.observe(2 * S, [row(str(tmp_path / "x"))])
-    assert places.unanswered_s(str(tmp_path / "x"), 9 * S) == 0.0
-    assert places.get(str(tmp_path / "x")) is None
+    watch.observe(2 * S, [row("/a")], visible=False)
+    SaveWatch(2**22 + 1, places).observe(2 * S, [row("/b")])
+    watch.observe(2 * S, [row(""), row("...long/c")])
+    assert places.paths == []
+    watch.observe(3 * S, [row("/d", 2 * S)])
+    watch.observe(4 * S, [row("/e", 3 * S, 4 * S)], visible=False)  # its last save, just before it ended
+    assert places.paths == ["/d", "/e"]

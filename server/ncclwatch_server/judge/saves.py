@@ -26,7 +26,7 @@ _Saving = tuple[RankView, SaveView]
 
 def bad_saves(case: Case) -> tuple[Verdict, ...]:
     """Warn of ranks that write one file at one time, and of saves that failed or cannot succeed."""
-    saving = [(view, save) for view in case.views.values() if _lives(view) for save in view.saves]
+    saving = [(view, save) for view in case.views.values() for save in view.saves if _is_known(view, save)]
     return (*_conflicts(saving), *_failures(saving))
 
 
@@ -52,9 +52,9 @@ def save_words(view: RankView) -> str:
     return words
 
 
-def _lives(view: RankView) -> bool:
-    """Say whether a rank is there still: what a dead one was writing is told by its end."""
-    return view.ending is None and view.process.state not in GONE_STATES
+def _is_known(view: RankView, save: SaveView) -> bool:
+    """Say whether it is known until when a save was under way: one that death has broken off ended some time before."""
+    return save.ended_s is not None or (view.ending is None and view.process.state not in GONE_STATES)
 
 
 def _call_words(save: SaveView) -> str:
