@@ -1,6 +1,6 @@
 """Train on two ranks; a thread of each writes the newest weights beside training, into the run that is the latest.
 
-torchrun --standalone --nproc-per-node 2 z48b_background_saver.py
+torchrun --standalone --nproc-per-node 2 z50b_background_saver.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """Train on three ranks and keep the newest checkpoint, so that an interrupted run can go on from it.
 
-torchrun --standalone --nproc-per-node 3 z48_common_checkpoint.py
+torchrun --standalone --nproc-per-node 3 z50_common_checkpoint.py
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Train on three ranks and save in every way that is right: a file a rank, a sharded checkpoint, one file by rank 0.
 
-torchrun --standalone --nproc-per-node 3 c14_savers.py
+torchrun --standalone --nproc-per-node 3 c17_savers.py
 """
 
 import io
