@@ -6,7 +6,7 @@
 Importing this starts nothing and imports the standard library alone.
 """
 
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,8 +15,10 @@ from ncclwatch.contract.version import VERSION
 if TYPE_CHECKING:
     import torch.distributed
 
+    from ncclwatch.rank.remedies_rng import RestoredRng
+
 __version__ = VERSION
-__all__ = ["attach", "detach", "even_batches", "phase", "step"]
+__all__ = ["attach", "detach", "even_batches", "phase", "restore_rng_state", "step"]
 
 Batch = TypeVar("Batch")
 
@@ -96,3 +98,22 @@ def even_batches(
     from ncclwatch.rank import remedies
 
     return remedies.even_batches(loader, bucket, group, every)
+
+
+def restore_rng_state(states: Sequence[object] | Mapping[str, object], *, rank: int | None = None) -> "RestoredRng":
+    """Restore saved random states as far as they fit this run, and seed the devices for which there are none.
+
+    `states` is a list with one state for each device, as `torch.cuda.get_rng_state_all()` returns it, or a dict as
+    trainers save it, with any of "python", "numpy", "torch" and "torch_cuda" (the names that Accelerate and
+    transformers use are known, too), and "world_size" if the program saved it.
+
+    A device without a state, or with one of another size, is seeded by 63 bits of a SHA-256 over the saved states of
+    all devices, the global rank (`rank`; by default that of torch.distributed, or RANK) and the device's index: the
+    same resume gives the same numbers, and another rank or device others.
+
+    Returns what was restored, seeded and left over; `str()` of it is one sentence for a log. Works without
+    `attach()`. CUDA begins if there is any. Raises TypeError for anything else than a list or a dict.
+    """
+    from ncclwatch.rank.remedies_rng import restore
+
+    return restore(states, rank=rank)

@@ -13,6 +13,7 @@ from ncclwatch.contract.ring import Flag, GroupRow, LoaderFlag, Ring, Word, name
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent import views
 from ncclwatch_agent.endings import Death, merge, parse_note
+from ncclwatch_agent.facts import RankFacts
 from ncclwatch_agent.habits import DeviceHabit
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.saves import SaveWatch
@@ -44,6 +45,7 @@ class LocalRank:
         self._completed: dict[int, int] = {}
         self._habit = DeviceHabit()
         self._saves = SaveWatch(ring.header.pid)
+        self._facts = RankFacts(ring)
 
     @property
     def rank(self) -> int:
@@ -114,6 +116,7 @@ class LocalRank:
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
             self._saves.key(),
+            *self._facts.row(words[Word.FACTS], now_ns),
         )
         return rank_row, [
             (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
@@ -192,6 +195,8 @@ class LocalRank:
             endpoint=picture.text(Word.ENDPOINT),
             timeout_s=words[Word.TIMEOUT_MS] / 1000,
             dropped=words[Word.DROPPED],
+            cuda=self._facts.device(words[Word.FACTS]),
+            rng=self._facts.known(words[Word.FACTS]).rng,
         )
 
 

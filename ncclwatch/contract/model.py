@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.testimony import Communicator, Testimony
 
@@ -332,6 +333,17 @@ class SaveView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RngRestore:
+    """Random states of devices that a rank was to restore, when their number did not fit its devices."""
+
+    call: str  # the function of torch that was called
+    saved: int  # states there were
+    present: int  # devices there are; >= 1
+    own: int = -1  # index of the rank's own device; -1: unknown
+    site: CallSite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
     """Everything one node knows of one rank at one moment."""
 
@@ -368,6 +380,8 @@ class RankView:
     endpoint: str = ""  # master address and port this rank used in init_process_group
     timeout_s: float = 0.0  # of the default group; 0: unknown
     dropped: int = 0  # events, groups and strings that found no room
+    cuda: DeviceView | None = None  # None: nothing is known of a device
+    rng: RngRestore | None = None  # None: nothing was restored that does not fit
     news_age_s: float = 0.0  # since this view came, on the server's clock
     taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
 

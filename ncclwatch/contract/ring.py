@@ -86,9 +86,10 @@ class Word:
     BACKWARD_SITE = 22  # string id: where backward() was called last
     LOADER = 23  # row, plus one, of the loader that gave the newest batch or began the newest pass; 0: none
     BUCKETS_USED = 24
+    FACTS = 25  # string id of a JSON text with what the rank found out about itself, see `facts`
 
 
-_WORDS = struct.Struct("<25Q")  # those in use
+_WORDS = struct.Struct("<26Q")  # those in use
 _WORDS_END = HEADER_BYTES + _WORDS.size
 
 

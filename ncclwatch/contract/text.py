@@ -85,7 +85,11 @@ ADVICE: dict[Cause, str] = {
         "Give every rank a device of its own: torch.cuda.set_device(LOCAL_RANK) first thing, and no more "
         "processes per node than it has visible devices."
     ),
-    Cause.RNG_STATE_MISMATCH: "Restore only as many random states as this run has devices, and seed the others.",
+    Cause.RNG_STATE_MISMATCH: (
+        "Restore only as many random states as this run has devices, and seed the others: "
+        "ncclwatch.restore_rng_state(states) does both, and so does "
+        "torch.cuda.set_rng_state_all(states[:torch.cuda.device_count()]) where there are too many."
+    ),
     Cause.TRANSPORT: (
         "All ranks are inside the same collective and nothing moves: look at the network or fabric between "
         "these hosts (interface chosen, firewall, link errors) before the code."

@@ -37,6 +37,8 @@ RANK_FIELDS = (
     ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait
     ("wait_kind", "i4"),  # index into WAIT_KINDS of the oldest wait that only peers can end; -1: none
     ("saves_to", "u8"),  # group_key of the file's identity, of a save under way or just over; SAVE_TROUBLE; 0: none
+    ("device", "u8"),  # group_key of the GPU, if no other rank may use it; 0: unknown, or it may be shared
+    ("noted", "i4"),  # 1: the rank has just found something about itself that its view tells
 )
 GROUP_FIELDS = (
     ("rank", "i4"),
@@ -48,7 +50,7 @@ GROUP_FIELDS = (
 )
 WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
 NO_WAIT = (0, -1, -1)  # the values from waits_in on of a rank that waits for nobody
-NO_FACTS = (0,)  # and the last one of one with nothing to tell
+NO_FACTS = (0, 0, 0)  # and the last ones of one with nothing to tell
 SAVE_TROUBLE = 1  # a save of it failed, or cannot succeed
 _CODES = {"i4": "i", "f4": "f", "u1": "B", "u8": "Q"}
 RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))

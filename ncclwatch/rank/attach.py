@@ -25,7 +25,7 @@ _recorder: Recorder | None = None
 _patches: Patches | None = None
 _pulse: Pulse | None = None
 _changing = threading.RLock()
-_warned = False
+_said: set[str] = set()  # subjects of the warnings so far
 _fork_watched = False
 _native: ModuleType | None = None  # the native recorder, if it is used
 _begun = 0  # rings this process has begun: attach() after detach() begins another
@@ -54,7 +54,7 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, saves, training
+    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, rng, saves, training
 
     patches = Patches()
 
@@ -70,6 +70,7 @@ def _attach(native: bool | str) -> None:
         capture.install(patches, current)
         names.install(patches, current)
         saves.install(patches, current)
+        rng.install(patches, current, warn)
         endings.install(patches, current, _rest)
     except Exception:
         patches.restore()
@@ -278,11 +279,10 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
     }
 
 
-def warn(sentence: str) -> None:
-    """Say one thing, once in the life of the process."""
-    global _warned
-    if not _warned:
-        _warned = True
+def warn(sentence: str, subject: str = "") -> None:
+    """Say one thing on a subject, once in the life of the process."""
+    if subject not in _said:
+        _said.add(subject)
         with warnings.catch_warnings():  # a user's "error" filter must not turn this into an exception
             warnings.simplefilter("always")
             warnings.warn(f"ncclwatch: {sentence}", RuntimeWarning, stacklevel=4)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
+from ncclwatch.rank.facts import Facts
 from ncclwatch.rank.loaders import Loaders, Pass, bucket_of
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
@@ -113,6 +114,7 @@ class Recorder:
     def __init__(self, ring: RingFile) -> None:
         self.ring = ring
         self.sites = Sites(ring)
+        self.facts = Facts(ring)
         self.groups: dict[str, Group] = {}
         self.threads: dict[int, int] = {}  # Python thread id -> row
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to

@@ -58,6 +58,7 @@ ENDED_KEPT_S = 3600.0  # ended jobs stay listed
 # What is asked for.
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
 SAVING_MAX = 64  # ranks looked at because they seem to write one file, or cannot write theirs
+NOTED_MAX = 64  # ranks looked at for what they found out about themselves
 INSPECT_MAX = 256  # of a bigger job: those to which the waits lead, and those round them
 STACK_RANKS_MAX = 64
 STACK_FIRST_MAX = 16  # of them before a verdict is told

@@ -37,11 +37,12 @@ class Suspicion:
     desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
     uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
     saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
+    noted: tuple[int, ...] = ()  # they have found something about themselves that may be wrong
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        hinted = self.desynced or self.uneven or self.saving
+        hinted = self.desynced or self.uneven or self.saving or self.noted
         return bool(self.waiting or self.ended or self.silent or hinted)
 
 
@@ -190,6 +191,7 @@ class JobState:
         return Suspicion(
             desynced=self._desynced,
             saving=self._saving(live),
+            noted=self._noted(live),
             waiting=tuple(rank[waiting].tolist()),
             ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
             silent=silent,
@@ -205,6 +207,11 @@ class JobState:
         _, which, count = np.unique(self._ranks["saves_to"][rows], return_inverse=True, return_counts=True)
         odd = (count[which.reshape(-1)] > 1) | (self._ranks["saves_to"][rows] == wire.SAVE_TROUBLE)
         return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
+
+    def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks that have something to tell about themselves."""
+        noted = live & (self._ranks["noted"] != 0)
+        return tuple(self._row_rank[noted][: settings.NOTED_MAX].tolist()) if noted.any() else ()
 
     def _compare(self, now: float) -> None:
         """Look now and then for ranks that have issued equally much in a group, and not the same."""

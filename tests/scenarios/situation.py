@@ -44,6 +44,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
     save RANKS CALL PATH SITE began S [ended S] [id NAME|-] [written N] [rate N] [still S] [error TEXT] [refused TEXT]
          [appends] [unanswered S] [thread 2]   a save of theirs; id: of the file, PATH if left out, "-" for none
+    rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
     timeout S                                  of the default group
     limit GROUP S                              of one group
     known S                                    for how long the server has known the job
@@ -66,6 +67,7 @@ from ncclwatch.contract.model import (
     ProcessState,
     ProcessView,
     RankView,
+    RngRestore,
     SaveView,
     SourceNote,
     ThreadView,
@@ -505,6 +507,15 @@ class Situation:
                 for group in self.ranks[rank].groups
             )
             self._change(rank, groups=groups)
+
+    def do_rng(self, words: list[str]) -> None:
+        own = int(options_of(words[4:]).get("own", "-1"))
+        for rank in ranks_of(words[0]):
+            restored = RngRestore(
+                call="torch.cuda.set_rng_state_all", saved=int(words[1]), present=int(words[2]), own=own,
+                site=site_of(words[3]),
+            )  # fmt: skip
+            self._change(rank, rng=restored)
 
     def do_kernel(self, words: list[str]) -> None:
         """kernel RANKS PLACE: where the main thread sits in the kernel."""

@@ -36,7 +36,7 @@ def test_it_is_recorded_where_somebody_asks_for_it(monkeypatch: pytest.MonkeyPat
 
 def test_attach_says_so_and_leaves_torch_as_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "__version__", "2.5.1")
-    monkeypatch.setattr(attach, "_warned", False)
+    monkeypatch.setattr(attach, "_said", set())
     wait = torch.distributed.Work.wait
     with warnings.catch_warnings(record=True) as told:
         ncclwatch.attach()

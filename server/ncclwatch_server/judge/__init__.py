@@ -4,7 +4,7 @@
 right, because each later one is weaker: different signatures at one collective; ranks that are
 gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
 address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
-that differ. What will hang is foretold beside whatever they say.
+that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
 
 What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
 """
@@ -20,13 +20,14 @@ from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
 from ncclwatch_server.judge.predicted import predictions
+from ncclwatch_server.judge.random_states import half_restored
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.saves import bad_saves
 from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]
 
-STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders, desyncs)
+STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders, desyncs, half_restored)
 
 
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:

@@ -38,7 +38,9 @@ from ncclwatch_server.judge.case import (
     source_evidence,
     waiting_words,
 )
+from ncclwatch_server.judge.crash_causes import known_end
 from ncclwatch_server.judge.graph import Mismatch, victims_of
+from ncclwatch_server.judge.known_ends import closer
 from ncclwatch_server.judge.parted import judge_mismatch
 from ncclwatch_server.judge.proof import seen_after_s
 from ncclwatch_server.judge.standing import Operation, find_issued, group_of, op_key
@@ -80,7 +82,9 @@ def endings(case: Case) -> tuple[Verdict, ...]:
         if mismatch is not None:
             return (judge_mismatch(case, mismatch),)
         first = _first(case, abnormal)
-        return (_crash(case, tuple(r for r in abnormal if _same_end(gone[r], gone[first]) or r == first)),)
+        ranks = tuple(r for r in abnormal if _same_end(gone[r], gone[first]) or r == first)
+        known = known_end(case, abnormal, first)
+        return (closer(_crash(case, known.ranks), known) if known is not None else _crash(case, ranks),)
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
     lost = any(_lost_peer(ending) for ending in gone.values())
     waited_for = [rank for rank in suspects if lost or _is_waited_for(case, rank)]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, facts
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model import (
     CallSite,
@@ -99,6 +99,7 @@ def read(path: str) -> Left:
 
 def _left(picture: _Picture, path: str) -> Left:
     header, words, ring = picture.ring.header, picture.words, picture.ring
+    told = facts.parse(ring.string(words[Word.FACTS]))
     history = tuple(_op(picture, event) for event in ring.events(config.HISTORY_MAX))
     ended = _ending(picture) if words[Word.ENDED] else None
     exception, exception_s, exception_site = _handled(picture)
@@ -139,6 +140,8 @@ def _left(picture: _Picture, path: str) -> Left:
             )
             for row in ring.loaders()
         ),
+        cuda=told.device,
+        rng=told.rng,
         history=history,
         routes=picture.routes.frames,
         sites=tuple(dict.fromkeys(site for text, _ in ring.strings() if (site := picture.site(text)[0])))[

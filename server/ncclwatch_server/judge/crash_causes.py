@@ -1,0 +1,14 @@
+"""Did ranks crash of something that is known more closely than its exception says?"""
+
+from collections.abc import Sequence
+
+from ncclwatch_server.judge.case import Case
+from ncclwatch_server.judge.known_ends import KnownEnd
+from ncclwatch_server.judge.random_states import of_other_ranks, too_many
+
+_KNOWN = (too_many, of_other_ranks)
+
+
+def known_end(case: Case, crashed: Sequence[int], first: int) -> KnownEnd | None:
+    """Return why ranks crashed of which `first` was the first, None if nothing is known but their exceptions."""
+    return next((found for explain in _KNOWN if (found := explain(case, crashed, first)) is not None), None)
