@@ -20,6 +20,7 @@ from ncclwatch.contract.ring import Ring
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.endings import describe, is_abnormal
+from ncclwatch_agent.gpus import GpuDesk
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.log import log
@@ -77,6 +78,7 @@ class Agent:
             host=socket.gethostname(),
             version=settings.version,
         )
+        self._gpus = GpuDesk()
         self._servers = self._dial()
         self._reports: dict[int, set[asyncio.Task[None]]] = {}  # by number of the job
         self._wake = asyncio.Event()
@@ -105,6 +107,7 @@ class Agent:
                 break
         await self._servers.close()
         await self._desk.close()
+        await self._gpus.close()
         for job in list(self._jobs.values()):
             self._close(job)
         log.info("ended")
@@ -144,6 +147,7 @@ class Agent:
                     self._drop(job, rank)
             if not job.note_over(now_ns):
                 self._alive_ns = now_ns
+            self._look_at_gpus(job)
             self._desk.strangers.observe(job, now_ns)
             if job.wants_terminal:
                 job.terminal.prepare(job.candidates())
@@ -153,6 +157,11 @@ class Agent:
             if loops is not None:
                 self._servers.of(job).send(loops)
             self._bury(job, now_ns)
+
+    def _look_at_gpus(self, job: LocalJob) -> None:
+        for rank in job.everyone():
+            rank.facts.read(self._gpus.seen)
+        self._gpus.look_for(rank.facts.device for rank in job.everyone())
 
     def _find_ranks(self, now_ns: int) -> None:
         """Adopt the rings that are new."""

@@ -45,7 +45,7 @@ class LocalRank:
         self._completed: dict[int, int] = {}
         self._habit = DeviceHabit()
         self._saves = SaveWatch(ring.header.pid)
-        self._facts = RankFacts(ring)
+        self.facts = RankFacts(ring)
 
     @property
     def rank(self) -> int:
@@ -116,7 +116,7 @@ class LocalRank:
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
             self._saves.key(),
-            *self._facts.row(words[Word.FACTS], now_ns),
+            *self.facts.row(now_ns),
         )
         return rank_row, [
             (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
@@ -163,6 +163,7 @@ class LocalRank:
         """Return everything the ring and /proc say of this rank now; the sources are somebody else's part."""
         picture = Picture.of(self.ring, now_ns)
         words, header = picture.words, self.header
+        told = self.facts.read()
         exception, exception_s, exception_site = views.newest_exception(picture)
         return RankView(
             rank=header.rank,
@@ -195,8 +196,8 @@ class LocalRank:
             endpoint=picture.text(Word.ENDPOINT),
             timeout_s=words[Word.TIMEOUT_MS] / 1000,
             dropped=words[Word.DROPPED],
-            cuda=self._facts.device(words[Word.FACTS]),
-            rng=self._facts.known(words[Word.FACTS]).rng,
+            cuda=self.facts.device,
+            rng=told.rng,
         )
 
 

@@ -45,7 +45,7 @@ def _device(found: object) -> DeviceView | None:
     return DeviceView(
         index=_number(found.get("index"), -1),
         uuid=_text(found.get("uuid")),
-        chosen=found.get("chosen") is True,
+        chosen=_number(found.get("chosen"), -1),
         used=found.get("used") is True,
         count=_number(found.get("count")),
         visible=_text(visible) if isinstance(visible, str) else None,

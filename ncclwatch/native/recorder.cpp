@@ -82,6 +82,7 @@ struct Group {
   std::vector<int> ranks;
   bool host_waits = true;   // returning from wait() on host memory means that the work is done
   bool by_account = false;  // works on a GPU are NCCL's: never held, never asked
+  std::atomic<int> device{-1};  // of the tensor that its newest operation of NCCL got
   uint64_t enqueued = 0, completed = 0, prefix = 0;
   int64_t newest_event = -1;
   std::deque<Held> works;
@@ -440,6 +441,13 @@ void note_exception(State& state) {
 #endif
 }
 
+// Before the backend gets it: NCCL ends a rank whose device another rank has, and nothing of it is recorded then.
+void note_device(State& state, Group& group, int index) {
+  if (group.device.exchange(index) == index || interpreter_ends()) return;
+  py::gil_scoped_acquire gil;
+  ask(state, "note_device", index);
+}
+
 bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* arguments, Issued* issued) {
   const at::Tensor* tensor = first_tensor(arguments[spec.sized_by >= 0 ? spec.sized_by : 0]);
   if (tensor != nullptr && tensor->is_meta()) return false;  // a compiler tries the op on; nothing moves
@@ -447,6 +455,9 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
   if (group == nullptr) {
     state.ring.count_dropped();
     return false;
+  }
+  if (group->by_account && tensor != nullptr && tensor->is_cuda()) {
+    note_device(state, *group, static_cast<int>(tensor->get_device()));
   }
   Event event{};
   uint32_t dtype = 0;

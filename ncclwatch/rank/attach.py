@@ -54,7 +54,7 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import capture, collectives, lifecycle, names, rng, saves, training
+    from ncclwatch.rank.patches import capture, collectives, devices, lifecycle, names, rng, saves, training
 
     patches = Patches()
 
@@ -71,6 +71,7 @@ def _attach(native: bool | str) -> None:
         names.install(patches, current)
         saves.install(patches, current)
         rng.install(patches, current, warn)
+        devices.install(patches, current)
         endings.install(patches, current, _rest)
     except Exception:
         patches.restore()

@@ -32,9 +32,10 @@ class Facts:
             after = before | found
             if after == before:
                 return
-            if self._changes >= CHANGES_MAX:
-                self._ring.count_dropped()
-                return
             self._changes += 1
+            if self._changes > CHANGES_MAX:
+                if self._changes == CHANGES_MAX + 1:
+                    self._ring.count_dropped()
+                return
             self._known[subject] = after
             self._ring.set_word(Word.FACTS, self._ring.long_string(json.dumps(self._known)))

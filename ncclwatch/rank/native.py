@@ -15,6 +15,7 @@ from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.rank.patches.collectives import group_of
+from ncclwatch.rank.patches.devices import note_used
 from ncclwatch.rank.recorder import ALL_GATHER, ALL_REDUCE, RECV, SEND, Issued, Recorder, ThreadState
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 
@@ -70,6 +71,10 @@ class NativeRecorder(Recorder):
     def labelled(self, site: int, label: int) -> int:
         """Return the id of a site together with what its operation is for."""
         return self.sites.labelled(site, label)
+
+    def note_device(self, index: int) -> None:
+        """Note the device of a tensor that a collective of NCCL is about to get."""
+        note_used(self, index)
 
     def note_exception(self) -> None:
         """Record the exception that is being handled on this thread."""

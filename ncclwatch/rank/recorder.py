@@ -61,6 +61,7 @@ class Group:
         self.flags = 0  # of its row in the ring
         self.host_waits = True  # whoever returns from wait() on a tensor in host memory has seen the work done
         self.by_account = False  # works on a GPU are NCCL's: never held, never asked; NCCL tells itself how far it is
+        self.device = -1  # of the tensor that its newest operation of NCCL got
         self.on_device = False  # all its collectives run on a GPU, in the order of one backend
         self.prefix = 0
         self.seqs = itertools.count(enqueued + 1)

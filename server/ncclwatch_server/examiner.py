@@ -279,7 +279,7 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 def ranks_to_inspect(job: Job) -> tuple[int, ...]:
     found = job.suspicion
-    hinted = {*found.desynced, *found.uneven, *found.saving, *found.noted}
+    hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted}
     if hinted and not (found.waiting or found.ended or found.silent):
         return tuple(sorted(hinted))
     if job.world_size <= settings.INSPECT_ALL_MAX:

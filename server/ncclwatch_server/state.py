@@ -37,12 +37,13 @@ class Suspicion:
     desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
     uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
     saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
+    sharing: tuple[int, ...] = ()  # on a device that another rank has, too, and may not
     noted: tuple[int, ...] = ()  # they have found something about themselves that may be wrong
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        hinted = self.desynced or self.uneven or self.saving or self.noted
+        hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted
         return bool(self.waiting or self.ended or self.silent or hinted)
 
 
@@ -67,6 +68,8 @@ class JobState:
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
     _issued: NDArray[np.uint64]  # as of the last fold
     _completed: NDArray[np.uint64]
+    _known_device: NDArray[np.uint64]  # as of the last look at who shares one
+    _shared: NDArray[np.bool_]  # rows that did then
     _known_rank: NDArray[np.int32]  # what the rows said of their ranks when they were laid out
 
     def __init__(self, world_size: int) -> None:
@@ -191,6 +194,7 @@ class JobState:
         return Suspicion(
             desynced=self._desynced,
             saving=self._saving(live),
+            sharing=self._sharing(live),
             noted=self._noted(live),
             waiting=tuple(rank[waiting].tolist()),
             ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
@@ -207,6 +211,17 @@ class JobState:
         _, which, count = np.unique(self._ranks["saves_to"][rows], return_inverse=True, return_counts=True)
         odd = (count[which.reshape(-1)] > 1) | (self._ranks["saves_to"][rows] == wire.SAVE_TROUBLE)
         return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
+
+    def _sharing(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks on one device, of which each says that it must be its own. Sorted out when a device changes."""
+        devices = self._ranks["device"]
+        if not np.array_equal(devices, self._known_device):
+            self._known_device = devices.copy()
+            own = self._reporting & (devices != 0)
+            keys, times = np.unique(devices[own], return_counts=True)
+            self._shared = own & np.isin(devices, keys[times > 1])
+        found = live & self._shared
+        return tuple(self._row_rank[found][: settings.NOTED_MAX].tolist()) if found.any() else ()
 
     def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks that have something to tell about themselves."""
@@ -377,6 +392,8 @@ class JobState:
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
         self._known_rank = self._ranks["rank"].copy()
+        self._known_device = np.zeros(len(self._ranks), np.uint64)
+        self._shared = np.zeros(len(self._ranks), np.bool_)
         self._issued, self._completed = self._ranks["issued"].copy(), self._ranks["completed"].copy()
         self._reporting = self._owner[self._row_rank] == row_link
         self._stale = False

@@ -44,6 +44,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
     save RANKS CALL PATH SITE began S [ended S] [id NAME|-] [written N] [rate N] [still S] [error TEXT] [refused TEXT]
          [appends] [unanswered S] [thread 2]   a save of theirs; id: of the file, PATH if left out, "-" for none
+    cuda RANKS UUID [index N] [chosen N] [used 1] [count N] [visible LIST] [by BACKEND] [may WHY] [sick TEXT]
     rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
     timeout S                                  of the default group
     limit GROUP S                              of one group
@@ -54,6 +55,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 
+from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.model import (
     CallSite,
     Ending,
@@ -507,6 +509,17 @@ class Situation:
                 for group in self.ranks[rank].groups
             )
             self._change(rank, groups=groups)
+
+    def do_cuda(self, words: list[str]) -> None:
+        found = options_of(words[2:])
+        for rank in ranks_of(words[0]):
+            device = DeviceView(
+                uuid=words[1], index=int(found.get("index", "0")), chosen=int(found.get("chosen", "-1")),
+                used="used" in found, count=int(found.get("count", "0")), visible=found.get("visible"),
+                local_rank=self.ranks[rank].local_rank, backend=found.get("by", "cuda:nccl"),
+                sharing=found.get("may", ""), trouble=found.get("sick", ""),
+            )  # fmt: skip
+            self._change(rank, cuda=device)
 
     def do_rng(self, words: list[str]) -> None:
         own = int(options_of(words[4:]).get("own", "-1"))

@@ -22,6 +22,7 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.devices import note_used
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Group, Issued, Recorder
 
@@ -188,6 +189,9 @@ def _make_issue(spec: _Kernel) -> Callable[[Recorder, tuple[object, ...]], tuple
                 if sizes_agree:
                     numel = tensor.numel() if tensors is tensor else sum(part.numel() for part in tensors)
             group = group_of(recorder, unbox(args[group_at]))
+            if group.by_account and tensor is not None and tensor.is_cuda and tensor.get_device() != group.device:
+                group.device = tensor.get_device()
+                note_used(recorder, group.device)
             reduce_op = min(reduce_code(args[reduce_at]), reduce_max) if reduce_at >= 0 else 0
             peer = _global_rank(group, args[root_at]) if root_at >= 0 else -1
             site = recorder.sites.here(3) or recorder.backward_site

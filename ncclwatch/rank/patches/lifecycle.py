@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import NO_GROUP, Word
-from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches import devices, guarded
 from ncclwatch.rank.patches.collectives import known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -84,6 +84,7 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
         for _ in known_groups(recorder, in_use=in_use):
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
+        guarded.attempt(recorder, devices.note_group, recorder)
         pg = dist.group.WORLD
         device = next(iter(pg._device_types)) if pg is not None else None
         if pg is not None and device is not None:

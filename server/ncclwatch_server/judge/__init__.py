@@ -23,11 +23,24 @@ from ncclwatch_server.judge.predicted import predictions
 from ncclwatch_server.judge.random_states import half_restored
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.saves import bad_saves
+from ncclwatch_server.judge.shared_devices import shared
 from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]
 
-STAGES = (mismatches, endings, abandoned, deadlocks, scattered, missing, outsiders, insiders, desyncs, half_restored)
+STAGES = (
+    mismatches,
+    endings,
+    abandoned,
+    deadlocks,
+    scattered,
+    missing,
+    outsiders,
+    insiders,
+    desyncs,
+    shared,
+    half_restored,
+)
 
 
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:

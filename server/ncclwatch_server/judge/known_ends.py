@@ -12,6 +12,7 @@ class KnownEnd:
 
     cause: Cause
     ranks: tuple[int, ...]  # whom it is about; never empty
+    victims: tuple[int, ...] = ()  # who crashed of it, too, through no mistake of its own
     summary: str
     explanation: str
     advice: str = ""  # "": that of the cause
@@ -23,6 +24,7 @@ def closer(verdict: Verdict, known: KnownEnd) -> Verdict:
     return replace(
         verdict,
         cause=known.cause,
+        victims=tuple(sorted({*verdict.victims, *known.victims})),
         summary=known.summary,
         explanation=f"{known.explanation} {verdict.explanation}",
         advice=known.advice or ADVICE[known.cause],
