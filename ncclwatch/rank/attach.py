@@ -15,7 +15,7 @@ from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings, torch_versions, worker_server
+from ncclwatch.rank import endings, resume, torch_versions, worker_server
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -118,6 +118,8 @@ def _begin(rank: int, world_size: int) -> None:
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()
     _note_if_initialised()
+    if rank == 0:
+        resume.look(sys.argv, world_size, warn)
 
 
 def _make_recorder(ring: RingFile) -> Recorder:

@@ -1,5 +1,7 @@
 """One rank on a GPU. `program.py CHECK` does what the function of that name does and prints what it found as JSON."""
 
+import asyncio
+import dataclasses
 import json
 import os
 import sys
@@ -10,8 +12,10 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
-from ncclwatch.contract.ring import Flag, Ring
+from ncclwatch.contract import facts
+from ncclwatch.contract.ring import Flag, Ring, Word
 from ncclwatch.rank import attach as life
+from ncclwatch_agent import gpus
 
 ACCOUNT_S = 4.0  # NCCL's watchdog looks every 0.1 s and the pulse every 0.5 s; be generous
 SECOND = 1_700_000_000  # cycles; no GPU of today is much faster
@@ -156,12 +160,56 @@ def duplicate() -> dict[str, object]:
     ncclwatch.attach()
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
+    before = device_facts()
     try:
         dist.all_reduce(torch.ones(1, device="cuda"))
         torch.cuda.synchronize()
     except RuntimeError as error:
-        return {"error": str(error)}
+        return {"error": str(error), "before": before, "after": device_facts()}
     return {"error": ""}
+
+
+def devices() -> dict[str, object]:
+    """What a rank says of its device, beside what NVML says of the same, asked as the agent asks."""
+    ncclwatch.attach()
+    began = torch.cuda.is_initialized()
+    begin()
+    before = device_facts()
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    torch.cuda.synchronize()
+    node = asyncio.run(gpus.ask())
+    return {
+        "began": began, "before": before, "after": device_facts(), "node": [gpu.uuid for gpu in node.gpus],
+        "failure": node.failure,
+    }  # fmt: skip
+
+
+def random_states() -> dict[str, object]:
+    """The states of one device too many, restored on real devices with and without the remedy."""
+    ncclwatch.attach()
+    begin()
+    states = [*torch.cuda.get_rng_state_all(), torch.cuda.get_rng_state()]
+    drawn = torch.rand(4, device="cuda").tolist()
+    try:
+        torch.cuda.set_rng_state_all(states)
+        error = ""
+    except IndexError as raised:
+        error = type(raised).__name__
+    done = ncclwatch.restore_rng_state(states)
+    again = torch.rand(4, device="cuda").tolist()
+    with ring() as reading:
+        told = facts.parse(reading.string(reading.words()[Word.FACTS])).rng
+    return {
+        "error": error, "drawn": drawn, "again": again, "left_over": done.left_over, "seeded": len(done.seeded),
+        "told": [told.saved, told.present] if told is not None else [], "count": torch.cuda.device_count(),
+    }  # fmt: skip
+
+
+def device_facts() -> dict[str, object]:
+    """Return what the ring says of this rank's device."""
+    with ring() as reading:
+        found = facts.parse(reading.string(reading.words()[Word.FACTS])).device
+    return dataclasses.asdict(found) if found is not None else {}
 
 
 def absent() -> dict[str, object]:
@@ -184,7 +232,8 @@ def absent() -> dict[str, object]:
 
 
 CHECKS: dict[str, Callable[[], dict[str, object]]] = {
-    check.__name__: check for check in (completion, standing, memory, capture, recorded, duplicate, absent)
+    check.__name__: check
+    for check in (completion, standing, memory, capture, recorded, duplicate, devices, random_states, absent)
 }
 
 

@@ -93,3 +93,28 @@ def test_a_rank_that_waits_has_gone_past_its_collective(recorder: str, tmp_path:
     assert waits["during"] == [2, 1]
     assert waits["value"] == late["value"]
     assert waits["after"] == [2, 2]
+
+
+def test_a_device_is_known_by_the_uuid_that_nvml_has_for_it_and_cuda_is_not_begun_for_that(
+    recorder: str, tmp_path: Path
+):
+    (found,) = found_by("devices", recorder, tmp_path)
+    assert found["began"] is False  # attach() begins no CUDA
+    assert (found["before"]["chosen"], found["before"]["used"]) == (0, False)
+    assert (found["after"]["index"], found["after"]["used"]) == (0, True)
+    assert found["failure"] == ""
+    assert found["after"]["uuid"] in found["node"]
+
+
+def test_two_ranks_on_one_gpu_are_known_to_be_before_nccl_refuses(recorder: str, tmp_path: Path):
+    one, other = found_by("duplicate", recorder, tmp_path, count=2)
+    assert one["before"]["uuid"] == other["before"]["uuid"] != ""
+    assert one["after"]["used"] and other["after"]["used"]
+
+
+def test_the_state_of_a_device_too_many_is_told_and_the_remedy_restores_the_others(recorder: str, tmp_path: Path):
+    (found,) = found_by("random_states", recorder, tmp_path)
+    assert found["error"] == "IndexError"
+    assert found["told"] == [found["count"] + 1, found["count"]]
+    assert found["again"] == found["drawn"]
+    assert (found["left_over"], found["seeded"]) == (1, 0)

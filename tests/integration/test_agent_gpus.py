@@ -1,4 +1,4 @@
-"""The agent's look at the GPUs of a node, with an NVML built here: a lost GPU, no driver, no library, one that blocks."""
+"""The agent's look at a node's GPUs, with an NVML built here: a lost GPU, no driver, no library, one that blocks."""
 
 import asyncio
 import os
