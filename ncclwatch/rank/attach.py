@@ -88,6 +88,8 @@ def _attach(native: bool | str) -> None:
 def _begin(rank: int, world_size: int) -> None:
     """Open the ring, start the pulse, make sure of an agent."""
     global _recorder, _pulse
+    from ncclwatch.rank.patches import devices  # needs torch
+
     launched = _launch_environment()
     job, attempt = config.job_name(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     directory = config.runtime_dir()
@@ -117,6 +119,7 @@ def _begin(rank: int, world_size: int) -> None:
     _recorder.thread()
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()
+    devices.note_begun(_recorder)
     _note_if_initialised()
     if rank == 0:
         resume.look(sys.argv, world_size, warn)

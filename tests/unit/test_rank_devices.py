@@ -110,3 +110,11 @@ def test_a_rank_that_changes_its_device_for_ever_fills_nothing(recorder: Recorde
         devices.note_index(recorder, number % 2)
     assert recorder.ring.word(Word.DROPPED) == 1
     assert recorder.ring.word(Word.STRINGS_USED) < 20_000
+
+
+def test_a_device_that_was_taken_before_attach_is_known_at_attach(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
+    devices.note_begun(recorder)
+    assert told(recorder) is None
+    pretend(monkeypatch, 4, current=3)
+    devices.note_begun(recorder)
+    assert (told(recorder).index, told(recorder).chosen) == (3, 3)

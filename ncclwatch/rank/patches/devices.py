@@ -62,6 +62,11 @@ def note_group(recorder: Recorder) -> None:
         _note_chosen(recorder)
 
 
+def note_begun(recorder: Recorder) -> None:
+    """Note the device of a process that began CUDA before it attached: by whatever call, that is the one it took."""
+    guarded.attempt(recorder, _note_chosen, recorder)
+
+
 def default_group() -> "tuple[c10d.ProcessGroup | None, str]":
     """Return the default group and what backends it has, such as "cpu:gloo,cuda:nccl"."""
     pg = dist.group.WORLD
