@@ -56,6 +56,7 @@ def test_a_tensor_on_another_device_moves_the_rank_and_not_its_choice(
     pretend(monkeypatch, 4, current=2)
     torch.cuda.set_device(2)
     devices.note_used(recorder, 0)
+    torch.cuda.set_device(2)
     found = told(recorder)
     assert (found.index, found.uuid, found.chosen, found.used) == (0, uuid_of(0), 2, True)
 
