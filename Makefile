@@ -39,7 +39,7 @@ integration: $(BIN)/.installed ## tests on real processes
 	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
 
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
-	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3)
+	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2
 
 # Two at a time: half of a program's time is waiting. The same programs with NCCL's semantics would take as long again:
 # pytest -m zoo tests/zoo/test_stream.py

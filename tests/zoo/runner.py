@@ -1,6 +1,7 @@
 """Run the zoo and print how many verdicts are right.
 
-python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--json FILE] [--keep DIR] [--plain] [--scoreboard DIR]
+python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--jobs N] [--json FILE] [--keep DIR] [--plain]
+                        [--scoreboard DIR]
 python -m tests.zoo.runner --backend stream [...]   (collectives that return when they are enqueued, as NCCL's do)
 python -m tests.zoo.runner --seed 7 --count 20      (cases drawn by injection.py; --only then takes their ids)
 """
@@ -11,6 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ class Options:
 
     only: tuple[str, ...]
     repeat: int
+    jobs: int
     json: Path | None
     keep: Path | None
     plain: bool
@@ -72,11 +75,12 @@ def _score_all(truths: Sequence[Truth], options: Options) -> int:
     scores: list[Score] = []
     with _workspace(options.keep) as workspace:
         print(_row("program", [*CHECKS, "verdict after", "run"]))
-        for number in range(options.repeat):
-            for truth in truths:
-                scores.append(run(truth, workspace / f"{truth.id}-{number}", options.backend))
-                print(_score_row(scores[-1]), flush=True)
-                for fault in scores[-1].faults:
+        runs = [(truth, workspace / f"{truth.id}-{number}") for number in range(options.repeat) for truth in truths]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for seen in pool.map(lambda one: run(*one, options.backend), runs):
+                scores.append(seen)
+                print(_score_row(seen), flush=True)
+                for fault in seen.faults:
                     print(f"    {fault}", flush=True)
     print(summary(scores))
     if options.json:
@@ -143,6 +147,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.runner", description=__doc__)
     parser.add_argument("--only", default="", help="ids or names of programs, with commas")
     parser.add_argument("--repeat", type=int, default=1, help="how often each program runs")
+    parser.add_argument("--jobs", type=int, default=1, help="how many programs run at the same time")
     parser.add_argument("--json", type=Path, help="write all scores to this file")
     parser.add_argument("--keep", type=Path, help="keep output and reports in this directory")
     parser.add_argument("--plain", action="store_true", help="run without ncclwatch; check the programs")
@@ -155,6 +160,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     return Options(
         only=only,
         repeat=given.repeat,
+        jobs=given.jobs,
         json=given.json,
         keep=given.keep,
         plain=given.plain,
