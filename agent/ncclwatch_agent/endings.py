@@ -1,12 +1,10 @@
 """How did a rank end? Put together from what it said itself and what the kernel says."""
 
-import json
 import os
 import signal
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract import config
-from ncclwatch.contract.model import CallSite, Ending
+from ncclwatch.contract.model import Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,35 +13,6 @@ class Death:
 
     gone: bool  # no process runs any more; a zombie counts
     status: int | None = None  # as waitpid() gives it; None: nobody saw it
-
-
-def parse_note(text: str) -> Ending | None:
-    """Return what a rank's exit hooks wrote, None if they wrote nothing readable."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    code = found.get("exit_code")
-    exception = str(found.get("exception") or "")[: config.TEXT_CHARS_MAX]
-    code = code if isinstance(code, int) else None
-    kind = found.get("kind")
-    if kind not in ("exited", "crashed", "signalled", "vanished"):
-        kind = "crashed" if exception or code else "exited"
-    return Ending(
-        kind=kind,
-        exit_code=code,
-        exception=exception,
-        site=call_site(found.get("file"), found.get("line"), found.get("function")),
-    )
-
-
-def call_site(file: object, line: object, function: object) -> CallSite | None:
-    """Return a call site out of what a JSON text holds, None if it holds none."""
-    if not isinstance(file, str) or not file or not isinstance(line, int):
-        return None
-    return CallSite(file=file, line=line, function=function if isinstance(function, str) else "")
 
 
 def merge(note: Ending | None, death: Death) -> Ending | None:

@@ -4,9 +4,9 @@ from ncclwatch.contract import facts
 from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.facts import Facts
 from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.ring_views import age_s
 from ncclwatch.contract.wire import group_key
 from ncclwatch_agent.gpus import NodeGpus, with_node
-from ncclwatch_agent.views import age_s
 
 NEWS_S = 60.0  # what a rank found out about itself deserves a look for so long
 

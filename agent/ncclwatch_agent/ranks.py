@@ -7,17 +7,16 @@ looked at for the age of an unfinished operation only, and then once for each op
 import socket
 from dataclasses import replace
 
-from ncclwatch.contract import config
-from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView
+from ncclwatch.contract import config, ring_views
+from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import Flag, GroupRow, LoaderFlag, Ring, Word, named_apart
+from ncclwatch.contract.ring_views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
-from ncclwatch_agent import views
-from ncclwatch_agent.endings import Death, merge, parse_note
+from ncclwatch_agent.endings import Death, merge
 from ncclwatch_agent.facts import RankFacts
 from ncclwatch_agent.habits import DeviceHabit
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.saves import SaveWatch
-from ncclwatch_agent.views import Picture, age_s
 from ncclwatch_agent.waits import awaited, key_of, wait_age_s
 
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
@@ -137,7 +136,7 @@ class LocalRank:
             if moved and row.enqueued - row.completed > 1:
                 event = self.ring.event(row.newest_event)
                 return age_s(now_ns, event.time_ns) if event else 0.0
-            event = views.pending_event(self.ring, row)
+            event = ring_views.pending_event(self.ring, row)
             known = (row.completed, event.time_ns if event else now_ns)
             self._pending_since[row.number] = known
         return age_s(now_ns, known[1])
@@ -145,7 +144,7 @@ class LocalRank:
     def loop(self) -> Loop | None:
         """Return the loop over data that this rank is in, or was in last."""
         row = self.ring.newest_loader()
-        site = views.parse_site(self.ring.string(row.site)) if row is not None else None
+        site = ring_views.parse_site(self.ring.string(row.site)) if row is not None else None
         if row is None or site is None:
             return None
         return Loop(
@@ -156,48 +155,31 @@ class LocalRank:
             length=row.length,
             ended=row.passes > 0 and row.ended_pass == row.passes,
             even=bool(row.flags & LoaderFlag.EVEN),
-            buckets=views.bucket_counts(self.ring.buckets(), row.number, row.passes),
+            buckets=ring_views.bucket_counts(self.ring.buckets(), row.number, row.passes),
         )
 
     def view(self, now_ns: int) -> RankView:
         """Return everything the ring and /proc say of this rank now; the sources are somebody else's part."""
         picture = Picture.of(self.ring, now_ns)
-        words, header = picture.words, self.header
-        told = self.facts.read()
-        exception, exception_s, exception_site = views.newest_exception(picture)
-        return RankView(
-            rank=header.rank,
-            local_rank=header.local_rank,
-            host=self.identity.get("host") or _HOST,
-            pid=header.pid,
-            device=picture.text(Word.DEVICE),
-            world_size=header.world_size,
-            local_world_size=header.local_world_size,
-            attempt=header.attempt,
+        view = ring_views.rank_view(picture)
+        self.facts.read()
+        return replace(
+            view,
+            host=view.host or _HOST,
             process=self.watch.view(now_ns),
-            pulse_age_s=picture.age_s(words[Word.PULSE_NS] or header.created_ns),
-            initialised=words[Word.INITIALISED] == 1,
             ending=self.ending,
-            threads=tuple(views.thread_view(picture, row, self.watch) for row in picture.threads),
-            groups=views.group_views(picture),
-            peers=views.peer_views(picture),
-            loaders=views.loader_views(picture),
-            history=views.history(picture),
-            sites=views.all_sites(self.ring),
-            routes=picture.routes.frames,
+            threads=tuple(self._with_kernel(thread, now_ns) for thread in view.threads),
             saves=self._saves.views(picture, visible=self._is_here),
-            steps=words[Word.STEPS],
-            forwards=words[Word.FORWARDS],
-            phase=picture.text(Word.PHASE),
-            phase_s=picture.age_s(words[Word.PHASE_NS]) if words[Word.PHASE] else 0.0,
-            last_exception=exception,
-            last_exception_s=exception_s,
-            last_exception_site=exception_site,
-            endpoint=picture.text(Word.ENDPOINT),
-            timeout_s=words[Word.TIMEOUT_MS] / 1000,
-            dropped=words[Word.DROPPED],
             cuda=self.facts.device,
-            rng=told.rng,
+        )
+
+    def _with_kernel(self, thread: ThreadView, now_ns: int) -> ThreadView:
+        """Return a thread of the ring with what the kernel says of it."""
+        return replace(
+            thread,
+            cpu_still_s=self.watch.thread_still_s(thread.tid, now_ns),
+            in_kernel=self.watch.in_kernel(thread.tid),
+            alive=self.watch.thread_alive(thread.tid),
         )
 
 

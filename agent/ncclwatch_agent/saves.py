@@ -11,10 +11,10 @@ from pathlib import Path
 from ncclwatch.contract import config
 from ncclwatch.contract.model import SaveView
 from ncclwatch.contract.ring import SaveRow
+from ncclwatch.contract.ring_views import Picture, age_s
 from ncclwatch.contract.wire import SAVE_TROUBLE, group_key
 from ncclwatch_agent.file_places import PLACES, FilePlace, FilePlaces
 from ncclwatch_agent.open_files import OpenFile, open_file, written_files
-from ncclwatch_agent.views import Picture, age_s
 
 RATE_S = 10.0  # over which the rate of a writer is measured
 PLACE_S = 3.0  # between two looks at the place of a save that is under way

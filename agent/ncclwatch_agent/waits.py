@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import NO_GROUP, Flag, GroupRow, ThreadRow, WaitRow
+from ncclwatch.contract.ring_views import age_s
 from ncclwatch.contract.wire import NO_WAIT, WAIT_KINDS, group_key
-from ncclwatch_agent.views import age_s
 
 key_of = functools.lru_cache(maxsize=4096)(group_key)
 _KIND_CODE = {kind: code for code, kind in enumerate(WAIT_KINDS)}

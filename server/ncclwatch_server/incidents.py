@@ -78,9 +78,15 @@ class Opening:
 
 
 def fingerprint(key: JobKey, verdict: Verdict) -> str:
-    """Return the id of the incident that a verdict opens."""
+    """Return the id of the incident that a verdict opens.
+
+    What is critical keeps its id while more evidence changes its cause; two warnings about the same ranks are two.
+    """
     culprits = sorted(culprit.rank for culprit in verdict.culprits)
-    parts = (key.name, key.instance, key.attempt, verdict.severity.value, verdict.group, verdict.seq, culprits)
+    kind = verdict.severity.value
+    if verdict.severity is not Severity.CRITICAL:
+        kind += f" {verdict.cause.value}"
+    parts = (key.name, key.instance, key.attempt, kind, verdict.group, verdict.seq, culprits)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
 

@@ -12,8 +12,9 @@ from websockets.http11 import Response
 
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, ProcessView, RankView
+from ncclwatch.contract.ring_views import parse_note
 from ncclwatch_agent.agent import IDLE_S, UNDELIVERED_S, UNHEARD_S, Remains, may_be_buried
-from ncclwatch_agent.endings import Death, describe, is_abnormal, merge, parse_note
+from ncclwatch_agent.endings import Death, describe, is_abnormal, merge
 from ncclwatch_agent.local_server import Answer, wanted_port
 from ncclwatch_agent.processes import CPU_STILL_SHARE, Meter
 from ncclwatch_agent.procfs import kernel_place, parse_io, parse_stat

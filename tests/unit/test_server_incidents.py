@@ -32,6 +32,12 @@ def test_the_fingerprint_depends_on_what_hangs_and_not_on_how_it_is_told() -> No
         assert fingerprint(KEY, VERDICT) != fingerprint(key, VERDICT)
 
 
+def test_two_warnings_about_the_same_ranks_are_two_incidents_and_a_hang_keeps_its_own() -> None:
+    warning = replace(VERDICT, severity=Severity.WARNING)
+    assert fingerprint(KEY, warning) != fingerprint(KEY, replace(warning, cause=Cause.RNG_STATE_MISMATCH))
+    assert fingerprint(KEY, VERDICT) == fingerprint(KEY, replace(VERDICT, cause=Cause.RNG_STATE_MISMATCH))
+
+
 def test_a_verdict_about_the_same_ranks_belongs_to_the_open_incident() -> None:
     book = IncidentBook()
     incident = opened(book)

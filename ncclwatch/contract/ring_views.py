@@ -1,16 +1,25 @@
-"""What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages."""
+"""What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages.
 
+The same for the ring of a rank that runs, which the agent reads, and for one that a rank left behind.
+What the kernel says of the process is no part of it.
+"""
+
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, facts
 from ncclwatch.contract.model import (
     CallSite,
+    Ending,
     GroupView,
     LoaderView,
     Op,
     OpView,
     PeerView,
+    ProcessState,
+    ProcessView,
+    RankView,
     ThreadView,
     WaitView,
 )
@@ -30,10 +39,9 @@ from ncclwatch.contract.ring import (
     named_apart,
 )
 from ncclwatch.contract.sites import Routes, parse, read_routes
-from ncclwatch_agent.endings import call_site
-from ncclwatch_agent.processes import ProcessWatch
 
 _PHASES = frozenset(phase.value for phase in Phase)
+_ENDINGS = frozenset(("exited", "crashed", "signalled", "vanished"))
 PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
 
 
@@ -126,6 +134,45 @@ class Picture:
                     return event.seq <= done
             return False
         return event.group < len(self.groups) and event.seq <= self.groups[event.group].completed
+
+
+def rank_view(picture: Picture) -> RankView:
+    """Return everything that a ring tells of its rank; whether its process runs is for others to say."""
+    ring, words, header = picture.ring, picture.words, picture.ring.header
+    exception, exception_s, exception_site = newest_exception(picture)
+    told = facts.parse(picture.text(Word.FACTS))
+    return RankView(
+        rank=header.rank,
+        local_rank=header.local_rank,
+        host=ring.identity().get("host", ""),
+        pid=header.pid,
+        device=picture.text(Word.DEVICE),
+        world_size=header.world_size,
+        local_world_size=header.local_world_size,
+        attempt=header.attempt,
+        process=ProcessView(state=ProcessState.UNKNOWN),
+        pulse_age_s=picture.age_s(words[Word.PULSE_NS] or header.created_ns),
+        initialised=words[Word.INITIALISED] == 1,
+        threads=tuple(thread_view(picture, row) for row in picture.threads),
+        groups=group_views(picture),
+        peers=peer_views(picture),
+        loaders=loader_views(picture),
+        history=history(picture),
+        sites=all_sites(ring),
+        routes=picture.routes.frames,
+        steps=words[Word.STEPS],
+        forwards=words[Word.FORWARDS],
+        phase=picture.text(Word.PHASE),
+        phase_s=picture.age_s(words[Word.PHASE_NS]) if words[Word.PHASE] else 0.0,
+        last_exception=exception,
+        last_exception_s=exception_s,
+        last_exception_site=exception_site,
+        endpoint=picture.text(Word.ENDPOINT),
+        timeout_s=words[Word.TIMEOUT_MS] / 1000,
+        dropped=words[Word.DROPPED],
+        cuda=told.device,
+        rng=told.rng,
+    )
 
 
 def wait_view(picture: Picture, wait: WaitRow) -> WaitView:
@@ -235,16 +282,13 @@ def bucket_counts(rows: Iterable[BucketRow], loader: int, passes: int) -> tuple[
     return tuple(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
-def thread_view(picture: Picture, row: ThreadRow, watch: ProcessWatch) -> ThreadView:
-    """Return one thread: what it waits in, what its stack showed, what the kernel says of it."""
+def thread_view(picture: Picture, row: ThreadRow) -> ThreadView:
+    """Return one thread: what it waits in, and what its stack showed when the pulse last looked."""
     view = ThreadView(
         tid=row.tid,
         main=row.main,
         issued=row.issued,
         wait=wait_view(picture, row.wait) if row.wait else None,
-        cpu_still_s=watch.thread_still_s(row.tid, picture.now_ns),
-        in_kernel=watch.in_kernel(row.tid),
-        alive=watch.thread_alive(row.tid),
     )
     sample = picture.ring.sample(row.number)
     if sample is None:
@@ -289,6 +333,33 @@ def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:
     since_ns, found = sample
     site = call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function"))
     return _text(found.get("exc")), picture.age_s(since_ns), site
+
+
+def parse_note(text: str) -> Ending | None:
+    """Return what a rank's exit hooks wrote of its end, None if they wrote nothing readable."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    code, exception, kind = found.get("exit_code"), _text(found.get("exception")), found.get("kind")
+    code = code if isinstance(code, int) else None
+    if not isinstance(kind, str) or kind not in _ENDINGS:
+        kind = "crashed" if exception or code else "exited"
+    return Ending(
+        kind=kind,
+        exit_code=code,
+        exception=exception,
+        site=call_site(found.get("file"), found.get("line"), found.get("function")),
+    )
+
+
+def call_site(file: object, line: object, function: object) -> CallSite | None:
+    """Return a call site out of what a JSON text holds, None if it holds none."""
+    if not isinstance(file, str) or not file or not isinstance(line, int):
+        return None
+    return CallSite(file=file, line=line, function=function if isinstance(function, str) else "")
 
 
 def all_sites(ring: Ring) -> tuple[CallSite, ...]:
