@@ -5,6 +5,7 @@ Batches are counted per place in the user's code, so that the counts of two rank
 
 import threading
 from collections.abc import Hashable, Iterable
+from types import CodeType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import LoaderFlag, Word
@@ -18,15 +19,18 @@ _OTHERS = "other shapes"
 
 
 class Pass:
-    """One pass over a loader."""
+    """One pass over a loader, and the place that draws from it: the same one batch after batch."""
 
-    __slots__ = ("buckets", "drawn", "number", "row")
+    __slots__ = ("at", "buckets", "code", "drawn", "number", "row", "site")
 
     def __init__(self, row: int, number: int) -> None:
         self.row = row  # -1: the ring had no room for it
         self.number = number
         self.drawn = 0
         self.buckets: dict[Hashable, list[int]] = {}  # bucket -> row, batches in this pass
+        self.code: CodeType | None = None  # of the frame that drew last
+        self.at = -1  # its instruction
+        self.site = 0  # what was found for these
 
 
 class _Driving(threading.local):

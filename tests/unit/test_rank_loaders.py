@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, ring_views
 from ncclwatch.contract.ring import LoaderFlag, Ring
 from ncclwatch.rank.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
+from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch.rank.sites import Sites
 
@@ -108,3 +110,26 @@ def test_the_newest_loader_is_the_one_that_gave_a_batch_last(ring: RingFile):
         assert reader.newest_loader().number == inner.row
         loops.count(outer.row, 1)
         assert reader.newest_loader().number == outer.row
+
+
+def test_each_place_that_draws_from_one_pass_is_named(ring: RingFile):
+    recorder = Recorder(ring)
+    this = recorder.loaders.begin([], 0)
+    seen = []
+    for draw in (_warm_up, _train, _train, _warm_up):
+        outer = draw(recorder, this)
+        with Ring(ring.path) as reader:
+            (thread,) = reader.threads()
+            assert thread.wait is not None
+            seen.append(ring_views.parse_site(reader.string(thread.wait.site)).function)
+        guarded.leave(recorder, outer)
+
+    assert seen == ["_warm_up", "_train", "_train", "_warm_up"]
+
+
+def _warm_up(recorder: Recorder, this: Pass) -> bytes | None:
+    return guarded.enter_draw(recorder, this, 1)
+
+
+def _train(recorder: Recorder, this: Pass) -> bytes | None:
+    return guarded.enter_draw(recorder, this, 1)

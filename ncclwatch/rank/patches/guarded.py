@@ -1,10 +1,12 @@
 """What patches do with the recorder around the user's call. None of it raises: a gap is counted instead."""
 
 import contextlib
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 from ncclwatch.contract.model import WaitKind
+from ncclwatch.rank.loaders import Pass
 from ncclwatch.rank.recorder import Recorder
 
 Answer = TypeVar("Answer")
@@ -37,6 +39,21 @@ def enter(recorder: Recorder, kind: WaitKind, depth: int) -> bytes | None:
     """Say that this thread enters a wait at the user's line `depth` frames out; returns what `leave` takes."""
     try:
         return recorder.enter(kind, recorder.sites.here(depth + 1))
+    except Exception:
+        count_gap(recorder)
+        return None
+
+
+def enter_draw(recorder: Recorder, this: Pass, depth: int) -> bytes | None:
+    """Say that this thread waits for a batch, drawn by the frame `depth` out; returns what `leave` takes.
+
+    Who draws is looked for once for a place and not for each batch.
+    """
+    try:
+        frame = sys._getframe(depth)
+        if frame.f_lasti != this.at or frame.f_code is not this.code:
+            this.code, this.at, this.site = frame.f_code, frame.f_lasti, recorder.sites.here(depth + 1)
+        return recorder.enter(WaitKind.DATA, this.site)
     except Exception:
         count_gap(recorder)
         return None

@@ -108,7 +108,7 @@ def _make_next(original: Callable[..., object], current: Current) -> Callable[..
         this: Pass | None = None if recorder is None else vars(iterator).get(_PASS)
         if recorder is None or this is None or this.row < 0:
             return original(iterator)
-        outer = guarded.enter(recorder, WaitKind.DATA, 2)
+        outer = guarded.enter_draw(recorder, this, 2)
         try:
             batch = original(iterator)
         except StopIteration:
