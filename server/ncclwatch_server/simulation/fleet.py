@@ -45,10 +45,7 @@ class Fleet:
 
     def digest(self, node: int, hang_s: float) -> bytes:
         """Return a node's digest, so long after everything came to stand."""
-        ranks, groups = self.rows(hang_s)
-        own = self.ranks_of(node)
-        each = len(self.still.layout.axes)
-        mine, theirs = ranks[own.start : own.stop], groups[own.start * each : own.stop * each]
+        mine, theirs = self.rows(hang_s, self.ranks_of(node))
         head = wire.DIGEST_HEAD.pack(wire.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
         return head + mine.tobytes() + theirs.tobytes()
 
@@ -56,9 +53,11 @@ class Fleet:
         """Return the full views of some ranks."""
         return tuple(view(self.still, rank, hang_s) for rank in ranks)
 
-    def rows(self, hang_s: float) -> tuple[NDArray[np.void], NDArray[np.void]]:
-        """Return the digest rows of all ranks, and of their groups, rank by rank."""
-        ranks, groups = self._ranks.copy(), self._groups.copy()
+    def rows(self, hang_s: float, some: range | None = None) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Return the digest rows of all ranks, or of some neighbours, and of their groups, rank by rank."""
+        own, each = some or range(self.still.world_size), len(self.still.layout.axes)
+        ranks = self._ranks[own.start : own.stop].copy()
+        groups = self._groups[own.start * each : own.stop * each].copy()
         waits = ranks["wait_kind"] >= 0
         ranks["wait_age_s"][waits] += hang_s
         pending = groups["pending_age_s"] > 0

@@ -16,7 +16,11 @@ JOB = "simulated"
 
 @dataclass(slots=True, kw_only=True)
 class Hearing:
-    """A job as the server knows it while its nodes report. Times are seconds since the standstill."""
+    """A job as the server knows it while its nodes report.
+
+    `hang_s` is for how long the job has stood; `now`, where it is given, is another clock to go by, for a job that
+    moves before it stands.
+    """
 
     fleet: Fleet
     job: Job = field(init=False)
@@ -30,8 +34,9 @@ class Hearing:
         for node in range(self.fleet.nodes):
             state.announce(node, self.fleet.ranks_of(node), 0.0)
 
-    def report(self, hang_s: float) -> None:
-        """Take one digest of every node, and look at what came."""
+    def report(self, hang_s: float, now: float | None = None) -> None:
+        """Take one digest of every node."""
+        now = hang_s if now is None else now
         ranks, groups = self.fleet.rows(hang_s)
         each, node_size = len(self.fleet.still.layout.axes), self.fleet.still.layout.node
         rank_bytes, group_bytes = memoryview(ranks.tobytes()), memoryview(groups.tobytes())
@@ -39,21 +44,22 @@ class Hearing:
         for node in range(self.fleet.nodes):
             mine = rank_bytes[node * rank_size : (node + 1) * rank_size]
             theirs = group_bytes[node * group_size : (node + 1) * group_size]
-            self.job.state.take(node, mine, theirs, hang_s)
+            self.job.state.take(node, mine, theirs, now)
 
-    def tick(self, hang_s: float) -> bool:
+    def tick(self, now: float) -> bool:
         """Look at the job as the watch loop does. Returns whether it deserves a closer look."""
-        self.job.state.fold(hang_s)
-        self.job.suspicion = self.job.state.suspicion(hang_s)
+        self.job.state.fold(now)
+        self.job.suspicion = self.job.state.suspicion(now)
         return bool(self.job.suspicion)
 
-    def snapshot(self, hang_s: float) -> JobSnapshot:
+    def snapshot(self, hang_s: float, now: float | None = None) -> JobSnapshot:
         """Ask the nodes of the ranks that are worth it for their views, and return what is known then."""
+        now = hang_s if now is None else now
         ranks = ranks_to_inspect(self.job)
         self.job.inspection.focus(ranks)
-        self.job.inspection.ask([(0, 1)], hang_s)
-        self.job.inspection.take(self.fleet.views(ranks, hang_s), (0, 1), hang_s)
-        return self.job.snapshot(hang_s)
+        self.job.inspection.ask([(0, 1)], now)
+        self.job.inspection.take(self.fleet.views(ranks, hang_s), (0, 1), now)
+        return self.job.snapshot(now)
 
 
 def hear(fleet: Fleet, *, hang_s: float = 20.0) -> tuple[Verdict, ...]:

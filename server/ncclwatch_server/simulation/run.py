@@ -22,6 +22,7 @@ class Standstill:
     places: Sequence[int]  # by rank: steps that are through
     stopped_at: Sequence[int]  # by rank: the moment, in operations of the whole job, at which it stopped
     moving: bool = False  # seen on the way: nobody waits
+    working: bool = False  # who halts works, and will go on
 
     @property
     def world_size(self) -> int:

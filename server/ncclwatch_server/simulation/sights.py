@@ -54,7 +54,7 @@ def view(still: Standstill, rank: int, hang_s: float) -> RankView:
         world_size=still.world_size,
         local_world_size=min(layout.node, still.world_size - here),
         attempt=0,
-        process=_process(halted.kind if halted is not None else None, age_s),
+        process=_process(halted.kind if halted is not None else None, age_s, 0.0 if works(still, rank) else age_s),
         pulse_age_s=age_s if halted is not None and halted.kind is not FaultKind.STUCK else 0.2,
         initialised=True,
         ending=_ending(halted.kind if halted is not None else None, age_s),
@@ -67,10 +67,15 @@ def view(still: Standstill, rank: int, hang_s: float) -> RankView:
     )
 
 
-def _process(kind: FaultKind | None, age_s: float) -> ProcessView:
+def works(still: Standstill, rank: int) -> bool:
+    """Whether a rank uses its CPU: it is only slow."""
+    return still.moving or (still.working and rank in still.halted)
+
+
+def _process(kind: FaultKind | None, age_s: float, still_s: float) -> ProcessView:
     states = {FaultKind.KILLED: ProcessState.GONE, FaultKind.STOPPED: ProcessState.STOPPED}
     state = states.get(kind, ProcessState.SLEEPING) if kind is not None else ProcessState.SLEEPING
-    return ProcessView(state=state, cpu_still_s=age_s, io_still_s=age_s, observed_s=age_s + 60.0)
+    return ProcessView(state=state, cpu_still_s=still_s, io_still_s=age_s, observed_s=age_s + 60.0)
 
 
 def _ending(kind: FaultKind | None, age_s: float) -> Ending | None:
@@ -88,7 +93,7 @@ def _thread(still: Standstill, rank: int, wait: Step | None, age_s: float) -> Th
         frames=(place,),
         leaf=f"{place.function} train.py:{place.line}",
         same_s=age_s,
-        cpu_still_s=age_s,
+        cpu_still_s=0.0 if works(still, rank) else age_s,
         name="MainThread",
     )
 

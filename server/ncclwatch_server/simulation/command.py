@@ -1,0 +1,246 @@
+"""The command `ncclwatch simulate`, contributed to the command line through an entry point."""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
+from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.nodes import Nodes, NoServer
+from ncclwatch_server.simulation.offline import heard_offline
+from ncclwatch_server.simulation.timeline import Manner, Timeline, plan
+
+EXIT_WRONG, EXIT_UNUSABLE = 1, 2
+_POLL_S = 0.5
+_ASK_S = 10.0
+
+
+class Unusable(NcclwatchError):
+    """Such a job cannot be simulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was simulated, and what was said of it. Times are seconds."""
+
+    job: str
+    ranks: int
+    nodes: int
+    layout: str
+    fault: str  # "" in a healthy job
+    rank: int  # that makes it, -1: none does
+    right: bool
+    said: str  # the summary of the first critical verdict, "" if there was none
+    culprits: tuple[int, ...]
+    onset_to_verdict_s: float | None
+    digests: int
+    late_s: float  # the most that a digest was late because this process was too slow
+    wall_s: float
+
+
+@click.command()
+@click.option("--ranks", type=click.IntRange(1), help="How many ranks; default: as the layout says, else 64.")
+@click.option("--layout", "layout_text", help='For example "tp=8,pp=4,dp=32,ep=8"; default: data parallel only.')
+@click.option(
+    "--fault", type=click.Choice([kind.value for kind in FaultKind]), help="What goes wrong; default: nothing."
+)
+@click.option("--after", "healthy_s", type=click.FloatRange(1.0), default=20.0, help="Seconds until it does (20).")
+@click.option("--for", "lasts_s", type=click.FloatRange(1.0), default=60.0, help="Seconds of the job (60).")
+@click.option(
+    "--step", "step_s", type=click.FloatRange(0.05), default=1.0, help="Median seconds of a training step (1)."
+)
+@click.option("--seed", type=int, default=0, help="Another seed, another job (0).")
+@click.option(
+    "--server", help="Report to this server over its WebSocket, in real time; default: none, faster than real time."
+)
+@click.option("--job", default="", help="Name of the job; default: simulated-SEED.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def simulate(  # noqa: PLR0913 - one argument for each option
+    ranks: int | None,
+    layout_text: str | None,
+    fault: str | None,
+    healthy_s: float,
+    lasts_s: float,
+    step_s: float,
+    seed: int,
+    server: str | None,
+    job: str,
+    as_json: bool,
+) -> None:
+    """Pretend to be a training job of up to 100,000 ranks, and see what ncclwatch says of it.
+
+    Steps vary in length, all ranks pause together now and then, and nodes report at moments of their own. With
+    --server each node (8 ranks) has a connection of its own to a real server, reports once a second and answers what
+    it is asked; without, the same job goes through the judge in this process, as fast as it can.
+
+    Exit code 0 when the verdict names the right rank and cause, or a healthy job had none; 1 when not; 2 when the job
+    cannot be simulated.
+    """
+    try:
+        layout = _layout(ranks, layout_text)
+        kind = FaultKind(fault) if fault else None
+        lasts_s = lasts_s if kind is None else max(lasts_s, healthy_s + 15.0)
+        healthy_s = healthy_s if kind is not None else lasts_s
+        timeline = _plan(layout, kind, healthy_s, step_s, seed)
+        name = job or f"simulated-{seed}"
+        tell = _Telling(quiet=as_json or not sys.stderr.isatty())
+        tell(f"working out where {layout.world_size:,} ranks stand ...")
+        timeline.prepare()
+        outcome = (
+            asyncio.run(_online(timeline, name, server, lasts_s, tell))
+            if server
+            else _offline(timeline, name, lasts_s, tell)
+        )
+        tell("")
+    except NcclwatchError as error:
+        click.echo(f"ncclwatch: {error}", err=True)
+        sys.exit(EXIT_UNUSABLE)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    click.echo(json.dumps(asdict(outcome), indent=2) if as_json else _words(outcome))
+    sys.exit(0 if outcome.right else EXIT_WRONG)
+
+
+class _Telling:
+    """One line of progress on the terminal, written over."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def __call__(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+
+
+def _layout(ranks: int | None, text: str | None) -> Layout:
+    try:
+        layout = Layout.parse(text or f"dp={ranks or 64}")
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    if ranks is not None and layout.world_size != ranks:
+        raise Unusable(
+            f"--layout {text} is a job of {layout.world_size} ranks (tp x pp x dp) and --ranks says {ranks}; "
+            "leave one of them out"
+        )
+    return layout
+
+
+def _plan(layout: Layout, kind: FaultKind | None, healthy_s: float, step_s: float, seed: int) -> Timeline:
+    try:
+        return plan(layout, Manner(step_s=step_s), kind, healthy_s=healthy_s, seed=seed)
+    except ValueError as error:
+        raise Unusable(f"{error}; choose another --fault or --layout") from error
+
+
+def _offline(timeline: Timeline, job: str, lasts_s: float, tell: _Telling) -> Outcome:
+    found = heard_offline(timeline, lasts_s, lambda now: tell(f"second {now:.0f} of {lasts_s:.0f}"))
+    verdict = found.verdict
+    culprits = tuple(culprit.rank for culprit in verdict.culprits) if verdict else ()
+    right = _is_right(timeline, culprits, verdict.cause.value if verdict else "", found.after_s)
+    return Outcome(
+        job=job, ranks=timeline.layout.world_size, nodes=_nodes(timeline), layout=str(timeline.layout), right=right,
+        fault=timeline.fault.kind.value if timeline.fault else "", rank=timeline.fault.rank if timeline.fault else -1,
+        said=verdict.summary if verdict else "", culprits=culprits, digests=int(found.simulated_s) * _nodes(timeline),
+        onset_to_verdict_s=round(found.after_s, 2) if verdict and timeline.fault else None,
+        late_s=0.0, wall_s=round(found.took_s, 2),
+    )  # fmt: skip
+
+
+def _nodes(timeline: Timeline) -> int:
+    return -(-timeline.layout.world_size // timeline.layout.node)
+
+
+def _is_right(timeline: Timeline, culprits: tuple[int, ...], cause: str, after_s: float) -> bool:
+    fault = timeline.fault
+    if fault is None or not culprits:
+        return fault is None and not culprits
+    return culprits == (fault.rank,) and after_s >= 0.0 and cause in {each.value for each in RIGHT_CAUSES[fault.kind]}
+
+
+async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tell: _Telling) -> Outcome:
+    url = server if "://" in server else f"http://{server}"
+    token = _token()
+    nodes = Nodes(timeline=timeline, job=job, url=url, token=token, seed=timeline.seed)
+    await nodes.connect(lambda count: tell(f"{count:,} of {nodes.count:,} nodes connected"))
+    over, began = asyncio.Event(), time.monotonic()
+    running = asyncio.create_task(nodes.run(over))
+    found: Mapping[str, object] | None = None
+    after_s: float | None = None
+    try:
+        while not running.done() and found is None and time.monotonic() - began < lasts_s:
+            await asyncio.wait([running], timeout=_POLL_S)
+            now_s = time.monotonic() - nodes.began
+            tell(f"second {now_s:.0f} of {lasts_s:.0f}, {nodes.traffic.digests:,} digests sent")
+            found = await asyncio.to_thread(_critical, url, token, job)
+            after_s = now_s - timeline.onset_s
+    finally:
+        over.set()
+        await running
+    culprits = tuple(each["rank"] for each in found["culprits"]) if found else ()  # type: ignore[attr-defined]
+    told_s = min(after_s, float(found["onset_to_open_s"])) if found and after_s is not None else None  # type: ignore[arg-type]
+    return Outcome(
+        job=job, ranks=timeline.layout.world_size, nodes=nodes.count, layout=str(timeline.layout),
+        fault=timeline.fault.kind.value if timeline.fault else "", rank=timeline.fault.rank if timeline.fault else -1,
+        right=_is_right(timeline, culprits, str(found["cause"]) if found else "", after_s or 0.0),
+        said=str(found["summary"]) if found else "", culprits=culprits, digests=nodes.traffic.digests,
+        onset_to_verdict_s=round(told_s, 2) if told_s is not None and timeline.fault else None,
+        late_s=round(nodes.traffic.late_s, 3), wall_s=round(time.monotonic() - began, 2),
+    )  # fmt: skip
+
+
+def _critical(url: str, token: str, job: str) -> Mapping[str, object] | None:
+    """Return the first critical incident of the job that the server knows."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/api/v1/jobs/{quote(job, safe='')}/report")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_ASK_S) as answer:
+            incidents: list[Mapping[str, object]] = json.load(answer)["incidents"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 404:
+            return None  # no tick has seen it yet
+        raise NoServer(f"{request.full_url} answered {error.code}; is this an ncclwatch server?") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise NoServer(f"{request.full_url} could not be read ({error})") from error
+    return next((each for each in reversed(incidents) if each["severity"] == "critical"), None)
+
+
+def _token() -> str:
+    named, path = os.environ.get(config.ENV_TOKEN, "").strip(), os.environ.get(config.ENV_TOKEN_FILE, "").strip()
+    if named or not path:
+        return named
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(path).read_text(encoding="utf-8").strip()
+    raise Unusable(f"cannot read the token in {path}; correct {config.ENV_TOKEN_FILE} or unset it")
+
+
+def _words(outcome: Outcome) -> str:
+    made = f"rank {outcome.rank}: {outcome.fault}" if outcome.fault else "nothing"
+    lines = [
+        f"simulated  {outcome.ranks:,} ranks on {outcome.nodes:,} nodes ({outcome.layout}), {outcome.wall_s:.1f} s, "
+        f"{outcome.digests:,} digests",
+        f"wrong      {made}",
+        f"said       {outcome.said or 'nothing critical'}",
+    ]
+    if outcome.onset_to_verdict_s is not None and math.isfinite(outcome.onset_to_verdict_s):
+        lines.append(f"after      {outcome.onset_to_verdict_s:.1f} s")
+    if outcome.late_s > 1.0:
+        lines.append(
+            f"note       digests were up to {outcome.late_s:.1f} s late: this machine is too slow for so many nodes"
+        )
+    return "\n".join([*lines, f"verdict    {'right' if outcome.right else 'WRONG'}"])

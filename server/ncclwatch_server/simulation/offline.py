@@ -1,0 +1,42 @@
+"""What would the server say of a simulated job, second by second, faster than the seconds pass?"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import Severity, Verdict
+from ncclwatch_server.confirmation import Confirmation
+from ncclwatch_server.judge import judge
+from ncclwatch_server.simulation.hearing import Hearing
+from ncclwatch_server.simulation.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offline:
+    """What was said, and how fast."""
+
+    verdict: Verdict | None  # the first critical one that stood
+    after_s: float  # of the job's time, since the onset; negative: before anything was wrong
+    simulated_s: float
+    took_s: float
+
+
+def heard_offline(timeline: Timeline, lasts_s: float, told: Callable[[float], None] = lambda now: None) -> Offline:
+    """Let a job go on for so long, with a digest of every node and a tick each second, until a verdict stands."""
+    began, confirmation = time.monotonic(), Confirmation()
+    hearing = Hearing(fleet=timeline.at(0.0)[0])
+    for second in range(math.ceil(lasts_s)):
+        now = float(second)
+        told(now)
+        hearing.fleet, since_s = timeline.at(now)
+        hearing.report(since_s, now)
+        verdicts: tuple[Verdict, ...] = ()
+        if hearing.tick(now):
+            verdicts = tuple(hearing.job.counted(each) for each in judge(hearing.snapshot(since_s, now)))
+        for verdict in confirmation.take(verdicts, now, final=False):
+            if verdict.severity is Severity.CRITICAL:
+                return Offline(
+                    verdict=verdict, after_s=now - timeline.onset_s, simulated_s=now, took_s=time.monotonic() - began
+                )
+    return Offline(verdict=None, after_s=0.0, simulated_s=lasts_s, took_s=time.monotonic() - began)
