@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,8 @@ def main() -> None:
         if step % REFRESH_EVERY == 0:
             if rank == dist.get_world_size() - 1:
                 print("most frequent:", Counter(tokens.flatten().tolist()).most_common(5), flush=True)
-            onset.mark()
+                time.sleep(2.0)  # so that the log is not flooded
+            onset.mark_latest()
             tokens = cache.refresh(words=100 + step)
         batch = tokens[torch.randint(0, len(tokens), (32,))]
         loss = F.cross_entropy(model(batch), (batch.sum(dim=1) % 2))
