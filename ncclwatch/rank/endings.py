@@ -31,8 +31,10 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
         previous(kind, error, trace)
 
     def at_exit() -> None:
-        recorder = current()
-        if recorder is not None:
+        recorder, error = current(), _unhandled()
+        if recorder is not None and error is not None:  # the hook of another stood before ours, or broke
+            note(recorder, "crashed", 1, error)
+        elif recorder is not None:
             note(recorder, "exited", None, None)
         rest()
 
@@ -41,6 +43,26 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
     patches.on_restore(lambda: atexit.unregister(at_exit))
     patches.on_restore(lambda: _put_back_hook(excepthook, previous))
     patches.replace(os, "_exit", lambda original: _make_exit(original, current))
+
+
+def _unhandled() -> BaseException | None:
+    """Return the exception that ends this program, None if it ends well.
+
+    Python keeps it before it calls any hook. torch's own hook, which swaps sys.stderr, is lost together with the
+    traceback if another exception comes in it from a signal handler: seen when a loader's worker was killed, and the
+    broken pipe came first. Exceptions that others have printed (interactive shells, callbacks from C) did not
+    leave the main module.
+    """
+    error: object = getattr(sys, "last_value", None)
+    main = sys.modules.get("__main__")
+    if not isinstance(error, BaseException) or main is None:
+        return None
+    trace = error.__traceback__
+    while trace is not None:  # with `python -m` frames of the standard library stand before the program's
+        if trace.tb_frame.f_code.co_name == "<module>" and trace.tb_frame.f_globals is vars(main):
+            return error
+        trace = trace.tb_next
+    return None
 
 
 def _put_back_hook(ours: object, previous: Callable[..., object]) -> None:

@@ -1,8 +1,15 @@
-"""What patches do with the recorder around the user's call. None of it raises: a gap is counted instead."""
+"""What patches do with the recorder around the user's call. None of it raises: a gap is counted instead.
+
+But Python may run a signal handler while our code is under way, and handlers raise: torch's own when a loader's worker
+dies, a user's on SIGALRM. Such an exception is not ours to keep.
+"""
 
 import contextlib
+import functools
+import signal
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import TypeVar
 
 from ncclwatch.contract.model import WaitKind
@@ -13,9 +20,29 @@ Answer = TypeVar("Answer")
 
 
 def count_gap(recorder: Recorder) -> None:
-    """Count something that could not be recorded."""
+    """Count something that could not be recorded, in an `except` clause. Raises again what a signal handler raised."""
     with contextlib.suppress(Exception):
         recorder.ring.count_dropped()
+    if _raised_by_handler(sys.exc_info()[1]):
+        raise
+
+
+def _raised_by_handler(error: BaseException | None) -> bool:
+    """Whether an exception has come through a signal handler that is in force now."""
+    trace = error.__traceback__ if error is not None else None
+    codes: set[CodeType] = set()
+    while trace is not None:
+        codes.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
+
+
+def _code_of(handler: object) -> object:
+    """Return the code of a signal handler, None if it is none in Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
+    return getattr(called, "__code__", None)
 
 
 def attempt(recorder: Recorder, record: Callable[..., object], *arguments: object) -> None:

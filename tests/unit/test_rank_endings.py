@@ -1,0 +1,83 @@
+"""What does a rank leave behind about its own end, whoever else listens for it?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract.model import Ending
+from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.ring_views import parse_note
+
+BEGIN = """
+import io, sys
+from ncclwatch.rank import endings
+from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ringfile import RingFile
+recorder = Recorder(RingFile(sys.argv[1], rank=0, local_rank=0, world=(1, 1), attempt=0))
+endings.install(Patches(), lambda: recorder, lambda: None)
+"""
+ANOTHER_HOOK = """
+sys.excepthook = lambda *told: None
+raise ValueError("of the program")
+"""
+BROKEN_HOOK = """
+inner = sys.excepthook
+def hook(*told):
+    sys.stderr = io.StringIO()  # as torch's does, until it is through
+    raise RuntimeError("from a signal handler")
+    inner(*told)
+sys.excepthook = hook
+raise ValueError("of the program")
+"""
+OUR_HOOK = 'raise ValueError("of the program")'
+ENDS_WELL = ""
+HANDLED = """
+try:
+    raise ValueError("of the program")
+except ValueError:
+    pass
+"""
+PRINTED_BY_OTHERS = """
+def called_from_c():
+    raise ValueError("of a callback")
+try:
+    called_from_c()
+except ValueError as error:
+    error.__traceback__ = error.__traceback__.tb_next
+    sys.last_value = error
+"""
+CALLS_EXIT = "sys.exit(3)"
+
+
+def ending_of(program: str, ring: Path, *how: str) -> Ending | None:
+    """Run a program, and return what its ring says of its end."""
+    subprocess.run([sys.executable, *how, str(ring)], input=program, text=True, capture_output=True, timeout=60)
+    with Ring(str(ring)) as reader:
+        return parse_note(reader.string(reader.words()[Word.ENDED]))
+
+
+@pytest.mark.parametrize("end", [OUR_HOOK, ANOTHER_HOOK, BROKEN_HOOK])
+def test_an_exception_that_ends_the_program_is_known_whatever_hook_tells_of_it(end: str, tmp_path: Path) -> None:
+    found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 1, "ValueError: of the program")
+
+
+@pytest.mark.parametrize("end", [ENDS_WELL, HANDLED, PRINTED_BY_OTHERS, CALLS_EXIT])
+def test_a_program_that_no_exception_ends_has_exited(end: str, tmp_path: Path) -> None:
+    found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("exited", None, "")
+
+
+def test_a_module_that_is_run_has_its_exception_found_below_the_frames_that_run_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BEGIN + ANOTHER_HOOK)
+    command = [sys.executable, "-m", "program", str(tmp_path / "0-1.ring")]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
+    with Ring(str(tmp_path / "0-1.ring")) as reader:
+        found = parse_note(reader.string(reader.words()[Word.ENDED]))
+    assert found is not None
+    assert found.exception == "ValueError: of the program"
