@@ -1,19 +1,17 @@
 """What can be asked over HTTP? Jobs, incidents, figures and health. Requests read, they never judge."""
 
-import asyncio
 import time
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from ncclwatch.contract.model import Severity
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import metrics
 from ncclwatch_server.access import TokenGate
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.jobs import Job
-from ncclwatch_server.metrics import Figures, Losses
+from ncclwatch_server.metrics import Losses, PerRank, Scrapes, Wanted
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
 from ncclwatch_server.terminal import render
 from ncclwatch_server.views import JobView, view_job
@@ -33,19 +31,6 @@ class Problem:
     """Why a request was not answered."""
 
     detail: str
-
-
-class Figured:
-    """Holds the figures of the last tick."""
-
-    def __init__(self, watch: Watch, losses: Losses) -> None:
-        self._watch = watch
-        self._losses = losses
-        self.figures: Figures = metrics.measure(watch, losses)
-
-    def refresh(self) -> None:
-        """Copy the figures of this moment."""
-        self.figures = metrics.measure(self._watch, self._losses)
 
 
 def add_routes(app: FastAPI, watch: Watch, losses: Losses, token: str) -> None:
@@ -78,14 +63,20 @@ def _health_routes(watch: Watch) -> APIRouter:
 
 def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
     router = APIRouter(tags=["metrics"])
-    figured = Figured(watch, losses)
-    watch.on_tick = figured.refresh
+    scrapes = Scrapes(watch, losses)
 
-    @router.get("/metrics", response_class=PlainTextResponse)
-    async def scrape() -> Response:
-        """Return the figures of the last tick in Prometheus' text format."""
-        text = await asyncio.to_thread(metrics.render, figured.figures)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    @router.get("/metrics", response_class=PlainTextResponse, responses={404: {"model": Problem}})
+    async def scrape(request: Request, per_rank: PerRank = PerRank.SUSPECTS, job_id: str | None = None) -> Response:
+        """Return figures for Prometheus, in OpenMetrics with exemplars where the Accept header asks for that.
+
+        Of single ranks only the culprits of open incidents are told. `per_rank=all` adds the series of every rank, of
+        one job with `job_id`; `per_rank=off` tells of none.
+        """
+        if job_id is not None and watch.jobs.get(job_id) is None:
+            raise HTTPException(status_code=404, detail=f"no job {job_id!r} reports to this server")
+        wanted = Wanted(accept=request.headers.get("accept", ""), per_rank=per_rank, job=job_id)
+        page = await scrapes.page(wanted)
+        return Response(page.body, media_type=page.content_type)
 
     return router
 

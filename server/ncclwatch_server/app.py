@@ -15,6 +15,7 @@ from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
+from ncclwatch_server.metrics.loop_lag import measure
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.watch import Watch
@@ -35,10 +36,12 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
         with store or contextlib.nullcontext():
             watching = asyncio.create_task(watch.run())
             watching.add_done_callback(_tell_failure)
+            lag = asyncio.create_task(measure(watch.counters.timings))
             yield
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            for task in (watching, lag):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     app = FastAPI(
         title="ncclwatch",

@@ -1,6 +1,18 @@
 """What has this server done so far? Plain numbers that /metrics shows."""
 
 from dataclasses import dataclass, field
+from enum import Enum
+
+from ncclwatch_server.incidents import Incident
+from ncclwatch_server.timings import Timings
+
+
+class RefusedAt(str, Enum):
+    """When the server ended an agent's connection."""
+
+    HELLO = "hello"  # a wrong token or protocol, or no room
+    NEWS = "news"  # it sent what cannot be true, or is no message
+    READING = "reading"  # it does not read what it is sent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -9,15 +21,28 @@ class Counters:
 
     digests: int = 0
     messages: int = 0
-    refused: int = 0  # connections closed for what they sent
+    refused_at: dict[RefusedAt, int] = field(default_factory=dict)
+    capture_failures: dict[str, int] = field(default_factory=dict)  # by evidence
     judgements: int = 0
     judge_failures: int = 0
     look_failures: int = 0
     judge_s: float = 0.0
     ticks: int = 0
     tick_s: float = 0.0
-    opened: dict[tuple[str, str], int] = field(default_factory=dict)  # (cause, severity)
+    opened: dict[tuple[str, ...], int] = field(default_factory=dict)  # (cause, severity)
+    timings: Timings = field(default_factory=Timings)
 
-    def count_opened(self, cause: str, severity: str) -> None:
-        """Count an incident that opened."""
-        self.opened[cause, severity] = self.opened.get((cause, severity), 0) + 1
+    def count_refused(self, at: RefusedAt) -> None:
+        """Count a connection that the server ended."""
+        self.refused_at[at] = self.refused_at.get(at, 0) + 1
+
+    def count_capture_failures(self, evidence: str, ranks: int) -> None:
+        """Count ranks of which an agent could not get what it was asked for."""
+        self.capture_failures[evidence] = self.capture_failures.get(evidence, 0) + ranks
+
+    def count_opened(self, incident: Incident) -> None:
+        """Count an incident that opened, and how long after its onset."""
+        verdict = incident.verdict
+        key = verdict.cause.value, verdict.severity.value
+        self.opened[key] = self.opened.get(key, 0) + 1
+        self.timings.detected(verdict.certainty.value, verdict.severity.value, incident.onset_to_open_s, incident.id)

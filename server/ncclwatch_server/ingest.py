@@ -17,6 +17,7 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
 from ncclwatch_server.access import shows
+from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link
 from ncclwatch_server.watch import Watch
@@ -55,7 +56,21 @@ class _Session:
         job = self.jobs.get(message.index)
         if job is None:
             raise WireError(f"news of job number {message.index}, which was not announced")
+        if isinstance(message, (wire.Views, wire.Stacks, wire.Testimonies)):
+            self._time(message)
         self._hear(job, message)
+
+    def _time(self, message: wire.Views | wire.Stacks | wire.Testimonies) -> None:
+        """Note how long an answer took, and of how many ranks it has nothing to tell."""
+        counters, found = self.watch.counters, self.link.answered(message.reply_to)
+        if found is not None:
+            counters.timings.captured(found[0].value, found[1])
+        if isinstance(message, wire.Stacks):
+            failed = sum(1 for dump in message.dumps if dump.failure and not dump.threads)
+            counters.count_capture_failures(wire.CommandKind.STACKS.value, failed)
+        elif isinstance(message, wire.Testimonies):
+            failed = sum(1 for testimony in message.ranks if testimony.failure)
+            counters.count_capture_failures(wire.CommandKind.WITNESS.value, failed)
 
     def _hear(self, job: Job, message: wire.JobNews) -> None:
         if isinstance(message, wire.Views):
@@ -115,7 +130,7 @@ class Door:
         try:
             link = await self._welcome(socket)
         except WireError as error:
-            await self._refuse(socket, str(error))
+            await self._refuse(socket, str(error), RefusedAt.HELLO)
             return
         except (WebSocketDisconnect, RuntimeError):
             return  # it hung up before it said who it is
@@ -168,7 +183,7 @@ class Door:
             if listening.done():
                 listening.result()
         except WireError as error:
-            await self._refuse(socket, f"agent on {link.host}: {error}")
+            await self._refuse(socket, f"agent on {link.host}: {error}", RefusedAt.NEWS)
         except (WebSocketDisconnect, RuntimeError):
             pass  # the line broke; RuntimeError is starlette's word for sending into it
         finally:
@@ -180,10 +195,11 @@ class Door:
 
     async def _let_go(self, socket: WebSocket, link: Link) -> None:
         """Close a connection that the server itself wants to end, with its last words."""
-        await self._refuse(socket, link.refusal or f"the agent on {link.host} does not read")
+        at = RefusedAt.NEWS if link.refusal else RefusedAt.READING
+        await self._refuse(socket, link.refusal or f"the agent on {link.host} does not read", at)
 
-    async def _refuse(self, socket: WebSocket, reason: str) -> None:
-        self._watch.counters.refused += 1
+    async def _refuse(self, socket: WebSocket, reason: str, at: RefusedAt) -> None:
+        self._watch.counters.count_refused(at)
         log.warning("refused an agent: %s", reason)
         # The line may be broken by now; then there is nobody to tell.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):

@@ -1,6 +1,8 @@
 """How does the server speak to one agent without ever waiting for it?"""
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
@@ -20,7 +22,9 @@ class Link:
     )
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: str = ""  # why the server ends this connection
+    clock: Callable[[], float] = time.monotonic
     _command: int = 0
+    _sent: dict[int, tuple[wire.CommandKind, float]] = field(default_factory=dict)  # commands without an answer yet
 
     def send(self, message: wire.ServerMessage) -> None:
         """Put a message into the box. An agent that takes none is let go."""
@@ -34,8 +38,17 @@ class Link:
     ) -> int:
         """Send a command and return its id, which no other command on this connection has."""
         self._command += 1
+        if kind is not wire.CommandKind.PRINT:
+            self._sent[self._command] = kind, self.clock()
+            if len(self._sent) > settings.OUTBOX_MAX:  # an agent may answer none
+                del self._sent[next(iter(self._sent))]
         self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text, deeply=deeply))
         return self._command
+
+    def answered(self, command: int) -> tuple[wire.CommandKind, float] | None:
+        """Return what a command was and how many seconds its answer took; None if it is unknown or answered."""
+        kind, sent_at = self._sent.pop(command, (None, 0.0))
+        return None if kind is None else (kind, self.clock() - sent_at)
 
     def refuse(self, reason: str) -> None:
         """Tell the agent why its news is not taken, and close."""

@@ -29,6 +29,10 @@ class Listening:
         quiet = self._at <= moment
         return [self._number[place] for place in np.flatnonzero(quiet).tolist()] if quiet.any() else []
 
+    def copied(self) -> tuple[dict[int, int], "np.ndarray[tuple[int], np.dtype[np.float64]]"]:
+        """Return the place of each connection, and the moments by place."""
+        return dict(self._place), self._at.copy()
+
     def forget(self, number: int) -> None:
         """Forget a connection."""
         place = self._place.pop(number)

@@ -34,7 +34,7 @@ class Publisher:
     def opened(self, job: Job, incident: Incident) -> None:
         """Tell of a new incident."""
         self._keeper.put(incident)
-        self._counters.count_opened(incident.verdict.cause.value, incident.verdict.severity.value)
+        self._counters.count_opened(incident)
         self._tell(job, incident)
 
     def changed(self, incident: Incident) -> None:

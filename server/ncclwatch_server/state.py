@@ -47,6 +47,33 @@ class Suspicion:
         return bool(self.waiting or self.ended or self.silent or hinted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a thread needs to make figures of a job. Arrays are by rank where not said otherwise.
+
+    The two tables are the living ones, since copying them takes milliseconds: a thread copies what it reads, and of a
+    digest that comes meanwhile it may see half. What rows are of does not change in one layout, and is told apart.
+    """
+
+    ranks: Rows
+    groups: Rows
+    row_rank: Numbers  # by row of `ranks`
+    group_rank: Numbers  # by row of `groups`
+    reporting: NDArray[np.bool_]  # by row of `ranks`: its connection speaks for the rank
+    topology: Topology | None  # of `groups`, or of an earlier layout of them
+    seen: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+    owner: Numbers
+    moved_ago_s: NDArray[np.float64]  # since something was issued or completed; infinity: never
+    heard: tuple[dict[int, int], NDArray[np.float64]]  # place by connection, moments by place
+    now: float
+
+    def heard_ago_s(self, link: int) -> float:
+        """Return for how long a connection has been quiet; 0 if it has said nothing yet."""
+        places, moments = self.heard
+        return float(self.now - moments[places[link]]) if link in places else 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class _Slot:
     """Where the rows of one connection lie, or those that still have to be laid out."""
@@ -88,6 +115,7 @@ class JobState:
         self._led: tuple[leads.Waits, leads.Leads] | None = None
         self._heard = Listening()
         self._lost: set[int] = set()
+        self.completed = 0  # collectives of all ranks, as far as they were seen to rise
         self._rank_bytes, self._group_bytes = bytearray(), bytearray()
         self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
 
@@ -168,12 +196,32 @@ class JobState:
         ranks = self._ranks
         issued, completed = ranks["issued"].copy(), ranks["completed"].copy()
         moved = (issued != self._issued) | (completed != self._completed)
-        self._moved_at[self._row_rank[moved]] = now
+        if moved.any():
+            self._moved_at[self._row_rank[moved]] = now
+            risen = self._reporting & (completed > self._completed)
+            self.completed += int((completed[risen] - self._completed[risen]).sum())
         self._issued, self._completed = issued, completed
         over = ranks["ended"] != 0
         if over.any():
             self.ended[self._row_rank[over & self._reporting]] = True
         return rejected
+
+    def picture(self, now: float) -> Picture:
+        """Return everything that figures are made of, in a few microseconds for each thousand ranks."""
+        return Picture(
+            ranks=self._ranks,
+            groups=self._groups,
+            row_rank=self._row_rank,  # these three are replaced, never changed
+            group_rank=self._group_row_rank,
+            reporting=self._reporting,
+            topology=self._topology,
+            seen=self.seen.copy(),
+            ended=self.ended.copy(),
+            owner=self._owner.copy(),
+            moved_ago_s=now - self._moved_at,
+            heard=self._heard.copied(),
+            now=now,
+        )
 
     def suspicion(self, now: float) -> Suspicion:
         """Say what deserves a look, as of the last `fold`."""

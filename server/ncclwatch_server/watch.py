@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from ncclwatch_server import settings
@@ -35,7 +34,6 @@ class Watch:
         self.counters = Counters()
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
-        self.on_tick: Callable[[], None] | None = None
         self._clock = clock
         self._wall = wall
         self._started_at = clock()
@@ -142,8 +140,6 @@ class Watch:
         self.jobs.prune(now)
         if now - self._started_at > settings.ABANDONED_S:
             self._close_orphans()
-        if self.on_tick is not None:
-            self.on_tick()
 
     def _close_orphans(self) -> None:
         """Close stored incidents of jobs that ended while no server ran."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+import httpx2
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from ncclwatch.contract.model import Ending
 from tests.integration.fake_agent import FakeAgent, until
@@ -114,9 +116,41 @@ def test_metrics_count_jobs_and_incidents_without_a_series_per_rank(server: Serv
             'ncclwatch_jobs{state="hung"} 1.0',
             'ncclwatch_jobs{state="running"} 1.0',
             'ncclwatch_jobs{state="ended"} 1.0',
-            'ncclwatch_open_incidents{cause="rank_conditional_collective",job_id="hung",severity="critical"} 1.0',
+            'ncclwatch_incident_open{cause="rank_conditional_collective",job_id="hung",severity="critical"} 1.0',
+            'ncclwatch_job_hung{job_id="hung"} 1.0',
+            'ncclwatch_job_hung{job_id="healthy"} 0.0',
             "ncclwatch_agents_connected 3.0",
         } <= set(lines)
 
     until(wanted)
-    assert "rank=" not in server.get("/metrics").text
+    assert "rank=" not in server.get("/metrics?per_rank=off").text
+
+
+def test_single_ranks_are_told_of_in_metrics_while_suspect_or_on_demand(server: ServerProcess) -> None:
+    culprit = server.incidents()[0]["culprits"][0]["rank"]
+    (line,) = [each for each in server.get("/metrics").text.splitlines() if "rank=" in each]
+    assert (
+        line.startswith("ncclwatch_suspect_rank_info{")
+        and f'host="node1",incident_id="{server.incidents()[0]["id"]}"' in line
+    )
+    assert f'rank="{culprit}"' in line
+    answer = server.get("/metrics?per_rank=all&job_id=hung").text.splitlines()
+    states = [each for each in answer if each.startswith("ncclwatch_rank_state{")]
+    assert states == [
+        'ncclwatch_rank_state{host="node1",job_id="hung",rank="0"} 0',
+        'ncclwatch_rank_state{host="node1",job_id="hung",rank="1"} 1',
+    ]
+    assert server.get("/metrics?per_rank=all&job_id=nope").status_code == 404
+    assert server.get("/metrics?per_rank=some").status_code == 422
+
+
+def test_metrics_come_in_openmetrics_with_the_incident_as_exemplar_where_that_is_asked_for(
+    server: ServerProcess,
+) -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    answer = httpx2.get(server.url + "/metrics", headers={"Accept": accept}, timeout=5)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    exemplars = [each.exemplar for each in families["ncclwatch_detection_delay_seconds"].samples if each.exemplar]
+    assert [each.labels for each in exemplars] == [{"incident_id": server.incidents()[0]["id"]}]
+    assert "# EOF" not in server.get("/metrics").text

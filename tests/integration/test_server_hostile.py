@@ -111,7 +111,7 @@ def test_refused_connections_are_counted(server: ServerProcess) -> None:
     line = announced(server)
     line.send(b"")
     refusal(line)
-    until(lambda: "ncclwatch_refused_total 0.0" not in server.get("/metrics").text)
+    until(lambda: 'ncclwatch_agents_refused_total{at="news"} 0.0' not in server.get("/metrics").text)
 
 
 def test_an_agent_of_another_protocol_is_told_what_to_install(server: ServerProcess) -> None:
