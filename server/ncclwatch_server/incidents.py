@@ -109,6 +109,14 @@ class IncidentBook:
         """Return the open incidents of one attempt of a job."""
         return tuple(i for i in self._all.values() if i.open and i.key == key)
 
+    def open_by_job(self) -> dict[JobKey, list[Incident]]:
+        """Return the open incidents of all jobs, in one look at them."""
+        found: dict[JobKey, list[Incident]] = {}
+        for incident in self._all.values():
+            if incident.open:
+                found.setdefault(incident.key, []).append(incident)
+        return found
+
     def match(self, key: JobKey, verdict: Verdict, now: float) -> Incident | None:
         """Return the incident that a verdict belongs to, if it is known already."""
         same = self._all.get(fingerprint(key, verdict))

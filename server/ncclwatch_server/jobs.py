@@ -58,6 +58,7 @@ class Job:
     suspicious_at: float = float("-inf")  # when it was so last
     judge_failing: bool = False  # told already
     look_failing: bool = False
+    hung_s: float = 0.0  # for how long critical incidents of it have been open
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
 

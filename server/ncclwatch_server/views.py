@@ -1,10 +1,11 @@
 """What does the API say about a job? Plain values, made of the live state when somebody asks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model import Severity
-from ncclwatch_server.incidents import IncidentBook
+from ncclwatch_server.incidents import Incident, IncidentBook
 from ncclwatch_server.jobs import Job, Served
 
 
@@ -66,9 +67,14 @@ def view_job(job: Job, book: IncidentBook, now: float) -> JobView:
 
 def job_state(job: Job, book: IncidentBook) -> str:
     """Return how a job is doing, in one word."""
+    return state_with(job, book.open_of(job.key))
+
+
+def state_with(job: Job, open_incidents: Iterable[Incident]) -> str:
+    """Return how a job with these open incidents is doing."""
     if job.ended:
         return JobStatus.ENDED.value
-    if any(i.verdict.severity is Severity.CRITICAL for i in book.open_of(job.key)):
+    if any(incident.verdict.severity is Severity.CRITICAL for incident in open_incidents):
         return JobStatus.HUNG.value
     return JobStatus.WAITING.value if job.waiting else JobStatus.RUNNING.value
 

@@ -5,6 +5,7 @@ import logging
 import time
 from dataclasses import replace
 
+from ncclwatch.contract.model import Severity
 from ncclwatch_server import settings
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.examiner import Clock, Examiner, Judge
@@ -36,7 +37,7 @@ class Watch:
         self.ready = False  # the first tick is over
         self._clock = clock
         self._wall = wall
-        self._started_at = clock()
+        self._started_at = self._ticked_at = clock()
         self._publisher = Publisher(keeper, self.counters)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._news = asyncio.Event()
@@ -137,9 +138,19 @@ class Watch:
     def _tick(self, now: float) -> None:
         """Do what needs doing once a second."""
         self.counters.ticks += 1
+        self._count_hung(now)
         self.jobs.prune(now)
         if now - self._started_at > settings.ABANDONED_S:
             self._close_orphans()
+
+    def _count_hung(self, now: float) -> None:
+        """Add the time since the last tick to the jobs that hang."""
+        for key, incidents in self.book.open_by_job().items():
+            if any(incident.verdict.severity is Severity.CRITICAL for incident in incidents):
+                for job in self.jobs.all():
+                    if job.key == key and not job.ended:
+                        job.hung_s += now - self._ticked_at
+        self._ticked_at = now
 
     def _close_orphans(self) -> None:
         """Close stored incidents of jobs that ended while no server ran."""

@@ -115,6 +115,10 @@ def _of_jobs(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     yield gauge("job_state", "1 for the state that a job is in", ["job_id", "state"], states)
     hangs = [((job.id,), float(job.state == hung)) for job in all_jobs]
     yield gauge("job_hung", "Whether a critical incident of a job is open", ["job_id"], hangs)
+    yield rising(
+        "job_hung_seconds", "Time for which critical incidents of a job were open", ["job_id"],
+        [((job.id,), job.hung_s) for job in all_jobs],
+    )  # fmt: skip
     done = [((job.id,), float(job.completed)) for job in all_jobs]
     yield rising("job_collectives_completed", "Collectives completed, summed over the ranks", ["job_id"], done)
 

@@ -14,7 +14,7 @@ from ncclwatch_server.counters import Counters
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job, Served
 from ncclwatch_server.state import Picture
-from ncclwatch_server.views import job_state
+from ncclwatch_server.views import state_with
 from ncclwatch_server.watch import Watch
 
 
@@ -34,6 +34,7 @@ class JobMoment:
     attempt: int
     state: str  # running, hung, waiting, ended
     world_size: int
+    hung_s: float  # for how long critical incidents of it have been open
     completed: int  # collectives of all ranks together since the server knows the job
     picture: Picture
     served: Mapping[int, Served]
@@ -56,10 +57,11 @@ class Moment:
 
 def take(watch: Watch, losses: Losses, now: float, wall: float) -> Moment:
     """Copy this moment. To be called in the event loop. `now` is on the watch's clock, `wall` in seconds since 1970."""
+    standing = watch.book.open_by_job()
     return Moment(
         wall=wall,
         agents=watch.agents,
-        jobs=tuple(_job(job, watch, now) for job in watch.jobs.listed()),
+        jobs=tuple(_job(job, tuple(standing.get(job.key, ())), now) for job in watch.jobs.listed()),
         counters=watch.counters,
         store_failures=losses.failures,
         not_stored=losses.dropped,
@@ -67,18 +69,19 @@ def take(watch: Watch, losses: Losses, now: float, wall: float) -> Moment:
     )
 
 
-def _job(job: Job, watch: Watch, now: float) -> JobMoment:
+def _job(job: Job, incidents: tuple[Incident, ...], now: float) -> JobMoment:
     return JobMoment(
         id=job.id,
         name=job.key.name,
         attempt=job.key.attempt,
-        state=job_state(job, watch.book),
+        state=state_with(job, incidents),
         world_size=job.world_size,
+        hung_s=job.hung_s,
         completed=job.state.completed,
         picture=job.state.picture(now),
         served=dict(job.served),
         unheard=job.suspicion.unheard,
-        incidents=watch.book.open_of(job.key),
+        incidents=incidents,
     )
 
 

@@ -1,0 +1,201 @@
+"""Of which kinds of panels are the dashboards made, and how do they lie on the page?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Thresholds = tuple[tuple[float | None, str], ...]
+
+COLUMNS = 24
+SOURCE: dict[str, Json] = {"type": "prometheus", "uid": "${datasource}"}
+CALM: Thresholds = ((None, "green"),)
+ANY_IS_BAD: Thresholds = ((None, "green"), (1, "red"))
+ANY_IS_ODD: Thresholds = ((None, "green"), (1, "orange"))
+SERVER = 'instance=~"$instance"'
+JOB = 'instance=~"$instance",job_id=~"$job_id"'
+INCIDENT_LINK = ("Open the incident", "http://${__data.fields.instance}/incidents/${__data.fields.incident_id}")
+JOB_LINK = ("Open the job", "/d/ncclwatch-job/ncclwatch-job?var-job_id=${__data.fields.job_id}")
+HOST_LINK = ("Open the host", "http://${__data.fields.instance}/hosts/${__data.fields.host}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One PromQL expression."""
+
+    expr: str
+    legend: str = "__auto"
+    shape: str = "time_series"  # time_series, table, heatmap
+    instant: bool = False
+    exemplars: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel. `description` says to whoever sees it at night what is good and what is bad."""
+
+    kind: str
+    title: str
+    description: str
+    queries: tuple[Query, ...]
+    width: int
+    height: int
+    unit: str = "short"
+    thresholds: Thresholds = CALM
+    options: dict[str, Json] = field(default_factory=dict)
+    custom: dict[str, Json] = field(default_factory=dict)
+    mappings: tuple[tuple[str, str, str], ...] = ()  # value, words, colour
+    links: tuple[tuple[str, tuple[str, str]], ...] = ()  # (column, (title, address))
+    transformations: tuple[dict[str, Json], ...] = ()
+    maximum: float | None = None
+
+    def json(self, number: int, x: int, y: int) -> dict[str, Json]:
+        """Return it as Grafana wants it."""
+        defaults: dict[str, Json] = {
+            "unit": self.unit,
+            "custom": self.custom,
+            "mappings": [_mapping(*each) for each in self.mappings],
+            "thresholds": {
+                "mode": "absolute",
+                "steps": [{"value": value, "color": color} for value, color in self.thresholds],
+            },
+        }
+        if self.maximum is not None:
+            defaults |= {"min": 0, "max": self.maximum}
+        overrides: list[Json] = [_link(column, *link) for column, link in self.links]
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": SOURCE,
+            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
+            "targets": [_target(query, number) for number, query in enumerate(self.queries)],
+            "fieldConfig": {"defaults": defaults, "overrides": overrides},
+            "options": self.options,
+            "transformations": list(self.transformations),
+        }
+
+
+def _target(query: Query, number: int) -> dict[str, Json]:
+    return {
+        "refId": chr(ord("A") + number),
+        "datasource": SOURCE,
+        "expr": query.expr,
+        "legendFormat": query.legend,
+        "format": query.shape,
+        "instant": query.instant,
+        "range": not query.instant,
+        "exemplar": query.exemplars,
+    }
+
+
+def _mapping(value: str, words: str, color: str) -> Json:
+    return {"type": "value", "options": {value: {"text": words, "color": color, "index": 0}}}
+
+
+def _link(column: str, title: str, address: str) -> Json:
+    links: list[Json] = [{"title": title, "url": address, "targetBlank": True}]
+    return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": "links", "value": links}]}
+
+
+def number(
+    title: str, description: str, expr: str, *, unit: str = "short", thresholds: Thresholds = CALM, width: int = 3,
+    mappings: tuple[tuple[str, str, str], ...] = (),
+) -> Panel:  # fmt: skip
+    """Return a panel that shows one number."""
+    options: dict[str, Json] = {
+        "colorMode": "value", "graphMode": "area", "justifyMode": "auto", "textMode": "auto", "orientation": "auto",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }  # fmt: skip
+    return Panel(
+        kind="stat", title=title, description=description, queries=(Query(expr=expr),), width=width, height=4,
+        unit=unit, thresholds=thresholds, options=options, mappings=mappings,
+    )  # fmt: skip
+
+
+def lines(
+    title: str, description: str, *queries: Query, unit: str = "short", stacked: bool = False, width: int = 12,
+    maximum: float | None = None,
+) -> Panel:  # fmt: skip
+    """Return a panel with lines over time."""
+    custom: dict[str, Json] = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}
+    if stacked:
+        custom |= {"fillOpacity": 70, "stacking": {"mode": "normal", "group": "A"}}
+    options: dict[str, Json] = {
+        "legend": {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["lastNotNull", "max"]},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return Panel(
+        kind="timeseries", title=title, description=description, queries=queries, width=width, height=8, unit=unit,
+        custom=custom, options=options, maximum=maximum,
+    )  # fmt: skip
+
+
+def heatmap(title: str, description: str, expr: str, *, unit: str, width: int = 12) -> Panel:
+    """Return a panel of buckets over time. `expr` sums a histogram by `le`."""
+    options: dict[str, Json] = {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "YlOrRd", "exponent": 0.5, "fill": "dark-red", "scale": "exponential",
+                  "reverse": False, "steps": 64},
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": True},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+    }  # fmt: skip
+    query = Query(expr=expr, legend="{{le}}", shape="heatmap")
+    return Panel(
+        kind="heatmap", title=title, description=description, queries=(query,), width=width, height=8,
+        options=options, custom={"scaleDistribution": {"type": "linear"}},
+    )  # fmt: skip
+
+
+def table(
+    title: str, description: str, *exprs: str, links: tuple[tuple[str, tuple[str, str]], ...] = (), width: int = 24,
+    names: Sequence[str] = (), height: int = 8,
+) -> Panel:  # fmt: skip
+    """Return a table of the present. Of several expressions, the columns are joined by the labels they share."""
+    excluded: dict[str, Json] = dict.fromkeys(("Time", "__name__", "job"), True)
+    renamed: dict[str, Json] = {}
+    if len(exprs) == 1:
+        renamed["Value"] = names[0] if names else "Value"
+        if not names:
+            excluded["Value"] = True
+    for place, name in enumerate(names if len(exprs) > 1 else ()):
+        renamed[f"Value #{chr(ord('A') + place)}"] = name
+    order: dict[str, Json] = {"id": "organize", "options": {"excludeByName": excluded, "renameByName": renamed}}
+    return Panel(
+        kind="table", title=title, description=description, width=width, height=height, links=links,
+        queries=tuple(Query(expr=expr, shape="table", instant=True) for expr in exprs),
+        options={"cellHeight": "sm", "showHeader": True, "footer": {"show": False, "reducer": ["sum"], "fields": ""}},
+        custom={"align": "auto", "filterable": True, "cellOptions": {"type": "auto"}, "inspect": False},
+        transformations=({"id": "merge", "options": {}}, order),
+    )  # fmt: skip
+
+
+def bars(title: str, description: str, query: Query, *, unit: str = "short", width: int = 12) -> Panel:
+    """Return a list of bars, the longest first."""
+    options: dict[str, Json] = {
+        "orientation": "horizontal", "displayMode": "basic", "valueMode": "color", "showUnfilled": True,
+        "minVizHeight": 16, "minVizWidth": 8, "namePlacement": "auto", "sizing": "auto",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }  # fmt: skip
+    return Panel(
+        kind="bargauge", title=title, description=description, queries=(replace(query, instant=True),), width=width,
+        height=8, unit=unit, options=options,
+    )  # fmt: skip
+
+
+def states(title: str, description: str, query: Query, mappings: tuple[tuple[str, str, str], ...]) -> Panel:
+    """Return bands of states over time, one for each series."""
+    options: dict[str, Json] = {
+        "mergeValues": True, "showValue": "auto", "alignValue": "left", "rowHeight": 0.9, "perPage": 20,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }  # fmt: skip
+    return Panel(
+        kind="state-timeline", title=title, description=description, queries=(query,), width=24, height=8,
+        options=options, mappings=mappings, custom={"lineWidth": 0, "fillOpacity": 70},
+    )  # fmt: skip

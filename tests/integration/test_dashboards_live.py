@@ -1,0 +1,156 @@
+"""Every expression of every dashboard, asked of a real Prometheus that scrapes a server with two simulated jobs."""
+
+import random
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from grafana.dashboards_of import built
+from ncclwatch_server.simulation.faults import FaultKind, drawn
+from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.run import cruising, run
+from tests.integration.fake_agent import until
+from tests.integration.launch import free_port
+from tests.integration.prometheus import Exporter, Prometheus
+from tests.integration.simulated_nodes import SimulatedJob, SimulatedNodes
+from tests.integration.test_hang_end_to_end import incidents, server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+SERIES_MAX = 50  # that one expression may put into a panel, whatever the size of the fleet
+DCGM = """
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="a",Hostname="node00000"} 97
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="b",Hostname="node00001"} 3
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="c",Hostname="node00002"} 100
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="a",Hostname="node00000"} 70000
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="a",Hostname="node00000"} 64
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="a",Hostname="node00000"} 79
+"""
+NODE = """
+node_uname_info{nodename="node00000"} 1
+node_memory_MemAvailable_bytes 1e11
+node_cpu_seconds_total{cpu="0",mode="idle"} {n}
+node_cpu_seconds_total{cpu="0",mode="iowait"} {n}
+node_network_receive_bytes_total{device="eth0"} {n}
+"""
+
+
+def hung() -> SimulatedJob:
+    """Sixty-four ranks of which one leaves a collective out: in more groups than are told one by one."""
+    layout, training = Layout.parse("tp=4,pp=2,dp=8"), Training(microbatches=1, layers=1)
+    fault = drawn(FaultKind.SKIP, layout, courses(layout, training, 3), 1, random.Random(1))
+    return SimulatedJob(name="hung", still=run(layout, training, [fault], steps=3))
+
+
+def healthy() -> SimulatedJob:
+    """Return sixteen ranks on their way."""
+    still = cruising(Layout.parse("tp=8,dp=2"), Training(microbatches=1, layers=1), steps=200, at_step=0)
+    return SimulatedJob(name="healthy", still=still, steps=200)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Give a Prometheus that knows all of it for some seconds."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    process = server(port, directory / "incidents.db")
+    try:
+        with (
+            SimulatedNodes(url, (hung(), healthy())),
+            Exporter(DCGM) as dcgm,
+            Exporter(NODE) as node,
+            Prometheus(
+                directory, {"ncclwatch": f"127.0.0.1:{port}", "dcgm": dcgm.address, "node": node.address}
+            ) as found,
+        ):
+            until(lambda: incidents(url), timeout_s=60)
+            until(lambda: found.query("ncclwatch_suspect_rank_info"), timeout_s=20)
+            # A rate needs two scrapes of everything, a rule one evaluation after that.
+            seen = time.time()
+            until(
+                lambda: found.query(f"min(timestamp(job_id:ncclwatch_hang_seconds:increase1d)) > {seen + 2}"),
+                timeout_s=20,
+            )
+            yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def substituted(expr: str, values: dict[str, str]) -> str:
+    """Return an expression as Grafana sends it."""
+    for name, value in values.items():
+        expr = expr.replace(f"${name}", value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def chosen(board: dict, prometheus: Prometheus) -> dict[str, str]:
+    """Return a value for each variable of a dashboard, the first that Prometheus offers."""
+    values = {"__rate_interval": "20s", "__range": "5m"}
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "datasource":
+            continue
+        wanted = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
+        assert wanted is not None, variable["definition"]
+        offered = prometheus.label_values(wanted[2], substituted(wanted[1], values))
+        assert offered, f"{board['uid']}: variable {variable['name']} has no values"
+        values[variable["name"]] = ".*" if variable["includeAll"] else sorted(offered)[-1]
+    return values
+
+
+def test_every_expression_of_every_dashboard_has_an_answer_of_a_bounded_size(prometheus: Prometheus) -> None:
+    empty, big, asked = [], [], 0
+    for board in built().values():
+        values = chosen(board, prometheus)
+        exprs = [
+            (panel["title"], target["expr"]) for panel in board["panels"] for target in panel.get("targets", ())
+        ] + [("annotation", each["expr"]) for each in board["annotations"]["list"]]
+        for title, expr in exprs:
+            found = prometheus.query(substituted(expr, values))
+            asked += 1
+            if not found:
+                empty.append((board["uid"], title, expr))
+            if len(found) > SERIES_MAX:
+                big.append((board["uid"], title, len(found)))
+    assert not empty
+    assert not big
+    assert asked > 80
+
+
+def test_the_job_dashboard_offers_both_jobs_and_shows_the_hang_of_the_right_one(prometheus: Prometheus) -> None:
+    board = built()["ncclwatch-job.json"]
+    (state,) = [panel for panel in board["panels"] if panel["title"] == "State"]
+    shown = {}
+    for job in prometheus.label_values("job_id", "ncclwatch_job_info"):
+        (series,) = prometheus.query(substituted(state["targets"][0]["expr"], {"instance": ".*", "job_id": job}))
+        shown[job] = series["value"][1]
+    assert shown == {"hung": "2", "healthy": "0"}
+
+
+def test_prometheus_keeps_the_incident_as_exemplar_of_its_detection_delay(prometheus: Prometheus) -> None:
+    (known,) = prometheus.query("ncclwatch_incident_info")
+    found = prometheus.exemplars("ncclwatch_detection_delay_seconds_bucket")
+    assert {each["labels"]["incident_id"] for series in found for each in series["exemplars"]} == {
+        known["metric"]["incident_id"]
+    }
+
+
+def test_one_scrape_of_the_server_stays_small(prometheus: Prometheus) -> None:
+    (samples,) = prometheus.query('scrape_samples_scraped{job="ncclwatch"}')
+    assert int(samples["value"][1]) < 600
+
+
+def test_no_label_of_ours_was_renamed_for_a_collision_with_a_target_label(prometheus: Prometheus) -> None:
+    assert prometheus.query('{__name__=~"ncclwatch_.*",exported_job!=""}') == []
+    assert prometheus.query('{__name__=~"ncclwatch_.*",exported_instance!=""}') == []
+
+
+def test_every_shipped_rule_is_evaluated_without_an_error(prometheus: Prometheus) -> None:
+    rules = prometheus.rules()
+    assert len(rules) > 20
+    assert [rule for rule in rules if rule["health"] != "ok"] == []
