@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint types imports unit integration zoo zoo-once mutants wheel test bench layouts onset clean
+.PHONY: help dashboards dashboard-types tools demo lint types imports unit integration zoo zoo-once mutants wheel test bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -32,10 +32,15 @@ types: $(BIN)/.installed ## mypy --strict
 imports: $(BIN)/.installed ## import contracts: rank, agent and server never import each other
 	$(BIN)/lint-imports
 
-unit: $(BIN)/.installed ## unit, property and scenario tests
+tools: # what the tests of rules and alerts run, beside Python: missing tools are an error, never a skipped test
+	@for tool in prometheus promtool prometheus-alertmanager amtool; do command -v $$tool > /dev/null || { \
+	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager" >&2; \
+	  exit 1; }; done
+
+unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu
 
-integration: $(BIN)/.installed ## tests on real processes
+integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
 
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
@@ -45,6 +50,12 @@ zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard i
 # pytest -m zoo tests/zoo/test_stream.py
 zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
 	$(BIN)/pytest -n 2 --dist load --ignore tests/zoo/test_stream.py tests/zoo
+
+dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
+	$(BIN)/python -m grafana
+
+dashboard-types: $(BIN)/.installed ## the dashboards against the types of npm's @grafana/schema
+	$(BIN)/python -m grafana.types_check
 
 mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)

@@ -41,21 +41,21 @@ def dashboard(
 
 def variable(name: str, label: str, query: str, *, multi: bool = False, everything: bool = True) -> dict[str, Json]:
     """Return a variable whose values Prometheus knows."""
-    return {
+    found: dict[str, Json] = {
         "name": name,
         "label": label,
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": query, "refId": f"{name}-values"},
-        "definition": query,
         "refresh": 2,
         "sort": 1,
         "multi": multi,
         "includeAll": everything,
-        "allValue": ".*" if everything else None,
-        "current": {"text": "All", "value": "$__all"} if everything else {},
         "hide": 0,
     }
+    if everything:
+        found |= {"allValue": ".*", "current": {"text": "All", "value": "$__all"}}
+    return found
 
 
 def server_variable() -> dict[str, Json]:
@@ -81,7 +81,6 @@ def _incidents(selector: str) -> dict[str, Json]:
         "titleFormat": "{{severity}}: {{cause}}",
         "textFormat": '{{job_id}}: <a href="http://{{instance}}/incidents/{{incident_id}}">{{incident_id}}</a>',
         "tagKeys": "severity,certainty",
-        "useValueForTime": "",
     }
 
 

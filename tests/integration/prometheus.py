@@ -83,6 +83,8 @@ class Prometheus(Served):
             f"--config.file={config}", f"--storage.tsdb.path={directory / 'tsdb'}",
             f"--web.listen-address=127.0.0.1:{port}", f"--web.external-url=http://127.0.0.1:{port}",
             "--enable-feature=exemplar-storage",
+            # It finds its Alertmanager some seconds after its start; an alert of before is sent again after this.
+            "--rules.alert.resend-delay=2s",
         ]  # fmt: skip
         super().__init__("prometheus", arguments, port, directory, "/-/ready")
 

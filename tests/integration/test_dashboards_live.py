@@ -95,8 +95,8 @@ def chosen(board: dict, prometheus: Prometheus) -> dict[str, str]:
     for variable in board["templating"]["list"]:
         if variable["type"] == "datasource":
             continue
-        wanted = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
-        assert wanted is not None, variable["definition"]
+        wanted = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+        assert wanted is not None, variable["query"]
         offered = prometheus.label_values(wanted[2], substituted(wanted[1], values))
         assert offered, f"{board['uid']}: variable {variable['name']} has no values"
         values[variable["name"]] = ".*" if variable["includeAll"] else sorted(offered)[-1]

@@ -1,0 +1,89 @@
+"""The shipped rules, examples and runbooks: they parse, do what their own tests say, and agree with each other."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ncclwatch_server.metrics import moment
+from ncclwatch_server.metrics.families import Families
+from ncclwatch_server.store import NoStore
+from tests.unit.test_server_metrics import announced, opened, watching
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "prometheus"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+RULES = sorted((DEPLOY / "rules").glob("*.yml"))
+BASE = "https://github.com/ncclwatch/ncclwatch/blob/main/docs/runbooks/"
+SEVERITIES = {"critical", "warning", "info", "none"}
+
+
+def run(tool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a tool of Prometheus; that it is missing is a failure, with what to install."""
+    package = "prometheus-alertmanager" if tool == "amtool" else "prometheus"
+    path = shutil.which(tool)
+    assert path is not None, f"{tool} is missing: apt-get install -y --no-install-recommends {package}"
+    return subprocess.run([path, *map(str, arguments)], cwd=DEPLOY, capture_output=True, text=True, timeout=110)
+
+
+def alerts() -> dict[str, dict]:
+    """Return all alerting rules by name."""
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_rules_parse_without_a_warning() -> None:
+    done = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_do_what_their_tests_say() -> None:
+    done = run("promtool", "test", "rules", *sorted((DEPLOY / "tests").glob("*.yml")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("promtool", ("check", "config", "prometheus.yml")), ("amtool", ("check-config", "alertmanager.yml"))],
+)
+def test_examples_of_configuration_are_accepted(tool: str, arguments: tuple[str, ...]) -> None:
+    done = run(tool, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(alerts())
+
+
+@pytest.mark.parametrize("name", sorted(alerts()))
+def test_an_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
+    rule = alerts()[name]
+    assert rule["labels"]["severity"] in SEVERITIES
+    assert {"summary", "description", "runbook_url"} <= set(rule["annotations"])
+    assert rule["annotations"]["runbook_url"] == f"{BASE}{name}.md"
+    text = (RUNBOOKS / f"{name}.md").read_text()
+    assert text.startswith(f"# {name}: ")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Symptom", "Metric", "Action", "Verification"]
+
+
+@pytest.mark.parametrize("name", sorted(alerts()))
+def test_each_alert_is_in_a_test_of_rules(name: str) -> None:
+    tests = "".join(path.read_text() for path in (DEPLOY / "tests").glob("*.yml"))
+    assert re.search(rf'alertname(: |="){name}\b', tests)
+
+
+def test_rules_and_runbooks_speak_of_metrics_that_there_are() -> None:
+    watch = watching()
+    announced(watch)
+    opened(watch)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families(moment.take(watch, NoStore(), 100.0, 0.0)))
+    told = set(re.findall(r"^# TYPE (\S+)", generate_latest(registry).decode(), re.MULTILINE))
+    histograms = {f"{name}{end}" for name in told for end in ("_bucket", "_sum", "_count")}
+    texts = [path.read_text() for path in (*RULES, *RUNBOOKS.glob("*.md"))]
+    named = {name for text in texts for name in re.findall(r"(?<![:\w])ncclwatch_[a-z_]+[a-z]", text)}
+    assert named - told - histograms == set()
