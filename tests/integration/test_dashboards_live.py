@@ -1,17 +1,16 @@
 """Every expression of every dashboard, asked of a real Prometheus that scrapes a server with two simulated jobs."""
 
-import random
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from grafana.dashboards_of import built
-from ncclwatch_server.simulation.faults import FaultKind, drawn
+from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training, courses
-from ncclwatch_server.simulation.run import cruising, run
+from ncclwatch_server.simulation.timeline import Manner, plan
 from tests.integration.fake_agent import until
 from tests.integration.launch import free_port
 from tests.integration.prometheus import Exporter, Prometheus
@@ -22,13 +21,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 SERIES_MAX = 50  # that one expression may put into a panel, whatever the size of the fleet
 DCGM = """
-DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="a",Hostname="node00000"} 97
-DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="b",Hostname="node00001"} 3
-DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="c",Hostname="node00002"} 100
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="a",Hostname="node00000"} 70000
 DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="a",Hostname="node00000"} 64
 DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="a",Hostname="node00000"} 79
-"""
+""" + "".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="{host}",Hostname="node{host:05d}"}} 97\n' for host in range(8))
 NODE = """
 node_uname_info{nodename="node00000"} 1
 node_memory_MemAvailable_bytes 1e11
@@ -38,17 +34,19 @@ node_network_receive_bytes_total{device="eth0"} {n}
 """
 
 
+STEADY = Manner(step_s=0.5, pause_every=0)
+
+
 def hung() -> SimulatedJob:
-    """Sixty-four ranks of which one leaves a collective out: in more groups than are told one by one."""
-    layout, training = Layout.parse("tp=4,pp=2,dp=8"), Training(microbatches=1, layers=1)
-    fault = drawn(FaultKind.SKIP, layout, courses(layout, training, 3), 1, random.Random(1))
-    return SimulatedJob(name="hung", still=run(layout, training, [fault], steps=3))
+    """Sixty-four ranks of which one leaves a collective out after two seconds: more groups than are told one by one."""
+    layout = Layout.parse("tp=4,pp=2,dp=8")
+    return SimulatedJob(name="hung", timeline=plan(layout, STEADY, FaultKind.SKIP, healthy_s=2.0, seed=1))
 
 
 def healthy() -> SimulatedJob:
-    """Return sixteen ranks on their way."""
-    still = cruising(Layout.parse("tp=8,dp=2"), Training(microbatches=1, layers=1), steps=200, at_step=0)
-    return SimulatedJob(name="healthy", still=still, steps=200)
+    """Return sixteen ranks on their way for longer than the test lasts."""
+    layout = Layout.parse("tp=8,dp=2")
+    return SimulatedJob(name="healthy", timeline=plan(layout, STEADY, None, healthy_s=150.0, seed=2))
 
 
 @pytest.fixture(scope="module")
@@ -103,37 +101,52 @@ def chosen(board: dict, prometheus: Prometheus) -> dict[str, str]:
     return values
 
 
-def test_every_expression_of_every_dashboard_has_an_answer_of_a_bounded_size(prometheus: Prometheus) -> None:
-    empty, big, asked = [], [], 0
+def questions(prometheus: Prometheus) -> dict[tuple[str, str, str], str]:
+    """Return all expressions of all dashboards as Grafana would send them, by dashboard, panel and expression."""
+    found = {}
     for board in built().values():
         values = chosen(board, prometheus)
-        exprs = [
-            (panel["title"], target["expr"]) for panel in board["panels"] for target in panel.get("targets", ())
-        ] + [("annotation", each["expr"]) for each in board["annotations"]["list"]]
-        for title, expr in exprs:
-            found = prometheus.query(substituted(expr, values))
-            asked += 1
-            if not found:
-                empty.append((board["uid"], title, expr))
-            if len(found) > SERIES_MAX:
-                big.append((board["uid"], title, len(found)))
-    assert not empty
-    assert not big
-    assert asked > 80
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                found[board["uid"], panel["title"], target["expr"]] = substituted(target["expr"], values)
+        for each in board["annotations"]["list"]:
+            found[board["uid"], "annotation", each["expr"]] = substituted(each["expr"], values)
+    return found
+
+
+def test_every_expression_of_every_dashboard_has_an_answer_of_a_bounded_size(prometheus: Prometheus) -> None:
+    asked = questions(prometheus)
+    sizes = dict.fromkeys(asked, 0)
+
+    def all_answered() -> bool:
+        # A scrape that a busy machine was too slow for leaves a gap of a second.
+        for place in [place for place, size in sizes.items() if not size]:
+            sizes[place] = len(prometheus.query(asked[place]))
+        return all(sizes.values())
+
+    with suppress(AssertionError):
+        until(all_answered, timeout_s=20)
+    assert [place for place, size in sizes.items() if not size] == []
+    assert [place for place, size in sizes.items() if size > SERIES_MAX] == []
+    assert len(sizes) > 80
 
 
 def test_the_job_dashboard_offers_both_jobs_and_shows_the_hang_of_the_right_one(prometheus: Prometheus) -> None:
     board = built()["ncclwatch-job.json"]
     (state,) = [panel for panel in board["panels"] if panel["title"] == "State"]
-    shown = {}
-    for job in prometheus.label_values("job_id", "ncclwatch_job_info"):
-        (series,) = prometheus.query(substituted(state["targets"][0]["expr"], {"instance": ".*", "job_id": job}))
-        shown[job] = series["value"][1]
-    assert shown == {"hung": "2", "healthy": "0"}
+
+    def shown() -> dict[str, str]:
+        found = {}
+        for job in prometheus.label_values("job_id", "ncclwatch_job_info"):
+            expr = substituted(state["targets"][0]["expr"], {"instance": ".*", "job_id": job})
+            found[job] = [series["value"][1] for series in prometheus.query(expr)]
+        return found
+
+    until(lambda: shown() == {"hung": ["2"], "healthy": ["0"]}, timeout_s=20)
 
 
 def test_prometheus_keeps_the_incident_as_exemplar_of_its_detection_delay(prometheus: Prometheus) -> None:
-    (known,) = prometheus.query("ncclwatch_incident_info")
+    (known,) = prometheus.query("last_over_time(ncclwatch_incident_info[1m])")
     found = prometheus.exemplars("ncclwatch_detection_delay_seconds_bucket")
     assert {each["labels"]["incident_id"] for series in found for each in series["exemplars"]} == {
         known["metric"]["incident_id"]
@@ -141,8 +154,8 @@ def test_prometheus_keeps_the_incident_as_exemplar_of_its_detection_delay(promet
 
 
 def test_one_scrape_of_the_server_stays_small(prometheus: Prometheus) -> None:
-    (samples,) = prometheus.query('scrape_samples_scraped{job="ncclwatch"}')
-    assert int(samples["value"][1]) < 600
+    (samples,) = prometheus.query('max_over_time(scrape_samples_scraped{job="ncclwatch"}[5m])')
+    assert 100 < int(samples["value"][1]) < 600
 
 
 def test_no_label_of_ours_was_renamed_for_a_collision_with_a_target_label(prometheus: Prometheus) -> None:
