@@ -305,11 +305,11 @@ def test_time_in_hangs_is_counted_while_a_critical_incident_is_open() -> None:
     now = [100.0]
     watch = Watch(judge, IncidentBook(), NoStore(), clock=lambda: now[0], wall=lambda: WALL)
     (job,) = announced(watch).listed()
+    opened(watch, severity=Severity.WARNING, seq=3)
     for _ in range(3):
         now[0] += 1.0
         watch._tick(now[0])
     assert job.hung_s == 0
-    opened(watch, severity=Severity.WARNING, seq=3)
     opened(watch)
     for _ in range(5):
         now[0] += 1.5
