@@ -32,10 +32,12 @@ types: $(BIN)/.installed ## mypy --strict
 imports: $(BIN)/.installed ## import contracts: rank, agent and server never import each other
 	$(BIN)/lint-imports
 
-tools: # what the tests of rules and alerts run, beside Python: missing tools are an error, never a skipped test
-	@for tool in prometheus promtool prometheus-alertmanager amtool; do command -v $$tool > /dev/null || { \
-	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager" >&2; \
+tools: # what the tests run beside Python: missing tools are an error, never a skipped test
+	@for tool in prometheus promtool prometheus-alertmanager amtool chromium; do command -v $$tool > /dev/null || { \
+	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager chromium" >&2; \
 	  exit 1; }; done
+	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { \
+	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import RankView, StackDump
+from ncclwatch.contract.text import harmless
 from ncclwatch_agent.deep_stacks import deepen
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.log import log
@@ -105,7 +106,7 @@ class CommandDesk:
 
 async def put_on_terminal(job: LocalJob, text: str) -> None:
     """Show a text on the job's terminal once, or in the log if it has none."""
-    shown = text[:TEXT_CHARS_MAX]
+    shown = harmless(text[:TEXT_CHARS_MAX], keep_lines=True)
     if not job.wants_terminal or shown in job.told:
         return
     job.told.add(shown)

@@ -4,9 +4,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, tokens, wire
+from ncclwatch.contract.errors import ConfigError
 from ncclwatch_agent.commands import CommandDesk, put_on_terminal
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.local_server import Answer, LocalServer, is_this_host, missing_parts, wanted_port
@@ -19,15 +19,11 @@ _LOOPBACK = f"http://127.0.0.1:{config.DEFAULT_PORT}"
 
 
 def read_token(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the token that a protected server wants, "" if none is set or its file cannot be read."""
-    token = environ.get(config.ENV_TOKEN, "").strip()
-    path = environ.get(config.ENV_TOKEN_FILE, "").strip()
-    if token or not path:
-        return token
+    """Return the token that a protected server wants, "" if none is set or it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        log.warning("cannot read the token in %s (%s); correct %s", path, error, config.ENV_TOKEN_FILE)
+        return tokens.shown_by_agent(environ)
+    except ConfigError as error:
+        log.warning("%s", error)
         return ""
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from ncclwatch.contract import config, wire
-from ncclwatch.contract.errors import WireError
+from ncclwatch.contract import config, tls, wire
+from ncclwatch.contract.errors import ConfigError, WireError
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.local_server import Answer
 from ncclwatch_agent.log import log
@@ -77,6 +77,10 @@ def explain(url: str, error: Exception) -> Failure:
         if status >= 500:
             return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
         return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"HTTP {status} on {wire.AGENT_PATH}"))
+    if isinstance(error, ConfigError) or (distrusted := tls.distrust_words(url, error)):
+        # Another server in its place would be no better: somebody has to look at it.
+        sentence = str(error) if isinstance(error, ConfigError) else distrusted
+        return Failure(answer=Answer.REFUSAL, sentence=f"{sentence}. Training goes on unwatched")
     if isinstance(error, InvalidURI):
         sentence = f"{url} is no address of a server; set {config.ENV_SERVER} to http://HOST:{config.DEFAULT_PORT}"
         return Failure(answer=Answer.REFUSAL, sentence=sentence)
@@ -193,7 +197,8 @@ class Uplink:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             async with connect(
-                websocket_url(self.url), compression=None, open_timeout=OPEN_S_MAX, additional_headers=headers,
+                websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
+                open_timeout=OPEN_S_MAX, additional_headers=headers,
                 proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
                 max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}",
             ) as socket:  # fmt: skip
@@ -205,7 +210,7 @@ class Uplink:
             if self.connections == before:
                 return explain(self.url, OSError(f"the connection was closed: {error}"))
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
-        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, WireError) as error:
+        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, WireError, ConfigError) as error:
             return explain(self.url, error)
         return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
 

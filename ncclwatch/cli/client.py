@@ -8,15 +8,16 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.contract import config
-from ncclwatch.contract.errors import ConfigError, NcclwatchError
+from ncclwatch.contract import config, tls, tokens
+from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.text import harmless
 
 BYTES_MAX = 64 * 1024 * 1024
+PROBLEM_BYTES_MAX = 64 * 1024
 T = TypeVar("T")
 
 
@@ -73,15 +74,23 @@ class Job:
     open_incidents: tuple[str, ...] = ()
 
 
+class _Problem(msgspec.Struct, frozen=True):
+    """Why a request was not answered."""
+
+    detail: str = ""
+
+
 class Client:
-    """Asks one server. Every method raises `ServerUnreachable` with a sentence."""
+    """Asks one server. Every method raises `ServerUnreachable` with a sentence, making one `ConfigError`."""
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 3.0) -> None:
         self.url = url if "://" in url else f"http://{url}"
         self._token = token
         self._timeout_s = timeout_s
         # A cluster's proxy cannot reach this machine's loopback.
-        handlers = [urllib.request.ProxyHandler({})] if _is_local(self.url) else []
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_local(self.url) else []
+        if tls.is_secure(self.url):
+            handlers.append(urllib.request.HTTPSHandler(context=tls.trust()))
         self._opener = urllib.request.build_opener(*handlers)
 
     def check(self) -> None:
@@ -115,15 +124,17 @@ class Client:
                 data: bytes = answer.read(BYTES_MAX)
                 return data
         except urllib.error.HTTPError as error:
-            error.close()
+            detail = _detail(error)
             if error.code == 404:
                 raise NotKnown(f"the server at {self.url} does not know {path}") from error
-            if error.code == 401:
-                raise ServerUnreachable(
-                    f"the server at {self.url} wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
-                ) from error
-            raise ServerUnreachable(f"the server at {self.url} answered {error.code} to {path}") from error
+            if error.code in (401, 403):
+                said = detail or f"it wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
+                raise ServerUnreachable(f"the server at {self.url} refuses: {said}") from error
+            said = f" ({detail})" if detail else ""
+            raise ServerUnreachable(f"the server at {self.url} answered {error.code} to {path}{said}") from error
         except (OSError, HTTPException, ValueError) as error:
+            if distrusted := tls.distrust_words(self.url, error):
+                raise ServerUnreachable(distrusted) from error
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise ServerUnreachable(
                 f"no ncclwatch server answers at {self.url} ({reason}); start ncclwatch-server there, "
@@ -141,16 +152,16 @@ class Client:
 
 def token(environ: Mapping[str, str] = os.environ) -> str:
     """Return the token to show, "" if there is none. Raises `ConfigError`."""
-    named = environ.get(config.ENV_TOKEN, "").strip()
-    path = environ.get(config.ENV_TOKEN_FILE, "").strip()
-    if named or not path:
-        return named
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read the token in {path} ({error}); correct {config.ENV_TOKEN_FILE} or unset it"
-        ) from error
+    return tokens.shown_by_reader(environ)
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """Return the sentence of a refusal, made harmless, "" if there is none."""
+    with error:
+        try:
+            return harmless(msgspec.json.decode(error.read(PROBLEM_BYTES_MAX), type=_Problem).detail)[:500]
+        except (msgspec.DecodeError, OSError, HTTPException):
+            return ""
 
 
 def _is_local(url: str) -> bool:

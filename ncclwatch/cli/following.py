@@ -15,6 +15,7 @@ import msgspec
 from ncclwatch.cli.client import Client, Incident, Job, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Lateness
+from ncclwatch.contract.text import harmless
 
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
@@ -143,7 +144,7 @@ class Following:
 
 def tell(text: str) -> None:
     """Write to standard error at once. The training's own output is not touched."""
-    data = text.encode("ascii", "backslashreplace")
+    data = harmless(text, keep_lines=True).encode("ascii", "backslashreplace")
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(2, data) :]

@@ -13,7 +13,7 @@ from ncclwatch.cli.embedded import EmbeddedServer, NoServer
 from ncclwatch.cli.following import Following, tell
 from ncclwatch.cli.report_file import ReportFile, prepare
 from ncclwatch.cli.training import CommandFailed, Training, own_name
-from ncclwatch.contract import config
+from ncclwatch.contract import config, tls
 from ncclwatch.contract.errors import ConfigError
 
 EXIT_USAGE = 2
@@ -55,6 +55,8 @@ def run(on_hang: str, report: Path | None, server: str, command: tuple[str, ...]
     """
     named = os.environ.get(config.ENV_JOB, "").strip() or own_name(command)
     try:
+        if tls.is_secure(server):
+            tls.trust()  # a file of certificates that cannot be read is told before anything starts
         order = Order(
             command=command,
             abort=on_hang == "abort",

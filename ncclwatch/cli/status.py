@@ -9,6 +9,7 @@ import msgspec
 from ncclwatch.cli.client import Client, Incident, Job, token
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.text import harmless
 
 
 @click.command()
@@ -45,7 +46,7 @@ def _text(jobs: Sequence[Job], incidents: Sequence[Incident]) -> str:
         lines += ["", "open incidents"]
         for incident in incidents:
             lines.append(f"  {incident.id}  {incident.severity.upper()}  {incident.job}: {incident.summary}")
-    return "".join(_printable(line) + "\n" for line in lines)
+    return "".join(harmless(line) + "\n" for line in lines)
 
 
 def _table(jobs: Sequence[Job]) -> list[str]:
@@ -55,8 +56,3 @@ def _table(jobs: Sequence[Job]) -> list[str]:
         rows.append((job.id, job.state, ranks, str(job.steps), ", ".join(job.open_incidents) or "-"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _printable(text: str) -> str:
-    """What ranks send may hold terminal escapes."""
-    return "".join(c for c in text if c.isprintable())

@@ -21,8 +21,12 @@ ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": recorder in Python; "1": native one, wit
 ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder lie; default ~/.cache/ncclwatch
 ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
-ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token, for agents and readers of a protected server
+ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token of a protected server, for everything; each of these has a ..._FILE too
 ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"
+ENV_AGENT_TOKEN = "NCCLWATCH_AGENT_TOKEN"  # the same for agents only
+ENV_VIEWER_TOKEN = "NCCLWATCH_VIEWER_TOKEN"  # for those who only read
+ENV_OPERATOR_TOKEN = "NCCLWATCH_OPERATOR_TOKEN"  # for those who also ask for stacks and delete
+ENV_CA_FILE = "NCCLWATCH_CA_FILE"  # certificates that agents and the command line trust, for https:// servers
 
 EVEN_BATCHES_GROUP = "ncclwatch even_batches"  # description of the groups in which even_batches agrees
 

@@ -9,7 +9,9 @@ import click
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import settings
+from ncclwatch_server import logs, settings
+
+log = logging.getLogger("ncclwatch.server")
 
 EXIT_USAGE = 2
 EXIT_NOT_INSTALLED = 3
@@ -24,33 +26,72 @@ EXIT_NOT_INSTALLED = 3
     show_default=True,
     help="Port to listen on; 0 takes a free one.",
 )
-@click.option("--store", default="", help="Where incidents are kept: an SQLite file or a SQLAlchemy URL.")
+@click.option(
+    "--store", default="", help="Where incidents are kept: an SQLite file, or postgresql://USER@HOST/DATABASE."
+)
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=0.01),
+    default=90.0,
+    show_default=True,
+    help="Days after which closed incidents and what jobs have taught are deleted.",
+)
+@click.option(
+    "--keep-incidents",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Closed incidents kept of one job; the oldest go first.",
+)
+@click.option("--tls-cert", default="", help="Serve https:// with this certificate and its chain, a PEM file.")
+@click.option("--tls-key", default="", help="The key of the certificate, a PEM file, if it is not in the same one.")
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="A further name this server answers to where no token is set, as behind a proxy.",
+)
 @click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
-def main(host: str, port: int, store: str, ephemeral: bool, ready_fd: int | None, parent: int | None) -> None:
+def main(  # noqa: PLR0913  (one for each flag)
+    host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
+    allow_host: tuple[str, ...], ephemeral: bool, ready_fd: int | None, parent: int | None,
+) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
-    Agents and readers must show the token in NCCLWATCH_TOKEN, or in the file that
-    NCCLWATCH_TOKEN_FILE names, if there is one.
+    Whoever comes must show a token, if there is one in NCCLWATCH_TOKEN (good for everything), or in
+    NCCLWATCH_AGENT_TOKEN, NCCLWATCH_VIEWER_TOKEN (reads) or NCCLWATCH_OPERATOR_TOKEN (reads, asks for
+    stacks, deletes), or in the files that these names with _FILE behind them hold.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.to_stderr()
     try:
         from ncclwatch_server.app import create_app
-        from ncclwatch_server.serving import Serving, listen, serve
+        from ncclwatch_server.serving import Serving, check_tls, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
             raise
         _fail(f"the server needs the package {error.name}: pip install 'ncclwatch[server]'", EXIT_NOT_INSTALLED)
     try:
-        token = settings.read_token()
-        settings.check_exposure(host, token)
+        grants = settings.read_grants(private=ephemeral)
+        settings.check_exposure(host, guarded=bool(grants))
+        tls = check_tls(tls_cert, tls_key)
         listener = listen(host, port)
-        app = create_app(settings.Settings(store="" if ephemeral else settings.store_url(store), token=token))
+        app = create_app(
+            settings.Settings(
+                store="" if ephemeral else settings.store_url(store),
+                grants=grants,
+                hosts=None if grants else settings.own_names(allow_host),
+                keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
+            )
+        )
     except ConfigError as error:
         _fail(str(error), EXIT_USAGE)
-    serve(app, Serving(host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent), listener)
+    if tls is None and not settings.is_loopback(host):
+        log.warning("tokens and stacks travel to %s in clear text; --tls-cert and --tls-key encrypt them", host)
+    serving = Serving(host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls)
+    serve(app, serving, listener)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

@@ -8,11 +8,12 @@ from fastapi.responses import PlainTextResponse
 
 from ncclwatch.contract.model import Severity
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.access import TokenGate
+from ncclwatch_server.access import Gate
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.metrics import Losses, PerRank, Scrapes, Wanted
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
+from ncclwatch_server.scopes import Access, Scope
 from ncclwatch_server.terminal import render
 from ncclwatch_server.views import JobView, view_job
 from ncclwatch_server.watch import Watch
@@ -33,11 +34,13 @@ class Problem:
     detail: str
 
 
-def add_routes(app: FastAPI, watch: Watch, losses: Losses, token: str) -> None:
+def add_routes(app: FastAPI, watch: Watch, losses: Losses, access: Access) -> None:
     """Give the application its routes."""
     app.include_router(_health_routes(watch))
-    gate = Depends(TokenGate(token))
-    refusal: dict[int | str, dict[str, object]] = {401: {"model": Problem}} if token else {}
+    gate = Depends(Gate(access, Scope.VIEWER))
+    refusal: dict[int | str, dict[str, object]] = (
+        {401: {"model": Problem}, 403: {"model": Problem}} if access.guarded else {}
+    )
     app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)

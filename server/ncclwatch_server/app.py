@@ -3,19 +3,22 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from fastapi import FastAPI, WebSocket
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.api import add_routes
+from ncclwatch_server.audit import AuditTrail
+from ncclwatch_server.boundary import Boundary
 from ncclwatch_server.examiner import Judge
-from ncclwatch_server.habits import Memory
-from ncclwatch_server.incidents import IncidentBook
+from ncclwatch_server.habits import Lesson, Memory
+from ncclwatch_server.incidents import Incident, IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
+from ncclwatch_server.operating import add_operating_routes
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.watch import Watch
@@ -25,14 +28,19 @@ log = logging.getLogger("ncclwatch.server")
 
 def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
     """Return the application. Raises `ConfigError` if the store cannot be opened."""
-    store = Store(settings.store) if settings.store else None
+    store = Store(settings.store, settings.keeping) if settings.store else None
     book = IncidentBook(store.load() if store is not None else ())
     memory = Memory(store.lessons() if store is not None else {})
-    watch = Watch(judge or default_judge, book, store or NoStore(), memory=memory)
-    door = Door(watch, settings.token)
+    kept = store or NoStore()
+    watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping)
+    access = settings.access()
+    door = Door(watch, access)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if store is not None:
+            loop = asyncio.get_running_loop()
+            store.recalled = lambda known: _call_in(loop, watch.recall, *known)
         with store or contextlib.nullcontext():
             watching = asyncio.create_task(watch.run())
             watching.add_done_callback(_tell_failure)
@@ -50,13 +58,28 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.watch = watch
-    add_routes(app, watch, store or NoStore(), settings.token)
+    app.state.access = access
+    app.state.audit = AuditTrail(kept)
+    app.add_middleware(Boundary, hosts=settings.hosts)
+    add_routes(app, watch, kept, access)
+    add_operating_routes(app, watch, kept, access, app.state.audit)
 
     @app.websocket(wire.AGENT_PATH)
     async def agent(socket: WebSocket) -> None:
         await door.serve(socket)
 
     return app
+
+
+def _call_in(
+    loop: asyncio.AbstractEventLoop,
+    recall: "Callable[[Sequence[Incident], Mapping[str, Sequence[Lesson]]], None]",
+    incidents: Sequence[Incident],
+    lessons: Mapping[str, Sequence[Lesson]],
+) -> None:
+    """Let the event loop take what a store that came late knows; it may have ended meanwhile."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(recall, incidents, lessons)
 
 
 def _tell_failure(watching: "asyncio.Task[None]") -> None:

@@ -256,10 +256,14 @@ class Examiner:
             if not job.state.ended[rank] or not job.inspection.has_ending(rank):
                 by_link.setdefault(job.state.owner(rank), []).append(rank)
         questions = []
+        reached: list[int] = []
         for number, asked in by_link.items():
             served = job.served.get(number)
             if served is not None and served.alive:
                 questions.append((number, served.link.command(kind, served.index, tuple(asked), deeply=deeply)))
+                reached += asked
+        if kind is CommandKind.STACKS and reached:
+            self._publisher.looked(job, reached, deeply=deeply)
         return questions
 
     def _unsure(self, job: Job) -> frozenset[int]:

@@ -89,6 +89,12 @@ class JobHabits:
         self._keep(lesson)
         return lesson
 
+    def recall(self, lessons: Iterable[Lesson]) -> None:
+        """Add lessons of earlier, of classes that nothing was learned about since."""
+        for lesson in lessons:
+            if lesson.kind not in self._lessons:
+                self._keep(lesson)
+
     def _keep(self, lesson: Lesson) -> None:
         self._lessons[lesson.kind] = lesson
         self._lessons.move_to_end(lesson.kind)
@@ -106,6 +112,15 @@ class Memory:
         self._jobs: OrderedDict[str, JobHabits] = OrderedDict()
         for name, lessons in (known or {}).items():
             self._jobs[name] = JobHabits(lessons)
+
+    def recall(self, known: Mapping[str, Sequence[Lesson]]) -> None:
+        """Add what jobs taught earlier that was not at hand. What a job has taught meanwhile is newer."""
+        for name, lessons in known.items():
+            self.of(name).recall(lessons)
+
+    def forget(self, name: str) -> None:
+        """Forget what the job with this name has taught."""
+        self._jobs.pop(name, None)
 
     def of(self, name: str) -> JobHabits:
         """Return the habits of the job with this name, none yet if it is new."""

@@ -5,6 +5,7 @@ hangs, so that a server that was restarted in the middle of a hang finds the sam
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -221,6 +222,29 @@ class IncidentBook:
         for incident in closed:
             self._put(incident)
         return closed
+
+    def recall(self, known: Iterable[Incident]) -> None:
+        """Add incidents of earlier that were not at hand. What is known of one already is newer."""
+        for incident in known:
+            if incident.id not in self._all:
+                self._put(incident)
+
+    def forget(self, job: str) -> int:
+        """Forget the incidents of a job, by the name it is listed under. Returns how many there were."""
+        gone = [incident.id for incident in self._all.values() if incident.job == job]
+        for incident_id in gone:
+            del self._all[incident_id]
+        return len(gone)
+
+    def expire(self, before: float, per_job: int) -> None:
+        """Forget closed incidents that the store does not keep either: older ones, and the oldest of too many."""
+        counts: Counter[str] = Counter()
+        for incident in self.all():  # the newest first
+            if incident.open:
+                continue
+            counts[incident.job] += 1
+            if (incident.closed_at or incident.opened_at) < before or counts[incident.job] > per_job:
+                del self._all[incident.id]
 
     def _put(self, incident: Incident) -> None:
         self._all[incident.id] = incident

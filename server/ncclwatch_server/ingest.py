@@ -16,10 +16,11 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
-from ncclwatch_server.access import shows
+from ncclwatch_server.access import shown
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link
+from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -118,9 +119,9 @@ def _check_ranks(job: Job, ranks: Iterable[int]) -> None:
 class Door:
     """Lets agents in, and hands their news to the watch."""
 
-    def __init__(self, watch: Watch, token: str) -> None:
+    def __init__(self, watch: Watch, access: Access) -> None:
         self._watch = watch
-        self._token = token
+        self._access = access
         self._numbers = 0
         self._links: dict[int, Link] = {}
 
@@ -128,6 +129,7 @@ class Door:
         """Talk with one agent until the line breaks."""
         await socket.accept()
         try:
+            caller = self._let_in(socket)
             link = await self._welcome(socket)
         except WireError as error:
             await self._refuse(socket, str(error), RefusedAt.HELLO)
@@ -137,9 +139,12 @@ class Door:
         self._links[link.number] = link
         self._watch.agents = len(self._links)
         sender = asyncio.create_task(_send(socket, link))
+        ending = _refuse_at_the_end(caller, link)
         try:
             await self._listen(socket, link)
         finally:
+            if ending is not None:
+                ending.cancel()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sender
@@ -147,12 +152,15 @@ class Door:
             self._watch.agents = len(self._links)
             self._watch.lost(link)
 
+    def _let_in(self, socket: WebSocket) -> Caller:
+        """Look at the token. Raises `WireError` if it is not one for agents."""
+        found = self._access.judge(shown(socket), Scope.AGENT)
+        if isinstance(found, Denial):
+            raise WireError(found.sentence)
+        return found
+
     async def _welcome(self, socket: WebSocket) -> Link:
         """Hear the hello and answer it. Raises `WireError` if this is no agent of ours."""
-        if not shows(socket.headers.get("authorization", ""), self._token):
-            raise WireError(
-                f"this server wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} on the nodes"
-            )
         if len(self._links) >= settings.AGENTS_MAX:
             raise WireError(f"this server already hears {len(self._links)} agents; start another one")
         try:
@@ -204,6 +212,14 @@ class Door:
         # The line may be broken by now; then there is nobody to tell.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
             await asyncio.wait_for(_say_refused(socket, reason), 1.0)
+
+
+def _refuse_at_the_end(caller: Caller, link: Link) -> asyncio.TimerHandle | None:
+    """Let an agent go when its token ends: a connection may last for months."""
+    if caller.until is None:
+        return None
+    left_s = max(0.0, caller.until - time.time())
+    return asyncio.get_running_loop().call_later(left_s, link.refuse, f"the token of {caller.name} has ended")
 
 
 async def _say_refused(socket: WebSocket, reason: str) -> None:

@@ -1,6 +1,7 @@
 """Which jobs does this server know, under which names, and who speaks for their ranks?"""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import wire
@@ -9,7 +10,7 @@ from ncclwatch.contract.model import JobSnapshot, StackDump, Verdict
 from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
 from ncclwatch_server.confirmation import Confirmation
-from ncclwatch_server.habits import Memory
+from ncclwatch_server.habits import Lesson, Memory
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.links import Link
@@ -160,6 +161,19 @@ class Jobs:
             job.inspection.lose(link.number)
             if job.gathering is not None:
                 job.gathering.lose(link.number)
+
+    def delete(self, name: str) -> bool:
+        """Forget a job that is over, and what it has taught. Returns whether it was not: it goes on, and stays."""
+        job = self._by_id.get(name)
+        if job is not None and not job.ended:
+            return True
+        self._by_id.pop(name, None)
+        self._memory.forget(name)
+        return False
+
+    def recall(self, lessons: Mapping[str, Sequence[Lesson]]) -> None:
+        """Add what jobs taught before this server started, which was not at hand then."""
+        self._memory.recall(lessons)
 
     def prune(self, now: float) -> None:
         """Forget jobs that ended long ago."""

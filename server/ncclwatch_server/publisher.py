@@ -1,10 +1,12 @@
 """Who learns of an incident? The store, the log, the figures and the terminal of the job."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.text import ranks_words
+from ncclwatch_server.audit import SERVER, Act, AuditEntry, AuditTrail
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident
@@ -23,6 +25,9 @@ class Keeper(Protocol):
     def learn(self, job: str, lesson: Lesson) -> None:
         """Keep what a job has taught about one class of its waits. Never waits."""
 
+    def note(self, entry: AuditEntry) -> None:
+        """Keep a line of the audit log. Never waits."""
+
 
 class Publisher:
     """Carries out what the incident book decided."""
@@ -30,6 +35,7 @@ class Publisher:
     def __init__(self, keeper: Keeper, counters: Counters) -> None:
         self._keeper = keeper
         self._counters = counters
+        self._audit = AuditTrail(keeper)
 
     def opened(self, job: Job, incident: Incident) -> None:
         """Tell of a new incident."""
@@ -50,6 +56,11 @@ class Publisher:
         """Keep what waits that ended have taught."""
         for lesson in lessons:
             self._keeper.learn(job.key.name, lesson)
+
+    def looked(self, job: Job, ranks: Sequence[int], *, deeply: bool) -> None:
+        """Write down that stacks were asked for, for a verdict."""
+        kind = "native frames too" if deeply else "Python frames"
+        self._audit.note(SERVER, Act.STACKS, job.id, f"{ranks_words(ranks)}, {kind}, for a verdict that stands")
 
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""

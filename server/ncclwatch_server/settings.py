@@ -5,12 +5,14 @@ Limits and rhythms that only the server needs; those of the wire are in `contrac
 
 import ipaddress
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, tokens
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch_server.scopes import EVERYTHING, Access, Grant, Scope
 
 # What agents may make the server hold.
 AGENTS_MAX = 16_384
@@ -25,7 +27,13 @@ OUTBOX_MAX = 64  # messages that wait for one slow agent
 OPEN_PER_JOB_MAX = 32
 OPEN_MAX = 1024
 CLOSED_KEPT_MAX = 1000  # in memory; the store keeps all
-UNSTORED_MAX = 2000  # incidents that wait for a store that fails
+UNSTORED_MAX = 2000  # incidents that wait for a store that fails; as many lessons, as many lines of the audit log
+CONNECTIONS_MAX = AGENTS_MAX + 2048  # of agents and readers
+HEAD_BYTES_MAX = 64 * 1024  # of a request: its line and headers
+BODY_BYTES_MAX = 1024 * 1024  # of a request
+HEAD_S = 10.0  # in which a request's headers must come
+BODY_S = 20.0  # the same of its body
+READ_S = 60.0  # in which a reader must take something of its answer
 
 # When something is worth a look.
 WAIT_S = 1.0  # a wait that only peers can end, older than this
@@ -54,6 +62,7 @@ FINAL_S = 1.0  # a job that is over waits so long for the last views
 FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
 ABANDONED_S = 120.0  # a job, or a stored open incident, of which no agent speaks
 ENDED_KEPT_S = 3600.0  # ended jobs stay listed
+EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
 
 # What is asked for.
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
@@ -67,28 +76,46 @@ COMMUNICATORS_MAX = 256  # of one job, by NCCL's RAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """For how long incidents, and what jobs have taught, are kept."""
+
+    days: float = 90.0
+    incidents_per_job: int = 1000  # closed ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the command line decided."""
 
     store: str = ""  # SQLAlchemy URL; "": incidents are kept in memory
-    token: str = ""  # "": no one has to show one
+    grants: tuple[Grant, ...] = ()  # the tokens; without any no one has to show one
+    hosts: frozenset[str] | None = None  # names this server answers to; None: any
+    keeping: Keeping = Keeping()
+
+    def access(self) -> Access:
+        """Return who may do what."""
+        return Access(self.grants)
 
 
-def read_token(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the token that agents and readers must show, "" if none. Raises `ConfigError`."""
-    token = environ.get(config.ENV_TOKEN, "").strip()
-    path = environ.get(config.ENV_TOKEN_FILE, "").strip()
-    if token or not path:
-        return token
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read the token in {path} ({error}); correct {config.ENV_TOKEN_FILE} or unset it"
-        ) from error
-    if not token:
-        raise ConfigError(f"{path} is empty; write a token into it or unset {config.ENV_TOKEN_FILE}")
-    return token
+_SCOPES = {
+    config.ENV_TOKEN: EVERYTHING,
+    config.ENV_AGENT_TOKEN: frozenset({Scope.AGENT}),
+    config.ENV_VIEWER_TOKEN: frozenset({Scope.VIEWER}),
+    config.ENV_OPERATOR_TOKEN: frozenset({Scope.OPERATOR, Scope.VIEWER}),
+}
+
+
+def read_grants(environ: Mapping[str, str] = os.environ, *, private: bool = False) -> tuple[Grant, ...]:
+    """Return the tokens that agents, viewers and operators must show, none if none is set. Raises `ConfigError`.
+
+    The `private` server of one user, which a job or its agent starts, finds the user's own tokens for other servers in
+    its environment: each of them is good for everything.
+    """
+    return tuple(
+        Grant(token=token, scopes=EVERYTHING if private else scopes)
+        for variable, scopes in _SCOPES.items()
+        for token in tokens.read(variable, environ)
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -101,13 +128,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, token: str) -> None:
+def check_exposure(host: str, *, guarded: bool) -> None:
     """Refuse an address that others can reach while no token protects it."""
-    if not token and not is_loopback(host):
+    if not guarded and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached by other machines and no token is set; put one into {config.ENV_TOKEN} "
             f"or {config.ENV_TOKEN_FILE} (here and on the nodes), or listen on 127.0.0.1"
         )
+
+
+def own_names(allowed: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names under which a server that asks for no token answers, addresses apart.
+
+    A page of a stranger can let a name of its own lead to 127.0.0.1, and then read as if it were ours.
+    """
+    here = {"localhost", socket.gethostname(), socket.getfqdn()}
+    return frozenset(name.lower().rstrip(".") for name in (*here, *allowed) if name)
 
 
 def store_url(named: str, environ: Mapping[str, str] = os.environ) -> str:

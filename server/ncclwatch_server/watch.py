@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model import Severity
 from ncclwatch_server import settings
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.examiner import Clock, Examiner, Judge
-from ncclwatch_server.habits import Memory
-from ncclwatch_server.incidents import IncidentBook, IncidentState
+from ncclwatch_server.habits import Lesson, Memory
+from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper, Publisher
@@ -29,12 +30,14 @@ class Watch:
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
         memory: Memory | None = None,
+        keeping: settings.Keeping | None = None,
     ) -> None:
         self.jobs = Jobs(memory)
         self.book = book
         self.counters = Counters()
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
+        self._keeping = keeping or settings.Keeping()
         self._clock = clock
         self._wall = wall
         self._started_at = self._ticked_at = clock()
@@ -56,6 +59,11 @@ class Watch:
         """Note that a connection broke."""
         self.jobs.lose(link, self._clock())
         self.look_within(settings.SOON_S)
+
+    def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> None:
+        """Take what was known before this server started, of a store that was not at hand then."""
+        self.book.recall(incidents)
+        self.jobs.recall(lessons)
 
     async def run(self) -> None:
         """Look at all jobs until cancelled."""
@@ -140,6 +148,8 @@ class Watch:
         self.counters.ticks += 1
         self._count_hung(now)
         self.jobs.prune(now)
+        if self.counters.ticks % settings.EXPIRE_TICKS == 0:
+            self.book.expire(self._wall() - self._keeping.days * 86_400.0, self._keeping.incidents_per_job)
         if now - self._started_at > settings.ABANDONED_S:
             self._close_orphans()
 

@@ -14,9 +14,12 @@ ROOT = Path(__file__).parents[2]
 class ServerProcess:
     """A server with the stub judge. Its log is in `log`."""
 
-    def __init__(self, directory: Path, *, port: int = 0, store: str = "", token: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, port: int = 0, store: str = "", token: str = "", environ: dict[str, str] | None = None
+    ) -> None:
         self.log = directory / "server.log"
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        environ = {**inherited, **(environ or {})}
         if token:
             environ["NCCLWATCH_TOKEN"] = token
         command = [sys.executable, "-m", "tests.integration.stub_server", str(port)]

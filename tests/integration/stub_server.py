@@ -17,7 +17,7 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch_server.app import create_app
 from ncclwatch_server.serving import Serving, listen, serve
-from ncclwatch_server.settings import Settings, read_token
+from ncclwatch_server.settings import Settings, read_grants
 
 
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
@@ -65,7 +65,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     port = int(sys.argv[1])
     listener = listen("127.0.0.1", port)
-    app = create_app(Settings(store=sys.argv[2] if len(sys.argv) > 2 else "", token=read_token()), judge=judge)
+    app = create_app(Settings(store=sys.argv[2] if len(sys.argv) > 2 else "", grants=read_grants()), judge=judge)
     serving = Serving(host="127.0.0.1", port=port, ephemeral=False, ready_fd=1, parent=None)
     serve(app, serving, listener)
 

@@ -149,8 +149,8 @@ def test_a_job_on_several_nodes_gets_no_server_that_only_this_node_can_reach(
 
 def test_a_token_comes_from_the_environment_or_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    path.write_text("from file\n")
+    path.write_text("from-file\n")
     assert read_token({config.ENV_TOKEN: " direct "}) == "direct"
-    assert read_token({config.ENV_TOKEN_FILE: str(path)}) == "from file"
+    assert read_token({config.ENV_TOKEN_FILE: str(path)}) == "from-file"
     assert read_token({config.ENV_TOKEN_FILE: str(tmp_path)}) == ""
     assert read_token({}) == ""

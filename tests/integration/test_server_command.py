@@ -139,3 +139,21 @@ def test_an_ephemeral_server_ends_when_nobody_needs_it(
     monkeypatch.setattr(lifetime.asyncio, "sleep", pass_time)
     asyncio.run(lifetime.unneeded(lambda: agents(clock.now), clock))  # type: ignore[operator]
     assert expected_s - 1.0 <= clock.now <= expected_s + 1.0
+
+
+def test_a_page_that_lets_its_own_name_lead_here_reads_nothing() -> None:
+    with start("--port", "0", "--ephemeral", "--allow-host", "watch.cluster") as process:
+        url = first_line(process).split()[-1]
+        for host, status in (("evil.example", 421), ("watch.cluster", 200), ("localhost:1", 200)):
+            assert httpx2.get(f"{url}/api/v1/jobs", headers={"Host": host}).status_code == status
+        process.terminate()
+
+
+def test_with_a_token_it_answers_to_any_name_and_a_public_address_warns_of_clear_text() -> None:
+    with start("--host", "0.0.0.0", "--port", "0", "--ephemeral", NCCLWATCH_VIEWER_TOKEN="s3") as process:
+        lines = [first_line(process), first_line(process)]
+        assert any("clear text" in line for line in lines)
+        url = next(line for line in lines if "listens on" in line).split()[-1].replace("0.0.0.0", "127.0.0.1")
+        headers = {"Host": "head.cluster", "Authorization": "Bearer s3"}
+        assert httpx2.get(f"{url}/api/v1/jobs", headers=headers).status_code == 200
+        process.terminate()

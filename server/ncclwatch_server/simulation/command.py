@@ -1,22 +1,19 @@
 """The command `ncclwatch simulate`, contributed to the command line through an entry point."""
 
 import asyncio
-import contextlib
 import json
 import math
-import os
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 import click
 
-from ncclwatch.contract import config
+from ncclwatch.contract import tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.layout import Layout
@@ -173,8 +170,8 @@ def _is_right(timeline: Timeline, culprits: tuple[int, ...], cause: str, after_s
 
 async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tell: _Telling) -> Outcome:
     url = server if "://" in server else f"http://{server}"
-    token = _token()
-    nodes = Nodes(timeline=timeline, job=job, url=url, token=token, seed=timeline.seed)
+    token = tokens.shown_by_reader()
+    nodes = Nodes(timeline=timeline, job=job, url=url, token=tokens.shown_by_agent(), seed=timeline.seed)
     await nodes.connect(lambda count: tell(f"{count:,} of {nodes.count:,} nodes connected"))
     over, began = asyncio.Event(), time.monotonic()
     running = asyncio.create_task(nodes.run(over))
@@ -208,7 +205,10 @@ def _critical(url: str, token: str, job: str) -> Mapping[str, object] | None:
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_ASK_S) as answer:
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if tls.is_secure(url):
+            handlers.append(urllib.request.HTTPSHandler(context=tls.trust()))
+        with urllib.request.build_opener(*handlers).open(request, timeout=_ASK_S) as answer:
             incidents: list[Mapping[str, object]] = json.load(answer)["incidents"]
     except urllib.error.HTTPError as error:
         error.close()
@@ -218,15 +218,6 @@ def _critical(url: str, token: str, job: str) -> Mapping[str, object] | None:
     except (OSError, ValueError, KeyError) as error:
         raise NoServer(f"{request.full_url} could not be read ({error})") from error
     return next((each for each in reversed(incidents) if each["severity"] == "critical"), None)
-
-
-def _token() -> str:
-    named, path = os.environ.get(config.ENV_TOKEN, "").strip(), os.environ.get(config.ENV_TOKEN_FILE, "").strip()
-    if named or not path:
-        return named
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Path(path).read_text(encoding="utf-8").strip()
-    raise Unusable(f"cannot read the token in {path}; correct {config.ENV_TOKEN_FILE} or unset it")
 
 
 def _words(outcome: Outcome) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, tls, wire
 from ncclwatch.contract.errors import NcclwatchError, WireError
 from ncclwatch.contract.model import RankView, StackDump, StackFrame
 from ncclwatch.contract.version import VERSION
@@ -100,7 +100,8 @@ class Nodes:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             socket = await connect(
-                address, compression=None, proxy=None, open_timeout=OPEN_S_MAX, additional_headers=headers,
+                address, ssl=tls.trust() if tls.is_secure(self.url) else None,
+                compression=None, proxy=None, open_timeout=OPEN_S_MAX, additional_headers=headers,
                 max_size=config.MESSAGE_BYTES_MAX, ping_interval=None, close_timeout=1.0,
             )  # fmt: skip
             hello = wire.Hello(

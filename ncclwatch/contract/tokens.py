@@ -1,0 +1,104 @@
+"""How are tokens written down, and which one does this side show?
+
+A token is one word. A variable or a file may hold several, each on a line of its own, so that a new one
+can be handed out before the old one ends. Behind a token may stand whose it is and when it ends:
+
+    WORD name=alice until=2027-01-31T12:00Z
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import ConfigError
+
+TOKENS_MAX = 1000  # in one file
+_FILE = "_FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One token, as it is written down."""
+
+    secret: str
+    name: str = ""  # whose it is
+    until: float | None = None  # seconds since 1970 from which it counts no more
+
+    def __repr__(self) -> str:
+        """Say whose it is; the secret itself must not get into logs."""
+        return f"Token(name={self.name!r}, until={self.until})"
+
+
+def shown_by_agent(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the token an agent shows to its server, "" if none is set. Raises `ConfigError`."""
+    return _shown((config.ENV_AGENT_TOKEN, config.ENV_TOKEN), environ)
+
+
+def shown_by_reader(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the token that the command line shows, the most able one; "" if none is set. Raises `ConfigError`."""
+    # An agent's may do where a job has its own server, and elsewhere the answer says what is wrong with it.
+    able = (config.ENV_OPERATOR_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_TOKEN, config.ENV_AGENT_TOKEN)
+    return _shown(able, environ)
+
+
+def read(variable: str, environ: Mapping[str, str] = os.environ) -> tuple[Token, ...]:
+    """Return the tokens in a variable, or in the file that VARIABLE_FILE names. Raises `ConfigError`."""
+    said, path = environ.get(variable, "").strip(), environ.get(variable + _FILE, "").strip()
+    if said or not path:
+        return parse(said, variable)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the token in {path} ({error}); correct {variable}{_FILE} or unset it"
+        ) from error
+    found = parse(text, path)
+    if not found:
+        raise ConfigError(f"{path} is empty; write a token into it or unset {variable}{_FILE}")
+    return found
+
+
+def parse(text: str, where: str) -> tuple[Token, ...]:
+    """Return the tokens of a text, one a line. Raises `ConfigError`, which never quotes a secret."""
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if len(lines) > TOKENS_MAX:
+        raise ConfigError(f"{where} holds {len(lines)} tokens; at most {TOKENS_MAX} are taken")
+    return tuple(_parse_line(line, f"{where}, token {number}") for number, line in enumerate(lines, 1))
+
+
+def _parse_line(line: str, where: str) -> Token:
+    secret, *rest = line.split()
+    name, until = "", None
+    for word in rest:
+        key, _, value = word.partition("=")
+        if key == "name" and value:
+            name = value[:100]
+        elif key == "until" and value:
+            until = _moment(value, where)
+        else:
+            raise ConfigError(f"{where}: behind the token only name=WHO and until=TIME may stand")
+    return Token(secret=secret, name=name, until=until)
+
+
+def _moment(text: str, where: str) -> float:
+    """Return seconds since 1970. A time without a zone is UTC: server and nodes must mean the same."""
+    try:
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
+    except ValueError:
+        raise ConfigError(f"{where}: until={text[:40]} is no time; write until=2027-01-31T12:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _shown(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    for variable in variables:
+        tokens = read(variable, environ)
+        if tokens:
+            valid = [token for token in tokens if token.until is None or token.until > time.time()]
+            # One that has ended is shown all the same: the server's answer says so.
+            return (valid or list(tokens))[0].secret
+    return ""

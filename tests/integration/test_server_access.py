@@ -1,0 +1,169 @@
+"""Tokens, origins and sizes, on a real server: who is let in, and what the others are told."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model import Ending
+from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
+from tests.integration.server_process import ServerProcess
+
+pytestmark = pytest.mark.integration
+
+TOKENS = {
+    "NCCLWATCH_AGENT_TOKEN": "s3-agent name=nodes",
+    "NCCLWATCH_VIEWER_TOKEN": "s3-viewer",
+    "NCCLWATCH_OPERATOR_TOKEN": "s3-operator name=alice",
+    "NCCLWATCH_TOKEN": "s3-old name=bob until=2020-01-01",
+}
+READING = ("/api/v1/jobs", "/api/v1/incidents", "/api/v1/jobs/job/report", "/metrics", "/health")
+OPERATING = (("GET", "/api/v1/audit"), ("DELETE", "/api/v1/jobs/job"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("access")
+    with ServerProcess(directory, store=f"sqlite:///{directory / 'i.db'}", environ=TOKENS) as process:
+        yield process
+
+
+def ask(server: ServerProcess, method: str, path: str, token: str = "", **headers: str) -> httpx2.Response:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return httpx2.request(method, server.url + path, headers=headers, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "challenge", "words"),
+    [
+        ("", 401, "Bearer", "wants a token; set NCCLWATCH_TOKEN or NCCLWATCH_VIEWER_TOKEN"),
+        ("s3-viewe", 401, 'Bearer error="invalid_token"', "does not know the token"),
+        ("s3-old", 401, 'Bearer error="invalid_token"', "the token of bob ended on 2020-01-01 00:00 UTC"),
+        ("s3-agent", 403, 'Bearer error="insufficient_scope"', "of scope agent, this wants scope viewer"),
+    ],
+)
+def test_a_reader_without_a_good_token_is_told_what_is_wrong_with_it(
+    server: ServerProcess, token: str, status: int, challenge: str, words: str
+) -> None:
+    for path in READING:
+        answer = ask(server, "GET", path, token)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (status, challenge)
+        assert words in answer.json()["detail"]
+
+
+def test_viewers_read_and_operators_do_more(server: ServerProcess) -> None:
+    for path in READING:
+        for token in ("s3-viewer", "s3-operator"):
+            assert ask(server, "GET", path, token).status_code in (200, 404)
+    for method, path in OPERATING:
+        denied = ask(server, method, path, "s3-viewer")
+        assert denied.status_code == 403
+        assert "this wants scope operator" in denied.json()["detail"]
+        assert ask(server, method, path, "s3-operator").status_code in (200, 404)
+    for path in ("/healthz", "/readyz"):
+        assert ask(server, "GET", path).status_code == 200
+
+
+def test_a_browser_may_show_its_token_in_a_cookie_and_a_bad_header_is_not_forgiven_for_it(
+    server: ServerProcess,
+) -> None:
+    cookie = {"Cookie": "other=1; ncclwatch_token=s3-viewer"}
+    assert ask(server, "GET", "/api/v1/jobs", **cookie).status_code == 200
+    assert ask(server, "GET", "/api/v1/jobs", "s3-wrong", **cookie).status_code == 401
+    assert ask(server, "GET", "/api/v1/jobs", Authorization="Basic s3-viewer").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ("", "wants a token"),
+        ("s3-agen", "does not know the token"),
+        ("s3-old", "ended on 2020-01-01"),
+        ("s3-viewer", "of scope viewer, this wants scope agent"),
+    ],
+)
+def test_an_agent_without_a_good_token_is_told_what_is_wrong_with_it(
+    server: ServerProcess, token: str, words: str
+) -> None:
+    line = open_line(server.url, token)
+    said = reply(line)
+    assert isinstance(said, wire.Refused)
+    assert words in said.reason
+    with pytest.raises(ConnectionClosed):
+        line.recv(timeout=10)
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1", "file://", "http://[:"])
+def test_a_page_of_another_origin_opens_no_websocket_and_changes_nothing(server: ServerProcess, origin: str) -> None:
+    address = server.url.replace("http", "ws", 1) + wire.AGENT_PATH
+    with pytest.raises(InvalidStatus) as refused:
+        connect(address, additional_headers={"Authorization": "Bearer s3-agent"}, origin=origin, proxy=None)
+    assert refused.value.response.status_code == 403
+    assert b"may not do this" in refused.value.response.body
+    assert ask(server, "DELETE", "/api/v1/jobs/job", "s3-operator", Origin=origin).status_code == 403
+    assert ask(server, "GET", "/api/v1/jobs", "s3-operator", Origin=origin).status_code == 200
+
+
+def test_a_page_of_our_own_may(server: ServerProcess) -> None:
+    address = server.url.replace("http", "ws", 1) + wire.AGENT_PATH
+    with connect(
+        address, additional_headers={"Authorization": "Bearer s3-agent"}, origin=server.url, proxy=None
+    ) as line:
+        hello(line)
+        assert isinstance(reply(line), wire.Welcome)
+    assert ask(server, "DELETE", "/api/v1/jobs/none", "s3-operator", Origin=server.url).status_code == 404
+
+
+def test_what_is_too_long_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
+    url, headers = server.url + "/api/v1/jobs", {"Authorization": "Bearer s3-viewer"}
+    announced = httpx2.request("GET", url, headers=headers, content=b"x" * (2 * 1024 * 1024), timeout=10)
+    assert (announced.status_code, announced.headers["connection"]) == (413, "close")
+    pieces = (b"x" * 65536 for _ in range(17))
+    chunked = httpx2.request("DELETE", server.url + "/api/v1/jobs/a", headers=headers, content=pieces, timeout=10)
+    assert chunked.status_code in (403, 413)  # what it says first; the rest is not kept
+    line = open_line(server.url, "s3-agent")
+    hello(line)
+    assert isinstance(reply(line), wire.Welcome)
+    with pytest.raises(ConnectionClosed) as closed:
+        line.send(b"x" * 1024 * 1024 for _ in range(17))  # in fragments
+        line.recv(timeout=10)
+    assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
+    assert ask(server, "GET", "/healthz").status_code == 200
+
+
+def test_stacks_and_deletions_are_written_down_and_only_operators_read_them(server: ServerProcess) -> None:
+    with FakeAgent(server.url, token="s3-agent", job="audited") as agent:
+        until(lambda: agent.progress > 1)
+        agent.hang(1)
+        until(lambda: any(i["stacks"] for i in _incidents(server, "audited")), what="stacks")
+        running = ask(server, "DELETE", "/api/v1/jobs/audited", "s3-operator")
+        assert (running.status_code, "goes on" in running.text) == (409, True)
+        agent.end(0, Ending(kind="exited", exit_code=0))
+        agent.end(1, Ending(kind="exited", exit_code=0))
+        agent.gone()
+        until(lambda: ask(server, "GET", "/api/v1/jobs/audited", "s3-viewer").json()["state"] == "ended")
+    deleted = ask(server, "DELETE", "/api/v1/jobs/audited", "s3-operator")
+    assert deleted.status_code == 200, deleted.text
+    assert deleted.json()["incidents"] == 1
+    assert _incidents(server, "audited") == []
+    assert ask(server, "GET", "/api/v1/jobs/audited", "s3-viewer").status_code == 404
+    assert ask(server, "DELETE", "/api/v1/jobs/audited", "s3-operator").status_code == 404
+    page = ask(server, "GET", "/api/v1/audit?job=audited&limit=1000", "s3-operator").json()
+    told = [(e["who"], e["act"], e["job"]) for e in page["entries"]]
+    assert told[0] == ("alice", "delete", "audited")
+    assert ("ncclwatch-server", "stacks", "audited") in told
+    assert page["next"] is None
+    newest = ask(server, "GET", "/api/v1/audit?limit=1", "s3-operator").json()
+    older = ask(server, "GET", f"/api/v1/audit?limit=1&before={newest['next']}", "s3-operator").json()
+    assert newest["entries"][0]["id"] > older["entries"][0]["id"]
+    assert "alice: delete of job audited" in server.log.read_text()
+    for secret in ("s3-agent", "s3-viewer", "s3-operator", "s3-old"):
+        assert secret not in server.log.read_text()
+
+
+def _incidents(server: ServerProcess, job: str) -> list[dict]:
+    return ask(server, "GET", f"/api/v1/incidents?job={job}", "s3-viewer").json()
