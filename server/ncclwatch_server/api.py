@@ -14,7 +14,9 @@ from ncclwatch_server.access import TokenGate
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.metrics import Figures, Losses
+from ncclwatch_server.problem import Problem
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
+from ncclwatch_server.stacks_api import stack_routes
 from ncclwatch_server.terminal import render
 from ncclwatch_server.views import JobView, view_job
 from ncclwatch_server.watch import Watch
@@ -26,13 +28,6 @@ class Health:
 
     service: str
     version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a request was not answered."""
-
-    detail: str
 
 
 class Figured:
@@ -56,6 +51,7 @@ def add_routes(app: FastAPI, watch: Watch, losses: Losses, token: str) -> None:
     app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)
+    app.include_router(stack_routes(watch), dependencies=[gate], responses=refusal)
 
 
 def _health_routes(watch: Watch) -> APIRouter:
