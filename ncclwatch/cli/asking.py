@@ -8,6 +8,7 @@ import msgspec
 
 from ncclwatch.cli.answers import Job
 from ncclwatch.cli.client import Client, NotKnown, token
+from ncclwatch.cli.printable import readable_json
 from ncclwatch.contract import config
 from ncclwatch.contract.console import JSON_HELP
 from ncclwatch.contract.errors import NcclwatchError
@@ -44,8 +45,7 @@ def connect(server: str, timeout_s: float = 3.0) -> Client:
 def put_json(*documents: bytes | object) -> None:
     """Print values, or JSON that the server has made, readably: the same bytes on every terminal and in every pipe."""
     for document in documents:
-        data = document if isinstance(document, bytes) else msgspec.json.encode(document)
-        click.echo(msgspec.json.format(data, indent=2))
+        click.echo(readable_json(document if isinstance(document, bytes) else msgspec.json.encode(document)))
 
 
 def the_job(client: Client, named: str) -> Job:

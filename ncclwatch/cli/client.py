@@ -61,6 +61,11 @@ class Client:
         path = "/api/v1/incidents" + ("?state=open" if open_only else "")
         return self.decode(self._get_ours(path), tuple[Incident, ...])
 
+    def incidents_json(self, wanted: Mapping[str, str]) -> bytes:
+        """Return the incidents that fit, as machines read them. `wanted` are the parameters of the API."""
+        query = urllib.parse.urlencode({name: value for name, value in wanted.items() if value})
+        return self._get_ours("/api/v1/incidents" + (f"?{query}" if query else ""), known=bool(wanted.get("before")))
+
     def incident_json(self, incident: str) -> bytes:
         """Return an incident as machines read it. Raises `NotKnown`."""
         return self.fetch(f"/api/v1/incidents/{_quoted(incident)}")
@@ -114,11 +119,13 @@ class Client:
         except msgspec.DecodeError as error:
             raise self._stranger() from error
 
-    def _get_ours(self, path: str) -> bytes:
-        """Return what every ncclwatch server answers."""
+    def _get_ours(self, path: str, *, known: bool = False) -> bytes:
+        """Return what every ncclwatch server answers; with `known`, one may answer that it does not know."""
         try:
             return self.fetch(path)
         except NotKnown as error:
+            if known:
+                raise
             raise self._stranger() from error
 
     def _stranger(self) -> ServerUnreachable:

@@ -25,12 +25,18 @@ def wants_json(asked: bool | None) -> bool:
 class Progress:
     """Tells on standard error what is being done, from the first second on.
 
-    On a terminal one line that is written over and vanishes at the end; elsewhere one line, once.
+    On a terminal one line that is written over and vanishes at the end; elsewhere one line, once, if at all.
     """
 
-    def __init__(self, doing: Callable[[], str] | str, quiet_s: float = QUIET_S) -> None:
-        """`doing` is asked each time it is shown, from another thread: it may count."""
+    def __init__(
+        self, doing: Callable[[], str] | str, *, quiet_s: float = QUIET_S, elsewhere: bool = True
+    ) -> None:  # fmt: skip
+        """`doing` is asked each time it is shown, from another thread: it may count.
+
+        `elsewhere`: whether it is told of where no terminal shows it.
+        """
         self._doing = doing
+        self._elsewhere = elsewhere
         self._quiet_s = quiet_s
         self._over = threading.Event()
         self._shown = False
@@ -52,7 +58,7 @@ class Progress:
         wait_s = self._quiet_s
         while not self._over.wait(wait_s):
             wait_s = EVERY_S
-            if terminal or not self._shown:
+            if terminal or (self._elsewhere and not self._shown):
                 self._show(time.monotonic() - began, terminal)
         if terminal and self._shown:
             _write(ERASE)

@@ -3,16 +3,17 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 
-from ncclwatch.contract.model import Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import metrics
 from ncclwatch_server.access import TokenGate
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.listing import NoSuchPage, Wanted, page
 from ncclwatch_server.metrics import Figures, Losses
 from ncclwatch_server.problem import Problem
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
@@ -123,16 +124,15 @@ def _incident_routes(watch: Watch) -> APIRouter:
             raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
         return found
 
-    @router.get("")
-    async def incidents(
-        job: str | None = None, state: IncidentState | None = None, severity: Severity | None = None
-    ) -> tuple[IncidentReport, ...]:
-        """Return the open and the latest closed incidents, the newest first."""
-        return tuple(
-            report_incident(i)
-            for i in watch.book.all()
-            if job in (None, i.job) and state in (None, i.state) and severity in (None, i.verdict.severity)
-        )
+    @router.get("", responses={404: {"model": Problem}})
+    async def incidents(wanted: Annotated[Wanted, Depends()]) -> tuple[IncidentReport, ...]:
+        """Return the open and the latest closed incidents, the newest first: `limit` of them, after `before`."""
+        try:
+            return tuple(report_incident(i) for i in page(watch.book.all(), wanted, time.time()))
+        except NoSuchPage:
+            raise HTTPException(
+                404, f"no incident {wanted.before!r} is known any more to begin a page after; begin without `before`"
+            ) from None
 
     @router.get("/{incident}", responses={404: {"model": Problem}})
     async def incident_by_id(incident: str) -> IncidentReport:

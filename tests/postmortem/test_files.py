@@ -213,7 +213,7 @@ def test_the_command_line_finds_the_command_by_its_entry_point(monkeypatch: pyte
         name="analyze", value="ncclwatch_server.postmortem.command:analyze", group=contributed.GROUP
     )  # fmt: skip
     monkeypatch.setattr(contributed, "entry_points", lambda group: [found])
-    result = CliRunner().invoke(main, ["analyze", str(hung().write(tmp_path))])
+    result = CliRunner().invoke(main, ["analyze", "--text", str(hung().write(tmp_path))])
     assert (result.exit_code, "rank 3" in result.stdout) == (0, True)
 
 

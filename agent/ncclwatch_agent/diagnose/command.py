@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
+from ncclwatch.contract.console import Progress
 from ncclwatch_agent.diagnose.answer import SCHEMA, Answer, JobAnswer, answer_of, text_of
 from ncclwatch_agent.diagnose.conclusion import conclude
 from ncclwatch_agent.diagnose.looks import LOOKS, look_at
@@ -42,7 +43,8 @@ def diagnose(pids: tuple[int, ...], as_json: bool) -> None:
     if trouble:
         click.echo(f"ncclwatch: {trouble}", err=True)
         sys.exit(EXIT_NOTHING_FOUND)
-    answers = asyncio.run(_diagnose(jobs))
+    with Progress(f"looking {LOOKS} times at {sum(len(job.ranks) for job in jobs)} ranks"):
+        answers = asyncio.run(_diagnose(jobs))
     if as_json:
         made = msgspec.json.encode(Answer(schema=SCHEMA, jobs=answers))
         click.echo(msgspec.json.format(made, indent=2))
