@@ -4,6 +4,7 @@ Answers go to standard output: for people on a terminal, as JSON elsewhere. What
 error, and only once a second has passed, so that quick commands stay silent.
 """
 
+import os
 import sys
 import threading
 import time
@@ -54,7 +55,7 @@ class Progress:
 
     def _run(self) -> None:
         began = time.monotonic()
-        terminal = sys.stderr.isatty()
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         wait_s = self._quiet_s
         while not self._over.wait(wait_s):
             wait_s = EVERY_S
