@@ -163,4 +163,5 @@ class JobStacks:
     left_out: int = 0
     tree: tuple[str, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    recorded: tuple[Standing, ...] = ()
     notes: tuple[str, ...] = ()

@@ -70,8 +70,9 @@ def variables() -> frozenset[str]:
 def _setting(name: str, environ: Mapping[str, str]) -> Setting:
     meaning, default = _MEANINGS.get(name, ("", ""))
     value, origin = environ.get(name, "").strip(), "environment"
+    fallback = _FALLBACKS.get(name)
     if not value:
-        value, origin = _FALLBACKS.get(name, lambda _: (default, DEFAULT))(environ)
+        value, origin = fallback(environ) if fallback is not None else (default, DEFAULT)
     if _is_secret(name):
         value = HIDDEN if value else ""
     is_set = origin != DEFAULT

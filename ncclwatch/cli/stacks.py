@@ -79,6 +79,9 @@ def render(found: JobStacks, *, merged: bool) -> "Iterator[RenderableType]":
     for unseen in found.unseen:
         yield ""
         yield said(f"no stack of {shortened(ranks_words(unseen.ranks), RANKS_CHARS_MAX)}: {unseen.why}", "yellow")
+    for each in found.recorded:
+        ranks = shortened(ranks_words(each.ranks), RANKS_CHARS_MAX)
+        yield said(f"  by its own record {ranks} {'is' if len(each.ranks) == 1 else 'are'} {each.words}")
     for note in found.notes:
         yield ""
         yield said(note, "yellow")

@@ -7,18 +7,19 @@ a POST, each one is written to the log, and pages of other origins may not ask.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, HTTPException, Request
+import msgspec
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import Field
 
-from ncclwatch.contract.model import MergedStack, StackDump
+from ncclwatch.contract.model import MergedStack, Op, RankView, StackDump
 from ncclwatch.contract.stack_places import MAIN_THREAD, Doing, Place, place_of
 from ncclwatch.contract.stack_tree import classes, gangs
-from ncclwatch.contract.text import rank_list
+from ncclwatch.contract.text import WAIT_WORDS, rank_list
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server.captures import (
     AT_ONCE_MAX,
@@ -33,6 +34,7 @@ from ncclwatch_server.captures import (
 )
 from ncclwatch_server.inspection import Question
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.judge.case import main_thread
 from ncclwatch_server.problem import Problem
 from ncclwatch_server.stacks import deeper, importance, main_tree
 from ncclwatch_server.watch import Watch
@@ -49,7 +51,9 @@ Rank = Annotated[int, Field(ge=0, lt=2**31)]
 class Wanted:
     """Whose stacks are wanted."""
 
-    ranks: Annotated[tuple[Rank, ...] | None, Field(max_length=RANKS_MAX)] = None  # None: those that tell most
+    ranks: Annotated[tuple[Rank, ...] | None, Field(min_length=1, max_length=RANKS_MAX)] = (
+        None  # None: those that tell most
+    )
     native: bool = False  # native frames and child processes as well, of ranks that stand still
 
 
@@ -79,6 +83,14 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Ranks of which there is no stack, and where they stand by what they have recorded themselves."""
+
+    ranks: tuple[int, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStacks:
     """Where ranks of a job stand, the odd ones first. What is not known of a rank is told of in `unseen`."""
 
@@ -94,27 +106,45 @@ class JobStacks:
     left_out: int  # further distinct stacks
     tree: tuple[str, ...]  # the main threads merged by their common beginnings, lines of text
     unseen: tuple[Unseen, ...]
+    recorded: tuple[Recorded, ...]  # of the unseen, as far as the server has looked at them: while a job hangs
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a capture has brought, out of the reach of whatever changes meanwhile."""
+
+    job: str
+    world_size: int
+    ranks: tuple[int, ...]
+    chosen: str
+    hosts: tuple[HostRanks, ...]
+    dumps: Sequence[StackDump]
+    unseen: Mapping[int, str]
+    views: Mapping[int, RankView]  # of the unseen, where there are any
+    took_s: float
     notes: tuple[str, ...]
 
 
 def stack_routes(watch: Watch) -> APIRouter:
     """Return the route. Whoever mounts it lets operators only through."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
-    refusals = {code: {"model": Problem} for code in (403, 404, 409, 429)}
+    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 409, 429)}
 
-    @router.post("/{job}/stacks", responses={**refusals})
-    async def stacks(job: str, wanted: Wanted, request: Request) -> JobStacks:
+    @router.post("/{job}/stacks", response_model=JobStacks, responses=refusals)
+    async def stacks(job: str, wanted: Wanted, request: Request) -> Response:
         """Let the nodes look where ranks of a job stand, and return their stacks merged."""
         _same_origin(request)
         found = watch.jobs.get(job)
         if found is None:
             raise HTTPException(404, f"no job {job!r} reports to this server; `ncclwatch status` lists those that do")
-        return await _capture(watch, found, wanted, request.client.host if request.client else "unknown")
+        client = request.client.host if request.client else "unknown"
+        return Response(await _capture(watch, found, wanted, client), media_type="application/json")
 
     return router
 
 
-async def _capture(watch: Watch, job: Job, wanted: Wanted, client: str) -> JobStacks:
+async def _capture(watch: Watch, job: Job, wanted: Wanted, client: str) -> bytes:
     incidents = watch.book.open_of(job.key)
     choice = choose(job.world_size, incidents)
     named = wanted.ranks is not None
@@ -137,10 +167,21 @@ async def _capture(watch: Watch, job: Job, wanted: Wanted, client: str) -> JobSt
         job.captures.remove(capture)
     took_s = time.monotonic() - began
     notes = tuple(filter(None, (_too_many(wanted, ranks, deep), why_not_native(capture.dumps, deep))))
-    # Merging the stacks of 256 ranks takes tens of milliseconds, which no agent has to wait for.
-    return await asyncio.to_thread(
-        _report, job, ranks, "as named" if named else choice.words, capture, round(took_s, 2), notes
+    unseen = capture.unseen(took_s)
+    draft = Draft(
+        job=job.id,
+        world_size=job.world_size,
+        ranks=ranks,
+        chosen="as named" if named else choice.words,
+        hosts=_hosts(job, ranks),
+        dumps=[dump for _, dump in sorted(capture.dumps.items())],
+        unseen=unseen,
+        views={rank: view for rank in unseen if (view := job.inspection.view(rank)) is not None},
+        took_s=round(took_s, 2),
+        notes=notes,
     )
+    # Merging and writing out the stacks of 256 ranks takes tens of milliseconds, which no agent has to wait for.
+    return await asyncio.to_thread(lambda: msgspec.json.encode(report(draft)))
 
 
 def ask(job: Job, ranks: Iterable[int], deep: frozenset[int]) -> Capture:
@@ -193,31 +234,51 @@ def _too_many(wanted: Wanted, ranks: Sequence[int], deep: Sequence[int]) -> str:
     )
 
 
-def _report(
-    job: Job, ranks: tuple[int, ...], chosen: str, capture: Capture, took_s: float, notes: tuple[str, ...]
-) -> JobStacks:
-    dumps = [dump for _, dump in sorted(capture.dumps.items())]
-    merged = merge_all(dumps)
+def report(draft: Draft) -> JobStacks:
+    """Return what is said of a capture. Pure."""
+    merged = merge_all(draft.dumps)
     shown = tuple(merged[:STACKS_MAX])
-    standing = gangs({dump.rank: _place(dump) for dump in dumps if dump.threads})
-    together: dict[str, list[int]] = {}
-    for rank, why in capture.unseen(took_s).items():
-        together.setdefault(why, []).append(rank)
+    standing = gangs({dump.rank: _place(dump) for dump in draft.dumps if dump.threads})
     return JobStacks(
         schema=SCHEMA,
-        job=job.id,
-        world_size=job.world_size,
-        asked=ranks,
-        chosen=chosen,
-        took_s=took_s,
-        hosts=_hosts(job, ranks),
+        job=draft.job,
+        world_size=draft.world_size,
+        asked=draft.ranks,
+        chosen=draft.chosen,
+        took_s=draft.took_s,
+        hosts=draft.hosts,
         places=tuple(Standing(ranks=gang.ranks, words=gang.place.words, odd=gang.odd) for gang in standing),
         stacks=shown,
         left_out=len(merged) - len(shown),
         tree=main_tree(shown),
-        unseen=tuple(Unseen(ranks=tuple(who), why=why) for why, who in together.items()),
-        notes=notes,
+        unseen=tuple(Unseen(ranks=who, why=why) for why, who in _together(draft.unseen)),
+        recorded=tuple(Recorded(ranks=who, words=words) for words, who in _together(_recorded(draft.views))),
+        notes=draft.notes,
     )
+
+
+def _together(words: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield what is said with the ranks of which the same is."""
+    found: dict[str, list[int]] = {}
+    for rank, said in words.items():
+        found.setdefault(said, []).append(rank)
+    yield from ((said, tuple(ranks)) for said, ranks in found.items())
+
+
+def _recorded(views: Mapping[int, RankView]) -> dict[int, str]:
+    """Return where ranks stand by their own records: the wait their main thread has entered, else the line it is at."""
+    found = {}
+    for rank, view in views.items():
+        thread = main_thread(view)
+        if view.ending is not None or thread is None:
+            continue
+        if thread.wait is not None:
+            kind, op = thread.wait.kind, thread.wait.op
+            call = WAIT_WORDS.get(kind) or (op.value if op is not Op.UNKNOWN else kind.value)
+            found[rank] = f"in {call} at {thread.wait.site or 'an unknown line'}"
+        elif thread.doing is not None:
+            found[rank] = f"at {thread.doing}"
+    return found
 
 
 def merge_all(dumps: Iterable[StackDump]) -> list[MergedStack]:

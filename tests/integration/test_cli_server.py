@@ -12,7 +12,8 @@ import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
-from ncclwatch.cli.main import main
+from ncclwatch.cli import contributed
+from ncclwatch.cli.main import COMMANDS, main
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 
@@ -146,6 +147,22 @@ def test_stacks_are_merged_into_one_tree(url: str) -> None:
     assert "thread MainThread:" not in shown
 
 
+def test_diagnose_with_a_job_looks_at_all_its_nodes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncclwatch_agent.diagnose.command import diagnose
+
+    group = contributed.Commands("ncclwatch", lazy=COMMANDS)
+    group.add_command(diagnose)
+    monkeypatch.setenv("NCCLWATCH_SERVER", url)
+    done = CliRunner().invoke(group, ["diagnose", "--job", "hung"])
+    assert (done.exit_code, done.stdout.splitlines()[1:]) == (
+        0,
+        told(url, "stacks", "hung", "--merged").splitlines()[1:],
+    )
+    assert json.loads(CliRunner().invoke(group, ["diagnose", "--job", "hung", "--json"]).stdout)["asked"] == [0, 1]
+    for arguments in (["--job", "hung", "--pid", "1"], ["--job", "nope"]):
+        assert CliRunner().invoke(group, ["diagnose", *arguments]).exit_code == 2
+
+
 def test_stacks_of_named_ranks_only(url: str) -> None:
     found = said(url, "stacks", "big", "--rank", "7-9,3")
     assert found["asked"] == [3, 7, 8, 9]
@@ -248,8 +265,9 @@ def test_a_page_of_another_origin_may_not_ask_for_stacks(url: str) -> None:
 
 def test_a_third_reader_waits_and_a_broken_line_answers_the_others(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as process, FakeAgent(process.url) as agent:
-        until(lambda: process.job().get("ranks_seen") == 2)
         agent.answers_stacks = False
+        agent.hang(1)
+        until(lambda: process.job().get("state") == "hung")
         there = f"{process.url}/api/v1/jobs/job/stacks"
         answers: list[httpx2.Response] = []
         readers = [
@@ -267,6 +285,12 @@ def test_a_third_reader_waits_and_a_broken_line_answers_the_others(tmp_path: Pat
         assert whys == ["the connection to its agent broke before it answered"] * 2
         done = ask(process.url, "stacks")
         assert "its agent on node1 is not connected" in done.stdout
+        assert [(each["ranks"], each["words"]) for each in json.loads(done.stdout)["recorded"]] == [
+            ([0], "at train.py:17 in train()"),
+            ([1], "in all_reduce at train.py:17 in train()"),
+        ]
+        shown = ask(process.url, "stacks", "--text").stdout
+        assert "  by its own record rank 1 is in all_reduce at train.py:17 in train()\n" in shown
 
 
 def test_a_protected_server_answers_nobody_without_its_token(tmp_path: Path) -> None:
