@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch import free_port
-from tests.integration.test_hang_end_to_end import incidents, runtime, server, torchrun, until
+from tests.integration.test_hang_end_to_end import incidents, mine, runtime, server, torchrun, until
 
 __all__ = ["runtime"]
 
@@ -41,9 +41,11 @@ def test_a_hung_gloo_job_is_seen_through_its_agents_and_reported_in_one_file(run
         ncclwatch(url, "report", incident["id"], "-o", str(page))
     finally:
         job.kill()
-        job.communicate(timeout=60)
+        for process in mine(runtime):  # the ranks outlive their launcher, and hold its pipes
+            process.kill()
         watching.terminate()
         watching.wait(20)
+        job.communicate(timeout=60)
     assert [(place["ranks"], place["words"].partition(" in main")[0]) for place in found["places"]] == [
         ([0], "in backward at hang.py:17"),
         ([1], "in barrier at hang.py:16"),

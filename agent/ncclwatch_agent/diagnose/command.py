@@ -28,8 +28,8 @@ NOTHING = (
 @click.command()
 @click.option("--pid", "pids", multiple=True, type=click.IntRange(min=1), help="Only this process; may be repeated. "
               "A launcher's pid stands for the ranks below it.")  # fmt: skip
-@click.option("--job", default="", help="The ranks of this job on all nodes instead, through the server that its agents "
-              "report to: the same as `ncclwatch stacks JOB --merged`.")  # fmt: skip
+@click.option("--job", default="", help="The ranks of this job on all nodes instead, through the server that its "
+              "agents report to: the same as `ncclwatch stacks JOB --merged`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.pass_context
 def diagnose(context: click.Context, pids: tuple[int, ...], job: str, as_json: bool) -> None:
