@@ -7,13 +7,15 @@ own has the name: reading those of all installed packages takes longer than the 
 import importlib
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ncclwatch.cli.exits import Exit
 from ncclwatch.contract.errors import NcclwatchError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 GROUP = "ncclwatch.commands"
 
@@ -82,11 +84,18 @@ class Commands(click.Group):
             sys.exit(Exit.INTERRUPTED)
 
 
-def _entry_points() -> dict[str, EntryPoint]:
+def entry_points(group: str) -> "EntryPoints":
+    """Return the entry points of all installed packages; even to import what finds them takes time."""
+    from importlib.metadata import entry_points as find
+
+    return find(group=group)
+
+
+def _entry_points() -> "dict[str, EntryPoint]":
     return {found.name: found for found in entry_points(group=GROUP)}
 
 
-def _load(found: EntryPoint) -> click.Command:
+def _load(found: "EntryPoint") -> click.Command:
     """Return the command of an entry point, or one that says what to install."""
     try:
         command = found.load()

@@ -14,18 +14,13 @@ from ncclwatch.cli.answers import Whole
 from ncclwatch.cli.printable import printable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
-_AT_THE_BEGINNING = re.compile(r"\s*(?:[-+=#]|\d+(?=[.)]))")  # a list, a heading
 _LINKED = re.compile(r"([@#](?=\w)|://|\bwww(?=\.))", re.IGNORECASE)
 _APART = "\u200b"
 
 
 def prose(text: str) -> str:
-    """Return a text as it is read in a paragraph or a cell, and as nothing else."""
+    """Return a text as it is read in a paragraph or a cell, and as nothing else. It is never put first in a line."""
     safe = _SPECIAL.sub(r"\\\1", printable(text).replace("&", "&amp;"))
-    begins = _AT_THE_BEGINNING.match(safe)
-    if begins is not None:
-        at = begins.end() if begins[0][-1].isdigit() else begins.end() - 1
-        safe = f"{safe[:at]}\\{safe[at:]}"
     return _unlinked(safe)
 
 

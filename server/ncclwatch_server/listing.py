@@ -11,9 +11,10 @@ from typing import Annotated
 from fastapi import Query
 
 from ncclwatch.contract.model import Cause, Severity
+from ncclwatch_server import settings
 from ncclwatch_server.incidents import Incident, IncidentState
 
-LIMIT_MAX = 1000
+LIMIT_MAX = settings.OPEN_MAX + settings.CLOSED_KEPT_MAX  # all there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

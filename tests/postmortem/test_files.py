@@ -217,6 +217,13 @@ def test_the_command_line_finds_the_command_by_its_entry_point(monkeypatch: pyte
     assert (result.exit_code, "rank 3" in result.stdout) == (0, True)
 
 
+def test_where_no_terminal_is_a_program_reads_the_answer(tmp_path: Path):
+    path = str(hung().write(tmp_path))
+    result = CliRunner().invoke(analyze, [path])
+    assert result.exit_code == 0
+    assert [i["id"] for i in json.loads(result.stdout)["incidents"]] == [i["id"] for i in said(Path(path))["incidents"]]
+
+
 def test_without_the_servers_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     found = EntryPoint(name="analyze", value="ncclwatch_nowhere.command:analyze", group=contributed.GROUP)
     monkeypatch.setattr(contributed, "entry_points", lambda group: [found])

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -77,6 +77,7 @@ def test_no_text_adds_or_takes_an_element_of_the_html(text: str):
     assert tags(page_of(text)).seen == tags(page_of("harmless")).seen
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.text(min_size=1, max_size=40))
 def test_whatever_the_text_html_and_markdown_keep_their_shape(text: str):
     assert tags(page_of(text)).seen == tags(page_of("harmless")).seen
@@ -95,7 +96,7 @@ def _shape(text: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_the_text_itself_is_there_for_people_to_read():
-    text = "<b>train</b> & [co](x) `rank_3` 'quoted'"
+    text = "<b>train</b> &lt; & [co](x) `rank_3` 'quoted'"
     assert text in tags(page_of(text)).text
     rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(f"- {prose(text)}")
     assert text in tags(rendered).text
@@ -124,6 +125,7 @@ def test_a_tracker_makes_no_mention_no_link_and_no_number_of_a_ticket():
     assert said.replace("\u200b", "") == "@everyone see #12 at http://evil and www.evil.com, me@x.org"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_json_that_is_safe_to_show_means_the_same(text: str):
     shown = readable_json(msgspec.json.encode({"a": text.encode("utf-8", "replace").decode()}))

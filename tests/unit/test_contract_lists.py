@@ -1,7 +1,7 @@
 """Lists of ranks and hosts in few characters, and back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclwatch.contract.errors import ConfigError
@@ -29,6 +29,7 @@ def test_hosts_are_written_as_slurm_writes_them(hosts: tuple[str, ...], written:
     assert host_list(hosts) == written
 
 
+@settings(deadline=None)
 @given(st.sets(st.from_regex(r"[a-c]{1,2}[0-9]{0,3}", fullmatch=True), max_size=30))
 def test_every_written_host_can_be_read_back(hosts: set[str]):
     assert _read_back(host_list(hosts)) == hosts
@@ -49,6 +50,7 @@ def _read_back(written: str) -> set[str]:
     return found
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 300)))
 def test_ranks_are_read_back_as_they_were_written(ranks: set[int]):
     written = rank_list(ranks)
