@@ -56,7 +56,8 @@ class Tags(html.parser.HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, tuple(name for name, _ in attrs)))
+        # Whether a frame is marked as the user's own follows from its path.
+        self.seen.append((tag, tuple(name for name, _ in attrs if name != "class")))
 
     def handle_data(self, data: str) -> None:
         self.text += data
