@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SCHEMA = 1
+SUMMARY_CHARS_MAX = 300  # the report has the rest
 LIMIT_MAX = 999  # the server gives out one more at a time
 
 
@@ -96,7 +97,7 @@ def render(found: Page) -> "Iterator[RenderableType]":
     rows = []
     for each in listed:
         state = Text.assemble(word(each.state), " ", word(each.severity))
-        what = Text.assemble(said(f"{each.cause}, {each.certainty}: ", "dim"), said(each.summary))
+        what = Text.assemble(said(f"{each.cause}, {each.certainty}: ", "dim"), said(each.summary[:SUMMARY_CHARS_MAX]))
         rows.append([said(each.id, "bold"), said(local_time(each.opened_at)), said(each.job), state, what])
     yield table(["INCIDENT", "OPENED", "JOB", "STATE", "WHAT"], rows, flexible="WHAT")
     if found.next is not None:

@@ -22,6 +22,7 @@ COMMANDS = {
     # Of other parts, which are found by their entry points; named here so that --help need not import them.
     "analyze": Lazy("", "Say what hung a job, by the files it left behind."),
     "diagnose": Lazy("", "Say where the ranks on this node stand, also of jobs that never attached."),
+    "simulate": Lazy("", "Let a job of up to 100,000 ranks report that was never run."),
 }
 
 

@@ -58,7 +58,7 @@ def render(found: JobStacks, *, merged: bool) -> "Iterator[RenderableType]":
     from ncclwatch.cli.job_table import shortened
     from ncclwatch.cli.terminal import said
 
-    hosts = host_list(each.host for each in found.hosts) or "no node"
+    hosts = shortened(host_list(each.host for each in found.hosts), RANKS_CHARS_MAX) or "no node"
     asked = f"{ranks_words(found.asked)} of {found.world_size}" if found.chosen == "as named" else found.chosen
     yield said(f"job {found.job}: {asked}, on {hosts}, in {seconds_words(found.took_s)}", "bold")
     for place in found.places:

@@ -87,9 +87,10 @@ def choose(world_size: int, incidents: Iterable[Incident]) -> Choice:
             involved |= dict.fromkeys(culprit.rank for culprit in incident.verdict.culprits)
             involved |= dict.fromkeys(victims[:: max(1, len(victims) // 8)][:8])
     suspects = tuple(involved)[: SAMPLE_MAX // 2]
-    step = -(-world_size // (SAMPLE_MAX - len(suspects)))
+    # An odd step falls on every place in a node and in a tensor-parallel group in turn; 16 would always meet the first.
+    step = -(-world_size // (SAMPLE_MAX - len(suspects))) | 1
     ranks = tuple(sorted({*suspects, *range(0, world_size, step)}))
-    words = f"{len(ranks)} of {world_size} ranks: every {step}th"
+    words = f"{len(ranks)} of {world_size} ranks: one in {step}"
     return Choice(ranks=ranks, words=f"{words}, and {len(suspects)} of open incidents" if suspects else words)
 
 

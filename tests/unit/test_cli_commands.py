@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -58,10 +59,21 @@ def test_every_command_is_where_the_list_says_and_says_what_it_is_for(name: str)
     assert len(done.stdout.splitlines()) > 4
 
 
+def test_every_contributed_command_has_its_line_of_help():
+    if sys.version_info < (3, 11):
+        pytest.skip("needs tomllib")
+    import tomllib
+
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    named = {name for name, lazy in COMMANDS.items() if not lazy.place}
+    assert named == set(declared["ncclwatch.commands"]), "name it in cli/main.py: else --help imports it"
+
+
 def test_the_help_lists_every_command_and_every_exit_code():
     said = CliRunner().invoke(main, ["--help"]).stdout
-    for name in COMMANDS:
+    for name in main.list_commands(click.Context(main)):
         assert re.search(rf"^  {name}  ", said, re.MULTILINE), name
+    assert {name for name, lazy in COMMANDS.items() if lazy.place} <= set(main.list_commands(click.Context(main)))
     for code in Exit:
         assert re.search(rf"^ +{code.value}  \S", said, re.MULTILINE), code
 

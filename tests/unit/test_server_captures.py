@@ -40,7 +40,13 @@ def test_all_ranks_of_a_small_job_are_looked_at_and_a_sample_of_a_big_one():
     assert choose(RANKS_MAX, ()).ranks == tuple(range(RANKS_MAX))
     found = choose(RANKS_MAX + 1, ())
     assert len(found.ranks) <= SAMPLE_MAX
-    assert found.words == f"{len(found.ranks)} of {RANKS_MAX + 1} ranks: every 5th"
+    assert found.words == f"{len(found.ranks)} of {RANKS_MAX + 1} ranks: one in 5"
+
+
+@pytest.mark.parametrize("world_size", [1024, 4096, 16_384, 98_304])
+def test_a_sample_meets_every_place_in_a_node(world_size: int):
+    places = {rank % 8 for rank in choose(world_size, ()).ranks}
+    assert places == set(range(8))
 
 
 def test_in_a_big_job_the_ranks_of_open_incidents_come_first():
