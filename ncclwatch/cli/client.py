@@ -6,18 +6,20 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TypeVar
 
 import msgspec
 
+from ncclwatch.cli.answers import Health, Incident, Job, JobStacks, Problem, Whole
+from ncclwatch.cli.printable import printable
 from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.text import harmless
 
 BYTES_MAX = 64 * 1024 * 1024
-PROBLEM_BYTES_MAX = 64 * 1024
+DETAIL_BYTES_MAX = 64 * 1024
+DETAIL_CHARS_MAX = 1000
+STACKS_S_MAX = 75.0  # the server itself gives up before
 T = TypeVar("T")
 
 
@@ -29,62 +31,15 @@ class NotKnown(NcclwatchError):
     """The server knows no such thing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What an ncclwatch server says of itself."""
-
-    service: str
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """That there is a stack is all that matters here."""
-
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """The part of an incident that decides what to do."""
-
-    id: str
-    job: str
-    state: str
-    cause: str
-    certainty: str
-    severity: str
-    summary: str
-    opened_at: str = ""
-    lateness: str = ""
-    stacks: tuple[Stack, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The part of a job that a status line shows."""
-
-    id: str
-    state: str
-    world_size: int
-    ranks_seen: int = 0
-    steps: int = 0
-    waiting: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    open_incidents: tuple[str, ...] = ()
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    """Why a request was not answered."""
-
-    detail: str = ""
+class NotDone(NcclwatchError):
+    """The server understood, and could not do it. The message is its own sentence."""
 
 
 class Client:
     """Asks one server. Every method raises `ServerUnreachable` with a sentence, making one `ConfigError`."""
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 3.0) -> None:
-        self.url = url if "://" in url else f"http://{url}"
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
         # A cluster's proxy cannot reach this machine's loopback.
@@ -95,43 +50,62 @@ class Client:
 
     def check(self) -> None:
         """Make sure that this is an ncclwatch server."""
-        if self._decode("/healthz", Health).service != "ncclwatch":
+        if self.decode(self._get_ours("/healthz"), Health).service != "ncclwatch":
             raise ServerUnreachable(f"what answers at {self.url} is not an ncclwatch server; correct --server")
 
     def jobs(self) -> tuple[Job, ...]:
         """Return all jobs."""
-        return self._decode("/api/v1/jobs", tuple[Job, ...])
+        return self.decode(self._get_ours("/api/v1/jobs"), tuple[Job, ...])
 
     def incidents(self, *, open_only: bool = False) -> tuple[Incident, ...]:
         """Return the incidents the server knows, the newest first."""
-        return self._decode("/api/v1/incidents" + ("?state=open" if open_only else ""), tuple[Incident, ...])
+        path = "/api/v1/incidents" + ("?state=open" if open_only else "")
+        return self.decode(self._get_ours(path), tuple[Incident, ...])
+
+    def incidents_json(self, wanted: Mapping[str, str]) -> bytes:
+        """Return the incidents that fit, as machines read them. `wanted` are the parameters of the API."""
+        query = urllib.parse.urlencode({name: value for name, value in wanted.items() if value})
+        return self._get_ours("/api/v1/incidents" + (f"?{query}" if query else ""), known=bool(wanted.get("before")))
+
+    def incident_json(self, incident: str) -> bytes:
+        """Return an incident as machines read it. Raises `NotKnown`."""
+        return self.fetch(f"/api/v1/incidents/{_quoted(incident)}")
+
+    def incident(self, incident: str) -> Whole:
+        """Return an incident. Raises `NotKnown`."""
+        return self.decode(self.incident_json(incident), Whole)
 
     def incident_text(self, incident: str) -> str:
         """Return an incident as people read it."""
-        return self.fetch(f"/api/v1/incidents/{urllib.parse.quote(incident, safe='')}/text").decode()
+        return self.fetch(f"/api/v1/incidents/{_quoted(incident)}/text").decode()
 
     def report(self, job: str) -> bytes:
         """Return the report on a job, as JSON."""
-        return self.fetch(f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}/report")
+        return self.fetch(f"/api/v1/jobs/{_quoted(job)}/report")
 
-    def fetch(self, path: str) -> bytes:
-        """Return what the server answers to a GET. Raises `NotKnown` for 404."""
+    def stacks_json(self, job: str, ranks: tuple[int, ...] | None, *, native: bool) -> bytes:
+        """Let the nodes look at the ranks of a job; None: at those that tell most. Raises `NotKnown` and `NotDone`."""
+        wanted = msgspec.json.encode({"ranks": ranks, "native": native})
+        return self.fetch(f"/api/v1/jobs/{_quoted(job)}/stacks", wanted, STACKS_S_MAX)
+
+    def stacks(self, data: bytes) -> JobStacks:
+        """Return what an answer of `stacks_json` says."""
+        return self.decode(data, JobStacks)
+
+    def fetch(self, path: str, body: bytes | None = None, timeout_s: float = 0.0) -> bytes:
+        """Return what the server answers to a GET, or to a POST of JSON. Raises `NotKnown` for 404."""
         try:
-            request = urllib.request.Request(self.url + path)
+            request = urllib.request.Request(self.url + path, data=body)
+            if body is not None:
+                request.add_header("Content-Type", "application/json")
             if self._token:
                 request.add_header("Authorization", f"Bearer {self._token}")
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
+            with self._opener.open(request, timeout=timeout_s or self._timeout_s) as answer:
                 data: bytes = answer.read(BYTES_MAX)
                 return data
         except urllib.error.HTTPError as error:
-            detail = _detail(error)
-            if error.code == 404:
-                raise NotKnown(f"the server at {self.url} does not know {path}") from error
-            if error.code in (401, 403):
-                said = detail or f"it wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
-                raise ServerUnreachable(f"the server at {self.url} refuses: {said}") from error
-            said = f" ({detail})" if detail else ""
-            raise ServerUnreachable(f"the server at {self.url} answered {error.code} to {path}{said}") from error
+            with error:
+                raise self._refusal(error, path) from error
         except (OSError, HTTPException, ValueError) as error:
             if distrusted := tls.distrust_words(self.url, error):
                 raise ServerUnreachable(distrusted) from error
@@ -141,13 +115,47 @@ class Client:
                 f"or name another with --server or {config.ENV_SERVER}"
             ) from error
 
-    def _decode(self, path: str, kind: type[T]) -> T:
+    def decode(self, data: bytes, kind: type[T]) -> T:
+        """Return what an answer says."""
         try:
-            return msgspec.json.decode(self.fetch(path), type=kind)
-        except (msgspec.DecodeError, NotKnown) as error:
-            raise ServerUnreachable(
-                f"what answers at {self.url} is not an ncclwatch server of this version; correct --server"
-            ) from error
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._stranger() from error
+
+    def _get_ours(self, path: str, *, known: bool = False) -> bytes:
+        """Return what every ncclwatch server answers; with `known`, one may answer that it does not know."""
+        try:
+            return self.fetch(path)
+        except NotKnown as error:
+            if known:
+                raise
+            raise self._stranger() from error
+
+    def _stranger(self) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"what answers at {self.url} is not an ncclwatch server of this version; correct --server"
+        )
+
+    def _refusal(self, error: urllib.error.HTTPError, path: str) -> NcclwatchError:
+        """Return the error for an answer that is none: what was asked of whom, what it said, what to do."""
+        said = _detail(error)
+        if error.code == 404:
+            return NotKnown(said or f"the server at {self.url} does not know {path}")
+        if error.code == 401:
+            wrong = "does not take this token" if self._token else "wants a token"
+            return ServerUnreachable(
+                f"the server at {self.url} {wrong}; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
+            )
+        if error.code == 403:
+            return ServerUnreachable(
+                f"the server at {self.url} does not let this token ask for {path}: {said or 'forbidden'}; show one of "
+                f"the operator's scope in {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
+            )
+        if error.code in (409, 422, 429, 503) and said:
+            return NotDone(said)
+        return ServerUnreachable(
+            f"the server at {self.url} answered {error.code} to {path}{': ' + said if said else ''}; look at its log"
+        )
 
 
 def token(environ: Mapping[str, str] = os.environ) -> str:
@@ -156,12 +164,16 @@ def token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _detail(error: urllib.error.HTTPError) -> str:
-    """Return the sentence of a refusal, made harmless, "" if there is none."""
-    with error:
-        try:
-            return harmless(msgspec.json.decode(error.read(PROBLEM_BYTES_MAX), type=_Problem).detail)[:500]
-        except (msgspec.DecodeError, OSError, HTTPException):
-            return ""
+    """Return the server's sentence, "" if it said none."""
+    try:
+        said = msgspec.json.decode(error.read(DETAIL_BYTES_MAX), type=Problem).detail
+    except (OSError, HTTPException, ValueError, msgspec.DecodeError):
+        return ""
+    return printable(said)[:DETAIL_CHARS_MAX]
+
+
+def _quoted(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
 
 
 def _is_local(url: str) -> bool:

@@ -1,32 +1,101 @@
-"""Which commands do other parts of ncclwatch contribute? Their entry points are loaded when they are called for."""
+"""Which commands are there, and when are they imported? Our own, and those that other parts name in entry points.
 
+Whatever a command needs is imported when it is called for. Entry points are looked for only where no command of our
+own has the name: reading those of all installed packages takes longer than the rest.
+"""
+
+import importlib
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from ncclwatch.cli.exits import Exit
+from ncclwatch.contract.errors import NcclwatchError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
+
 GROUP = "ncclwatch.commands"
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called for."""
+
+    place: str  # "module:attribute"; "": an entry point names it
+    short_help: str
 
 
 class Commands(click.Group):
     """The commands of this package, and those that entry points name."""
 
+    def __init__(
+        self,
+        name: str | None = None,
+        commands: Mapping[str, click.Command] | None = None,
+        lazy: Mapping[str, Lazy] | None = None,
+        **attributes: object,
+    ) -> None:
+        super().__init__(name, dict(commands or {}), **attributes)  # type: ignore[arg-type]  # click's own
+        self._lazy = dict(lazy or {})
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(ctx), *_entry_points()})
+        own = (name for name, lazy in self._lazy.items() if lazy.place)
+        return sorted({*super().list_commands(ctx), *own, *_entry_points()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, None if there is none of that name."""
         own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        lazy = self._lazy.get(cmd_name)
+        if lazy is not None and lazy.place:
+            module, attribute = lazy.place.split(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert isinstance(command, click.Command)
+            return command
         found = _entry_points().get(cmd_name)
-        return own if own is not None or found is None else _load(found)
+        return None if found is None else _load(found)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing those whose help is known."""
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)), default=0)
+        rows = []
+        for name in self.list_commands(ctx):
+            known = self._lazy.get(name)
+            command = self.get_command(ctx, name) if known is None else None
+            if known is not None:
+                rows.append((name, known.short_help))
+            elif command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(width)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for. What could not be done is one sentence and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except NcclwatchError as error:
+            click.echo(f"ncclwatch: {error}", err=True)
+            sys.exit(Exit.NOT_DONE)
+        except KeyboardInterrupt:
+            sys.exit(Exit.INTERRUPTED)
 
 
-def _entry_points() -> dict[str, EntryPoint]:
+def entry_points(group: str) -> "EntryPoints":
+    """Return the entry points of all installed packages; even to import what finds them takes time."""
+    from importlib.metadata import entry_points as find
+
+    return find(group=group)
+
+
+def _entry_points() -> "dict[str, EntryPoint]":
     return {found.name: found for found in entry_points(group=GROUP)}
 
 
-def _load(found: EntryPoint) -> click.Command:
+def _load(found: "EntryPoint") -> click.Command:
     """Return the command of an entry point, or one that says what to install."""
     try:
         command = found.load()
@@ -49,6 +118,6 @@ def _unavailable(name: str, reason: str) -> click.Command:
             f"{sys.executable} -m pip install 'ncclwatch[server]'",
             err=True,
         )
-        sys.exit(2)
+        sys.exit(Exit.NOT_DONE)
 
     return complain

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from ncclwatch.cli.client import Client, Incident, Job, NotKnown, ServerUnreachable
+from ncclwatch.cli.answers import Incident, Job
+from ncclwatch.cli.client import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Lateness
 from ncclwatch.contract.text import harmless

@@ -1,22 +1,37 @@
-"""Which commands does `ncclwatch` have?"""
+"""Which commands does `ncclwatch` have? Each is imported when it is called for: `ncclwatch version` is quick."""
 
 import click
 
-from ncclwatch.cli.build_native import build_native
-from ncclwatch.cli.contributed import Commands
-from ncclwatch.cli.doctor import doctor
-from ncclwatch.cli.run import run
-from ncclwatch.cli.status import status
-from ncclwatch.cli.version import version
+from ncclwatch.cli.contributed import Commands, Lazy
+from ncclwatch.cli.exits import table
+
+COMMANDS = {
+    "build-native": Lazy(
+        "ncclwatch.cli.build_native:build_native", "Compile the native recorder for the torch of this environment."
+    ),
+    "completion": Lazy("ncclwatch.cli.completion:completion", "Print what lets a shell complete ncclwatch."),
+    "config": Lazy("ncclwatch.cli.config_show:config", "Show the settings in force and where each came from."),
+    "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Say what ncclwatch finds on this machine, and what is missing."),
+    "incidents": Lazy("ncclwatch.cli.incidents:incidents", "List the incidents of a server."),
+    "report": Lazy("ncclwatch.cli.report:report", "Write one incident as text, Markdown, HTML or JSON."),
+    "run": Lazy("ncclwatch.cli.run:run", "Run a training, and say who hangs it."),
+    "stacks": Lazy("ncclwatch.cli.stacks:stacks", "Show where the ranks of a job stand, on all nodes."),
+    "status": Lazy("ncclwatch.cli.status:status", "Show the jobs and open incidents of a server."),
+    "top": Lazy("ncclwatch.cli.top:top", "Show the jobs of a server, live."),
+    "version": Lazy("ncclwatch.cli.version:version", "Print the version."),
+    # Of other parts, which are found by their entry points; named here so that --help need not import them.
+    "analyze": Lazy("", "Say what hung a job, by the files it left behind."),
+    "diagnose": Lazy("", "Say where the ranks on this node stand, also of jobs that never attached."),
+    "simulate": Lazy("", "Let a job of up to 100,000 ranks report that was never run."),
+}
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands, lazy=COMMANDS, epilog=table(), context_settings={"help_option_names": ["-h", "--help"]}
+)  # fmt: skip
 def main() -> None:
-    """Say which rank, on which host, at which line, hangs a PyTorch training job."""
+    """Say which rank, on which host, at which line, hangs a PyTorch training job.
 
-
-main.add_command(build_native)
-main.add_command(doctor)
-main.add_command(run)
-main.add_command(status)
-main.add_command(version)
+    Answers go to standard output: text on a terminal, JSON elsewhere (--json and --text choose). Everything else goes
+    to standard error. NO_COLOR turns colours off.
+    """

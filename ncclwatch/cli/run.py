@@ -14,6 +14,7 @@ from ncclwatch.cli.following import Following, tell
 from ncclwatch.cli.report_file import ReportFile, prepare
 from ncclwatch.cli.training import CommandFailed, Training, own_name
 from ncclwatch.contract import config, tls
+from ncclwatch.contract.console import Progress
 from ncclwatch.contract.errors import ConfigError
 
 EXIT_USAGE = 2
@@ -77,7 +78,8 @@ def _run(order: Order) -> int:
             url = order.server.rstrip("/")
             if not url:
                 try:
-                    own.start()
+                    with Progress("starting a server for this run", elsewhere=False):
+                        own.start()
                     url = own.url
                 except NoServer as error:
                     tell(f"ncclwatch: {error}. The training runs, unwatched.\n")

@@ -1,58 +1,89 @@
 """The command `ncclwatch status`: how are the jobs doing?"""
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from ncclwatch.cli.client import Client, Incident, Job, token
-from ncclwatch.contract import config
-from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.text import harmless
+from ncclwatch.cli.answers import Incident, Job
+from ncclwatch.cli.asking import complete_job, connect, json_option, put_json, server_option, the_job
+from ncclwatch.cli.client import Client
+from ncclwatch.cli.exits import Exit
+from ncclwatch.contract.console import Progress, wants_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SCHEMA = 1
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own answers, whole."""
+
+    schema: int
+    jobs: tuple[msgspec.Raw, ...]
+    incidents: tuple[msgspec.Raw, ...]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: str = ""
+    job: str = ""
+    severity: str = ""
 
 
 @click.command()
-@click.option("--server", default="", help="URL of the server; else NCCLWATCH_SERVER, else port 8470 of the master.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-def status(server: str, as_json: bool) -> None:
-    """Show the jobs and open incidents of a server."""
-    try:
-        client = Client(server or config.server_url(), token())
-        client.check()
-        if as_json:
-            click.echo(_json(client))
-        else:
-            click.echo(_text(client.jobs(), client.incidents(open_only=True)), nl=False)
-    except NcclwatchError as error:
-        click.echo(f"ncclwatch: {error}", err=True)
-        sys.exit(2)
+@click.argument("job", default="", shell_complete=complete_job)
+@server_option
+@json_option
+@click.option("--exit-code", is_flag=True, help="End with 1 if a critical incident is open.")
+def status(job: str, server: str, as_json: bool | None, exit_code: bool) -> None:
+    """Show the jobs and open incidents of a server, or one JOB and its own."""
+    with Progress("asking the server"):
+        found = ask(connect(server), job)
+    if wants_json(as_json):
+        put_json(found)
+    else:
+        from ncclwatch.cli.terminal import console
+
+        shown = console()
+        for part in render(*decoded(found)):
+            shown.print(part)
+    if exit_code and any(
+        msgspec.json.decode(incident, type=_Named).severity == "critical" for incident in found.incidents
+    ):
+        sys.exit(Exit.BAD_NEWS)
 
 
-def _json(client: Client) -> str:
-    """Return the server's own answers, whole."""
-    jobs = msgspec.Raw(client.fetch("/api/v1/jobs"))
-    incidents = msgspec.Raw(client.fetch("/api/v1/incidents?state=open"))
-    return msgspec.json.format(msgspec.json.encode({"jobs": jobs, "incidents": incidents}), indent=2).decode()
+def ask(client: Client, job: str) -> Status:
+    """Return the jobs and the open incidents, all or those of one job. Raises `NcclwatchError`."""
+    if job:
+        the_job(client, job)
+    jobs = client.decode(client.fetch("/api/v1/jobs"), tuple[msgspec.Raw, ...])
+    incidents = client.decode(client.fetch("/api/v1/incidents?state=open"), tuple[msgspec.Raw, ...])
+    if job:
+        jobs = tuple(each for each in jobs if msgspec.json.decode(each, type=_Named).id == job)
+        incidents = tuple(each for each in incidents if msgspec.json.decode(each, type=_Named).job == job)
+    return Status(schema=SCHEMA, jobs=jobs, incidents=incidents)
 
 
-def _text(jobs: Sequence[Job], incidents: Sequence[Incident]) -> str:
+def decoded(found: Status) -> tuple[tuple[Job, ...], tuple[Incident, ...]]:
+    """Return the part of the answers that is shown."""
+    return (
+        tuple(msgspec.json.decode(job, type=Job) for job in found.jobs),
+        tuple(msgspec.json.decode(incident, type=Incident) for incident in found.incidents),
+    )
+
+
+def render(jobs: tuple[Job, ...], incidents: tuple[Incident, ...]) -> "list[RenderableType]":
+    """Return the answer for people."""
+    from ncclwatch.cli.job_table import incident_lines, job_lines, job_table
+    from ncclwatch.cli.terminal import said
+
     if not jobs and not incidents:
-        return "no job reports to this server yet\n"
-    lines = [*_table(jobs)] if jobs else []
-    for job in jobs:
-        lines += [f"{job.id}: {sentence}" for sentence in (*job.waiting, *job.notices)]
+        return [said("no job reports to this server yet")]
+    parts: list[RenderableType] = [job_table(jobs)] if jobs else []
+    parts += [line for job in jobs for line in job_lines(job)]
     if incidents:
-        lines += ["", "open incidents"]
-        for incident in incidents:
-            lines.append(f"  {incident.id}  {incident.severity.upper()}  {incident.job}: {incident.summary}")
-    return "".join(harmless(line) + "\n" for line in lines)
-
-
-def _table(jobs: Sequence[Job]) -> list[str]:
-    rows = [("JOB", "STATE", "RANKS", "STEPS", "OPEN INCIDENTS")]
-    for job in jobs:
-        ranks = f"{job.ranks_seen}/{job.world_size}"
-        rows.append((job.id, job.state, ranks, str(job.steps), ", ".join(job.open_incidents) or "-"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        parts += ["", said("open incidents", "bold"), *incident_lines(incidents)]
+    return parts

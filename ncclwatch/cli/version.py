@@ -6,6 +6,19 @@ from ncclwatch.contract.version import VERSION
 
 
 @click.command()
-def version() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the versions of Python and torch.")
+def version(as_json: bool) -> None:
     """Print the version."""
-    click.echo(f"ncclwatch {VERSION}")
+    if not as_json:
+        click.echo(f"ncclwatch {VERSION}")
+        return
+    import json
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        torch: str | None = installed("torch")
+    except PackageNotFoundError:
+        torch = None
+    click.echo(json.dumps({"schema": 1, "ncclwatch": VERSION, "python": platform.python_version(), "torch": torch}))

@@ -2,18 +2,23 @@
 
 import time
 from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from ncclwatch.contract.model import Severity
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.access import Gate
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch_server.access import AuditedGate, Gate
+from ncclwatch_server.audit import Act, AuditTrail
+from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job
-from ncclwatch_server.metrics import Losses, PerRank, Scrapes, Wanted
+from ncclwatch_server.listing import NoSuchPage, Wanted, page
+from ncclwatch_server.metrics import Losses, PerRank, Scrapes
+from ncclwatch_server.metrics import Wanted as WantedFigures
+from ncclwatch_server.problem import Problem
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
 from ncclwatch_server.scopes import Access, Scope
+from ncclwatch_server.stacks_api import stack_routes
 from ncclwatch_server.terminal import render
 from ncclwatch_server.views import JobView, view_job
 from ncclwatch_server.watch import Watch
@@ -27,14 +32,7 @@ class Health:
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a request was not answered."""
-
-    detail: str
-
-
-def add_routes(app: FastAPI, watch: Watch, losses: Losses, access: Access) -> None:
+def add_routes(app: FastAPI, watch: Watch, losses: Losses, access: Access, trail: AuditTrail) -> None:
     """Give the application its routes."""
     app.include_router(_health_routes(watch))
     gate = Depends(Gate(access, Scope.VIEWER))
@@ -44,6 +42,8 @@ def add_routes(app: FastAPI, watch: Watch, losses: Losses, access: Access) -> No
     app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)
+    operator = Depends(AuditedGate(access, trail, Act.STACKS))
+    app.include_router(stack_routes(watch), dependencies=[operator], responses=refusal)
 
 
 def _health_routes(watch: Watch) -> APIRouter:
@@ -77,7 +77,7 @@ def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
         """
         if job_id is not None and watch.jobs.get(job_id) is None:
             raise HTTPException(status_code=404, detail=f"no job {job_id!r} reports to this server")
-        wanted = Wanted(accept=request.headers.get("accept", ""), per_rank=per_rank, job=job_id)
+        wanted = WantedFigures(accept=request.headers.get("accept", ""), per_rank=per_rank, job=job_id)
         page = await scrapes.page(wanted)
         return Response(page.body, media_type=page.content_type)
 
@@ -121,16 +121,15 @@ def _incident_routes(watch: Watch) -> APIRouter:
             raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
         return found
 
-    @router.get("")
-    async def incidents(
-        job: str | None = None, state: IncidentState | None = None, severity: Severity | None = None
-    ) -> tuple[IncidentReport, ...]:
-        """Return the open and the latest closed incidents, the newest first."""
-        return tuple(
-            report_incident(i)
-            for i in watch.book.all()
-            if job in (None, i.job) and state in (None, i.state) and severity in (None, i.verdict.severity)
-        )
+    @router.get("", responses={404: {"model": Problem}})
+    async def incidents(wanted: Annotated[Wanted, Depends()]) -> tuple[IncidentReport, ...]:
+        """Return the open and the latest closed incidents, the newest first: `limit` of them, after `before`."""
+        try:
+            return tuple(report_incident(i) for i in page(watch.book.all(), wanted, time.time()))
+        except NoSuchPage:
+            raise HTTPException(
+                404, f"no incident {wanted.before!r} is known any more to begin a page after; begin without `before`"
+            ) from None
 
     @router.get("/{incident}", responses={404: {"model": Problem}})
     async def incident_by_id(incident: str) -> IncidentReport:

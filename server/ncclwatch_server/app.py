@@ -61,7 +61,7 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
     app.state.access = access
     app.state.audit = AuditTrail(kept)
     app.add_middleware(Boundary, hosts=settings.hosts)
-    add_routes(app, watch, kept, access)
+    add_routes(app, watch, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
 
     @app.websocket(wire.AGENT_PATH)

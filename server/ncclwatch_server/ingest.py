@@ -78,8 +78,11 @@ class _Session:
             self._views(job, message)
         elif isinstance(message, wire.Stacks):
             _check_ranks(job, (dump.rank for dump in message.dumps))
+            question = (self.link.number, message.reply_to)
+            if any(capture.take(message.dumps, question) for capture in job.captures):
+                return
             if job.gathering is not None:
-                job.gathering.take(message.dumps, (self.link.number, message.reply_to))
+                job.gathering.take(message.dumps, question)
             self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Loops):
             _check_ranks(job, (loop.rank for loop in message.ranks))

@@ -109,6 +109,11 @@ class Inspection:
         self._next_at = now
         self._unchanged_since = now
 
+    def view(self, rank: int) -> RankView | None:
+        """Return the newest view of a rank, None if nobody has asked for it."""
+        held = self._views.get(rank)
+        return held.view if held is not None else None
+
     def has_ending(self, rank: int) -> bool:
         """Whether it is known how a rank ended. Such a view changes no more."""
         held = self._views.get(rank)

@@ -9,6 +9,7 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import JobSnapshot, StackDump, Verdict
 from ncclwatch.contract.testimony import Communicator, Testimony
 from ncclwatch_server import settings
+from ncclwatch_server.captures import Capture
 from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.habits import Lesson, Memory
 from ncclwatch_server.incidents import JobKey
@@ -54,6 +55,7 @@ class Job:
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
     communicators: tuple[Communicator, ...] = ()  # likewise
+    captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     suspicious_at: float = float("-inf")  # when it was so last
@@ -161,6 +163,8 @@ class Jobs:
             job.inspection.lose(link.number)
             if job.gathering is not None:
                 job.gathering.lose(link.number)
+            for capture in job.captures:
+                capture.lose(link.number)
 
     def delete(self, name: str) -> bool:
         """Forget a job that is over, and what it has taught. Returns whether it was not: it goes on, and stays."""

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.access import Gate
-from ncclwatch_server.api import Problem
 from ncclwatch_server.audit import Act, AuditEntry, AuditTrail
+from ncclwatch_server.problem import Problem
 from ncclwatch_server.retention import Removed
 from ncclwatch_server.scopes import Access, Caller, Scope
 from ncclwatch_server.store import StoreFailed

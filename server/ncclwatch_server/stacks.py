@@ -100,12 +100,12 @@ def merge(dumps: Mapping[int, StackDump], verdict: Verdict) -> tuple[MergedStack
         for stack in classes(dumps[rank] for rank in sorted(wanted & dumps.keys()))
     ]
     for rank in sorted(culprits & dumps.keys()):
-        merged += _deeper(dumps[rank])
-    merged.sort(key=lambda s: (_importance(s), not culprits & set(s.ranks), s.ranks))
+        merged += deeper(dumps[rank])
+    merged.sort(key=lambda s: (importance(s), not culprits & set(s.ranks), s.ranks))
     return tuple(merged[:MERGED_MAX])
 
 
-def _deeper(dump: StackDump) -> Iterator[MergedStack]:
+def deeper(dump: StackDump) -> Iterator[MergedStack]:
     """Yield what a closer look at a suspect showed: native frames, and its children, equal ones together."""
     if dump.native:
         yield MergedStack(ranks=(dump.rank,), thread=NATIVE, frames=telling(dump.native))
@@ -132,7 +132,7 @@ def failures(dumps: Mapping[int, StackDump]) -> tuple[tuple[int, str], ...]:
     return tuple((rank, dump.failure) for rank, dump in sorted(dumps.items()) if dump.failure)
 
 
-def _importance(stack: MergedStack) -> int:
+def importance(stack: MergedStack) -> int:
     if stack.thread == MAIN_THREAD:
         return 0
     if stack.thread == NATIVE or (stack.thread.startswith(CHILD) and any(map(_is_users, stack.frames))):

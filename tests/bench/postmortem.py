@@ -24,7 +24,7 @@ BEGAN_NS = 1_780_000_000_000_000_000
 
 RIVAL = "import sys; from torch.distributed.flight_recorder.fr_trace import main; main(sys.argv[1:])"
 RIVAL_IMPORT = "import torch.distributed.flight_recorder.fr_trace"
-OURS = "import sys; from ncclwatch.cli.main import main; main(['analyze', *sys.argv[1:]])"
+OURS = "import sys; from ncclwatch.cli.main import main; main(['analyze', '--text', *sys.argv[1:]])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

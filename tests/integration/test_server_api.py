@@ -34,7 +34,9 @@ def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
     document = server.get("/openapi.json").json()
     incident = server.incidents()[0]["id"]
     checked = 0
-    for template in document["paths"]:
+    for template, routes in document["paths"].items():
+        if "get" not in routes:
+            continue
         path = template.replace("{job}", "hung").replace("{incident}", incident)
         answer = server.get(path)
         (content,) = document["paths"][template]["get"]["responses"]["200"]["content"].items()

@@ -19,7 +19,7 @@ def said(*paths: Path) -> dict[str, Any]:
 
 def told(*paths: Path) -> str:
     """Return the answer for people, unwrapped."""
-    result = CliRunner().invoke(analyze, [*map(str, paths)], catch_exceptions=False)
+    result = CliRunner().invoke(analyze, [*map(str, paths), "--text"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
 

@@ -213,8 +213,15 @@ def test_the_command_line_finds_the_command_by_its_entry_point(monkeypatch: pyte
         name="analyze", value="ncclwatch_server.postmortem.command:analyze", group=contributed.GROUP
     )  # fmt: skip
     monkeypatch.setattr(contributed, "entry_points", lambda group: [found])
-    result = CliRunner().invoke(main, ["analyze", str(hung().write(tmp_path))])
+    result = CliRunner().invoke(main, ["analyze", "--text", str(hung().write(tmp_path))])
     assert (result.exit_code, "rank 3" in result.stdout) == (0, True)
+
+
+def test_where_no_terminal_is_a_program_reads_the_answer(tmp_path: Path):
+    path = str(hung().write(tmp_path))
+    result = CliRunner().invoke(analyze, [path])
+    assert result.exit_code == 0
+    assert [i["id"] for i in json.loads(result.stdout)["incidents"]] == [i["id"] for i in said(Path(path))["incidents"]]
 
 
 def test_without_the_servers_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -132,7 +132,8 @@ def test_a_rank_that_ends_during_the_looks_is_told():
 
 def test_ranks_of_other_nodes_are_not_known_here():
     text, _ = said(seen(0, REDUCE), seen(1, REDUCE), local=2, world=4)
-    assert text.endswith("Nothing is known here of ranks 2-3, which other nodes have.")
+    assert "Nothing is known here of ranks 2-3, which other nodes have: run this there too." in text
+    assert text.endswith("`ncclwatch diagnose --job NAME` lets the agents of all its nodes look.")
 
 
 def test_without_stacks_only_the_scheduler_speaks():

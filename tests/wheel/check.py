@@ -53,6 +53,14 @@ def main() -> None:
         # This very process waits, and so it stands still: exit code 1.
         told = _run(ncclwatch, "diagnose", "--pid", str(os.getpid()), cwd=place, code=1)
         assert "check.py" in told or "could not be read" in told, told
+        incident = {
+            "id": "i", "job": "j", "state": "open", "cause": "host_stall", "certainty": "PROVEN",
+            "severity": "critical", "summary": "rank 3 <sleeps>",
+        }  # fmt: skip
+        (place / "saved.json").write_text(json.dumps({"schema": 1, "incidents": [incident]}))
+        told = _run(ncclwatch, "report", "saved.json", "--html", cwd=place)
+        assert "CRITICAL</span> rank 3 &lt;sleeps&gt;</h1>" in told, told
+        assert "NCCLWATCH_SERVER" in _run(ncclwatch, "config", "show", "--text", cwd=place)
         _run(python, "-m", "pip", "install", "--quiet", f"{wheel}[server]", cwd=place)
         told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
         assert told == "trained\n", told

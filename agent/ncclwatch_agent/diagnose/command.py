@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
+from ncclwatch.contract.console import Progress
 from ncclwatch_agent.diagnose.answer import SCHEMA, Answer, JobAnswer, answer_of, text_of
 from ncclwatch_agent.diagnose.conclusion import conclude
 from ncclwatch_agent.diagnose.looks import LOOKS, look_at
@@ -27,8 +28,11 @@ NOTHING = (
 @click.command()
 @click.option("--pid", "pids", multiple=True, type=click.IntRange(min=1), help="Only this process; may be repeated. "
               "A launcher's pid stands for the ranks below it.")  # fmt: skip
+@click.option("--job", default="", help="The ranks of this job on all nodes instead, through the server that its "
+              "agents report to: the same as `ncclwatch stacks JOB --merged`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-def diagnose(pids: tuple[int, ...], as_json: bool) -> None:
+@click.pass_context
+def diagnose(context: click.Context, pids: tuple[int, ...], job: str, as_json: bool) -> None:
     """Say where the ranks on this node stand, also of jobs that never attached.
 
     Finds ranks by their environment, looks at all of them three times within two seconds (py-spy, /proc), merges their
@@ -38,17 +42,31 @@ def diagnose(pids: tuple[int, ...], as_json: bool) -> None:
     Exit code 0 when nobody stands still, 1 when somebody stands still, is stopped or is missing (a wait, and not yet
     a proof of a hang), 2 when no ranks were found.
     """
+    if job:
+        _through_the_server(context, job, pids, as_json)
+        return
     jobs, trouble = choose(pids, read_processes(frozenset(pids)))
     if trouble:
         click.echo(f"ncclwatch: {trouble}", err=True)
         sys.exit(EXIT_NOTHING_FOUND)
-    answers = asyncio.run(_diagnose(jobs))
+    with Progress(f"looking {LOOKS} times at {sum(len(job.ranks) for job in jobs)} ranks"):
+        answers = asyncio.run(_diagnose(jobs))
     if as_json:
         made = msgspec.json.encode(Answer(schema=SCHEMA, jobs=answers))
         click.echo(msgspec.json.format(made, indent=2))
     else:
         click.echo("\n".join(text_of(answer, LOOKS) for answer in answers), nl=False)
     sys.exit(EXIT_STANDS if any(answer.stands for answer in answers) else EXIT_NOBODY_STANDS)
+
+
+def _through_the_server(context: click.Context, job: str, pids: Sequence[int], as_json: bool) -> None:
+    """Let `ncclwatch stacks` do it, which is a command of another part: it is found by its name."""
+    root = context.find_root().command
+    stacks = root.get_command(context, "stacks") if isinstance(root, click.Group) else None
+    if pids or stacks is None:
+        raise click.UsageError("--job asks for all ranks of a job, --pid for processes of this node: give one of them")
+    with stacks.make_context("stacks", [job, "--merged", "--json" if as_json else "--text"], context) as inner:
+        stacks.invoke(inner)
 
 
 async def _diagnose(jobs: Sequence[FoundJob]) -> tuple[JobAnswer, ...]:

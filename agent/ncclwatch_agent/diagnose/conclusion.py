@@ -36,7 +36,10 @@ def conclude(job: FoundJob, seen: Sequence[Seen]) -> Conclusion:
     said += _standing(still, [one for one in seen if one.motion in _AT_WORK], whole=not (frozen or gone or job.missing))
     said += _unread(seen)
     if job.elsewhere:
-        said.append(f"Nothing is known here of {ranks_words(job.elsewhere)}, which other nodes have.")
+        said.append(
+            f"Nothing is known here of {ranks_words(job.elsewhere)}, which other nodes have: run this there too. "
+            "Where the job has attached, `ncclwatch diagnose --job NAME` lets the agents of all its nodes look."
+        )
     idle = any(one.motion is Motion.IDLE for one in seen)
     return Conclusion(sentences=tuple(said), stands=bool(still or frozen or gone or idle or job.missing))
 

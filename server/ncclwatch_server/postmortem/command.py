@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from ncclwatch.contract.console import JSON_HELP, Progress, wants_json
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_server.postmortem.answer import answer, incidents_of, text
 from ncclwatch_server.postmortem.clashes import suspects
 from ncclwatch_server.postmortem.errors import NothingToAnalyze
-from ncclwatch_server.postmortem.gather import gather, look_deeper
+from ncclwatch_server.postmortem.gather import Gathered, gather, look_deeper
 from ncclwatch_server.postmortem.matter import open_matter
 from ncclwatch_server.postmortem.verdict import judge
 
@@ -20,8 +21,8 @@ EXIT_UNUSABLE = 2
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-def analyze(paths: tuple[Path, ...], as_json: bool) -> None:
+@click.option("--json/--text", "as_json", default=None, help=JSON_HELP)
+def analyze(paths: tuple[Path, ...], as_json: bool | None) -> None:
     """Say what hung a job, by the files in PATHS that it left behind.
 
     Reads Flight Recorder dumps (pickle or JSON, of any version), torchtitan's comm_traces, rings left after a
@@ -30,15 +31,17 @@ def analyze(paths: tuple[Path, ...], as_json: bool) -> None:
     """
     gc.disable()  # dumps are large trees without cycles, and this process ends soon
     try:
-        said = _analyze(paths, as_json)
+        gathered = Gathered()
+        with Progress(lambda: f"reading what the job left behind, {gathered.files} files so far"):
+            said = _analyze(paths, gathered, wants_json(as_json))
     except NcclwatchError as error:
         click.echo(f"ncclwatch: {error}", err=True)
         sys.exit(EXIT_UNUSABLE)
     click.echo(said, nl=False)
 
 
-def _analyze(paths: tuple[Path, ...], as_json: bool) -> str:
-    gathered = gather(paths)
+def _analyze(paths: tuple[Path, ...], gathered: Gathered, as_json: bool) -> str:
+    gather(paths, gathered)
     if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
     matter = open_matter(gathered.recordings(), gathered.witness())

@@ -89,9 +89,12 @@ class Gathered:
         )
 
 
-def gather(paths: Iterable[Path]) -> Gathered:
-    """Read all files in these paths. Raises `NothingToAnalyze` if one of them does not exist."""
-    gathered = Gathered()
+def gather(paths: Iterable[Path], gathered: Gathered | None = None) -> Gathered:
+    """Read all files in these paths. Raises `NothingToAnalyze` if one of them does not exist.
+
+    Whoever hands in where to gather can see how far it has come.
+    """
+    gathered = Gathered() if gathered is None else gathered
     with unpickle.bounded_memory():
         for path in _files(paths, gathered):
             gathered.files += 1

@@ -1,0 +1,144 @@
+"""Which value has each setting, and where did it come from? Pure, but for reading a token's file.
+
+The list of variables is that of `contract.config`; this module adds what each means for people.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from ncclwatch.contract import config
+
+SCHEMA = 1
+HIDDEN = "(hidden)"
+DEFAULT = "default"
+_FILE = "_FILE"
+
+# What each variable means, and its value where nobody sets it. "" stands for none.
+_MEANINGS: dict[str, tuple[str, str]] = {
+    config.ENV_JOB: ("name of the job", ""),
+    config.ENV_SERVER: ("URL of the server that agents and this command dial", ""),
+    config.ENV_DISABLE: ("1: attach() does nothing", "0"),
+    config.ENV_ANY_TORCH: ("1: attach() also to a torch older than any it was tried with", "0"),
+    config.ENV_AGENT: ("0: ranks start no agent", "1"),
+    config.ENV_RUNTIME_DIR: ("where ranks write their rings: in it, a directory for each user", "/dev/shm"),
+    config.ENV_NATIVE: ("0, 1: never, or surely, record with the native recorder", "where it has been built"),
+    config.ENV_NATIVE_DIR: ("where the native recorder is built and looked for", "~/.cache/ncclwatch"),
+    config.ENV_WITNESS: ("0: ranks start no worker server, nobody asks torch's Flight Recorder", "1"),
+    config.ENV_TERMINAL: ("0: no verdict on the job's terminal", "1"),
+    config.ENV_TOKEN: ("bearer token of a protected server", ""),
+    config.ENV_TOKEN_FILE: ("file with that token", ""),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as it is now."""
+
+    name: str  # the variable
+    value: str  # "" if there is none
+    origin: str  # the variable, a file, what the launcher has set, or "default"
+    is_set: bool  # somebody has set it
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """All settings, and what is wrong with them."""
+
+    schema: int
+    settings: tuple[Setting, ...]
+    problems: tuple[str, ...]
+
+
+def in_force(environ: Mapping[str, str] = os.environ) -> InForce:
+    """Return the settings that a rank, an agent or a command started in this environment would have."""
+    settings = tuple(_setting(name, environ) for name in sorted(variables()))
+    return InForce(schema=SCHEMA, settings=settings, problems=tuple(_problems(environ)))
+
+
+def variables() -> frozenset[str]:
+    """Return the names of all variables that ncclwatch reads."""
+    return frozenset(
+        value for name, value in vars(config).items() if name.startswith("ENV_") and isinstance(value, str)
+    )
+
+
+def _setting(name: str, environ: Mapping[str, str]) -> Setting:
+    meaning, default = _MEANINGS.get(name, ("", ""))
+    value, origin = environ.get(name, "").strip(), "environment"
+    fallback = _FALLBACKS.get(name)
+    if not value:
+        value, origin = fallback(environ) if fallback is not None else (default, DEFAULT)
+    if _is_secret(name):
+        value = HIDDEN if value else ""
+    is_set = origin != DEFAULT
+    return Setting(name=name, value=without_password(value), origin=origin, is_set=is_set, meaning=meaning)
+
+
+def _server(environ: Mapping[str, str]) -> tuple[str, str]:
+    master = environ.get("MASTER_ADDR")
+    return config.server_url(environ), f"MASTER_ADDR, port {config.DEFAULT_PORT}" if master else DEFAULT
+
+
+def _job(environ: Mapping[str, str]) -> tuple[str, str]:
+    for variable in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"):
+        if environ.get(variable, "none") not in ("", "none"):
+            return config.job_name(environ), variable
+    return config.job_name(environ), DEFAULT
+
+
+def _token(environ: Mapping[str, str]) -> tuple[str, str]:
+    path = environ.get(config.ENV_TOKEN_FILE, "").strip()
+    return ("set", f"file {path}") if path else ("", DEFAULT)
+
+
+_FALLBACKS: dict[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
+    config.ENV_SERVER: _server,
+    config.ENV_JOB: _job,
+    config.ENV_TOKEN: _token,
+}
+
+
+def _problems(environ: Mapping[str, str]) -> Iterator[str]:
+    known = variables()
+    for name in sorted(environ):
+        if name.startswith("NCCLWATCH_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            yield f"{name} is set and nothing reads it" + (f"; did you mean {near[0]}?" if near else "")
+    for name in sorted(known):
+        path = environ.get(name, "").strip() if name.endswith(_FILE) else ""
+        if path:
+            yield from _unreadable(name, path)
+
+
+def _unreadable(name: str, path: str) -> Iterator[str]:
+    try:
+        with Path(path).open("rb") as file:
+            empty = not file.read(4096).strip()
+    except OSError as error:
+        yield f"{name} names {path}, which cannot be read ({error.strerror}); correct it or unset {name}"
+        return
+    if empty:
+        yield f"{name} names {path}, which is empty; write the secret into it or unset {name}"
+
+
+def _is_secret(name: str) -> bool:
+    words = name.split("_")
+    return not name.endswith(_FILE) and any(word in words for word in ("TOKEN", "SECRET", "PASSWORD", "KEY"))
+
+
+def without_password(value: str) -> str:
+    """Return a URL without the password that may be in it; any other value as it is."""
+    if "://" not in value or "@" not in value:
+        return value
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return HIDDEN
+    user, _, host = parts.netloc.rpartition("@")
+    shown = f"{user.partition(':')[0]}:***@" if ":" in user else f"{user}@"
+    return urlunsplit(parts._replace(netloc=f"{shown}{host}"))
