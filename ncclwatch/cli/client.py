@@ -105,10 +105,12 @@ class Client:
         """Return the report on a job, as JSON."""
         return self.fetch(f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}/report")
 
-    def fetch(self, path: str) -> bytes:
-        """Return what the server answers to a GET. Raises `NotKnown` for 404."""
+    def fetch(self, path: str, body: bytes | None = None, method: str = "") -> bytes:
+        """Return what the server answers to a GET, or to a POST of JSON. Raises `NotKnown` for 404."""
         try:
-            request = urllib.request.Request(self.url + path)
+            request = urllib.request.Request(self.url + path, data=body, method=method or None)
+            if body is not None:
+                request.add_header("Content-Type", "application/json")
             if self._token:
                 request.add_header("Authorization", f"Bearer {self._token}")
             with self._opener.open(request, timeout=self._timeout_s) as answer:

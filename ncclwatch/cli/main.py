@@ -6,6 +6,7 @@ from ncclwatch.cli.build_native import build_native
 from ncclwatch.cli.contributed import Commands
 from ncclwatch.cli.doctor import doctor
 from ncclwatch.cli.run import run
+from ncclwatch.cli.silence import silence
 from ncclwatch.cli.status import status
 from ncclwatch.cli.version import version
 
@@ -18,5 +19,6 @@ def main() -> None:
 main.add_command(build_native)
 main.add_command(doctor)
 main.add_command(run)
+main.add_command(silence)
 main.add_command(status)
 main.add_command(version)

@@ -25,11 +25,14 @@ EXIT_NOT_INSTALLED = 3
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option("--store", default="", help="Where incidents are kept: an SQLite file or a SQLAlchemy URL.")
+@click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
-def main(host: str, port: int, store: str, ephemeral: bool, ready_fd: int | None, parent: int | None) -> None:
+def main(
+    host: str, port: int, store: str, notify: str, ephemeral: bool, ready_fd: int | None, parent: int | None
+) -> None:
     """Watch training jobs, and say who hangs them.
 
     Agents and readers must show the token in NCCLWATCH_TOKEN, or in the file that
@@ -38,6 +41,7 @@ def main(host: str, port: int, store: str, ephemeral: bool, ready_fd: int | None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
         from ncclwatch_server.app import create_app
+        from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.serving import Serving, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
@@ -46,8 +50,11 @@ def main(host: str, port: int, store: str, ephemeral: bool, ready_fd: int | None
     try:
         token = settings.read_token()
         settings.check_exposure(host, token)
+        targets = read_targets(notify)
         listener = listen(host, port)
-        app = create_app(settings.Settings(store="" if ephemeral else settings.store_url(store), token=token))
+        app = create_app(
+            settings.Settings(store="" if ephemeral else settings.store_url(store), token=token), targets=targets
+        )
     except ConfigError as error:
         _fail(str(error), EXIT_USAGE)
     serve(app, Serving(host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent), listener)

@@ -1,5 +1,6 @@
 """What has this server done so far? Plain numbers that /metrics shows."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -17,6 +18,7 @@ class Counters:
     ticks: int = 0
     tick_s: float = 0.0
     opened: dict[tuple[str, str], int] = field(default_factory=dict)  # (cause, severity)
+    notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 
     def count_opened(self, cause: str, severity: str) -> None:
         """Count an incident that opened."""

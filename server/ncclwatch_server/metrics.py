@@ -33,6 +33,7 @@ class Figures:
     jobs: tuple[tuple[str, int], ...]  # by state
     open_incidents: tuple[tuple[str, str, str, int], ...]  # job, severity, cause
     opened: tuple[tuple[str, str, int], ...]  # cause, severity
+    notified: tuple[tuple[str, str, int], ...]  # target, outcome
 
 
 def measure(watch: Watch, losses: Losses) -> Figures:
@@ -61,6 +62,7 @@ def measure(watch: Watch, losses: Losses) -> Figures:
         jobs=tuple((state, states[state]) for state in ("running", "hung", "waiting", "ended")),
         open_incidents=tuple((*labels, count) for labels, count in sorted(opened.items())),
         opened=tuple((*labels, count) for labels, count in sorted(counters.opened.items())),
+        notified=tuple((*labels, count) for labels, count in counters.notified().items()),
     )
 
 
@@ -100,3 +102,9 @@ class _Snapshot(Collector):
         for cause, severity, count in self._figures.opened:
             opened.add_metric([cause, severity], count)
         yield opened
+        told = CounterMetricFamily(
+            "ncclwatch_notifications", "Alerts, by target and what became of them", labels=["channel", "outcome"]
+        )
+        for target, outcome, count in self._figures.notified:
+            told.add_metric([target, outcome], count)
+        yield told

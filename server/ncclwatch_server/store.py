@@ -44,10 +44,10 @@ log = logging.getLogger("ncclwatch.server")
 
 RETRY_S = 5.0
 
-_metadata = MetaData()
+metadata = MetaData()
 _incidents = Table(
     "incidents",
-    _metadata,
+    metadata,
     Column("id", String(40), primary_key=True),
     Column("job", String(255), nullable=False),
     Column("name", String(255), nullable=False),
@@ -66,7 +66,7 @@ _incidents = Table(
 
 _lessons = Table(
     "lessons",
-    _metadata,
+    metadata,
     Column("job", String(255), primary_key=True),  # the name that its ranks report
     Column("kind", String(255), primary_key=True),  # the class of waits, for people and as a key
     Column("learned_at", Float, nullable=False, index=True),
@@ -84,7 +84,7 @@ class Store:
         self.dropped = 0
         self._url = url
         self._failing = False
-        self._engine = _open(url)
+        self._engine = open_engine(url)
         self._pending: dict[str, Incident] = {}
         self._learned: dict[tuple[str, str], _Learned] = {}
         self._lock = threading.Lock()
@@ -226,7 +226,8 @@ def opened(url: str) -> Iterator[Store]:
         yield store
 
 
-def _open(url: str) -> Engine:
+def open_engine(url: str) -> Engine:
+    """Open a database and make the tables that are missing. Raises `ConfigError`."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
@@ -234,7 +235,7 @@ def _open(url: str) -> Engine:
         engine = create_engine(parsed)
         if parsed.get_backend_name() == "sqlite":
             event.listen(engine, "connect", _prepare_sqlite)
-        _metadata.create_all(engine)
+        metadata.create_all(engine)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the store {_shown(url)} needs the package {error.name}; install it, or name another with --store"

@@ -13,7 +13,7 @@ from ncclwatch_server.habits import Memory
 from ncclwatch_server.incidents import IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
-from ncclwatch_server.publisher import Keeper, Publisher
+from ncclwatch_server.publisher import Keeper, Publisher, Teller
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -29,6 +29,7 @@ class Watch:
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
         memory: Memory | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.jobs = Jobs(memory)
         self.book = book
@@ -39,7 +40,7 @@ class Watch:
         self._clock = clock
         self._wall = wall
         self._started_at = clock()
-        self._publisher = Publisher(keeper, self.counters)
+        self._publisher = Publisher(keeper, self.counters, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
