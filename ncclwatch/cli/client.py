@@ -92,10 +92,10 @@ class Client:
         """Return what an answer of `stacks_json` says."""
         return self.decode(data, JobStacks)
 
-    def fetch(self, path: str, body: bytes | None = None, timeout_s: float = 0.0) -> bytes:
+    def fetch(self, path: str, body: bytes | None = None, timeout_s: float = 0.0, method: str = "") -> bytes:
         """Return what the server answers to a GET, or to a POST of JSON. Raises `NotKnown` for 404."""
         try:
-            request = urllib.request.Request(self.url + path, data=body)
+            request = urllib.request.Request(self.url + path, data=body, method=method or None)
             if body is not None:
                 request.add_header("Content-Type", "application/json")
             if self._token:
@@ -151,7 +151,7 @@ class Client:
                 f"the server at {self.url} does not let this token ask for {path}: {said or 'forbidden'}; show one of "
                 f"the operator's scope in {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
             )
-        if error.code in (409, 422, 429, 503) and said:
+        if error.code in (400, 409, 422, 429, 503) and said:
             return NotDone(said)
         return ServerUnreachable(
             f"the server at {self.url} answered {error.code} to {path}{': ' + said if said else ''}; look at its log"

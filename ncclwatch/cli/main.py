@@ -15,6 +15,7 @@ COMMANDS = {
     "incidents": Lazy("ncclwatch.cli.incidents:incidents", "List the incidents of a server."),
     "report": Lazy("ncclwatch.cli.report:report", "Write one incident as text, Markdown, HTML or JSON."),
     "run": Lazy("ncclwatch.cli.run:run", "Run a training, and say who hangs it."),
+    "silence": Lazy("ncclwatch.cli.silence:silence", "Send no alerts about jobs for some time."),
     "stacks": Lazy("ncclwatch.cli.stacks:stacks", "Show where the ranks of a job stand, on all nodes."),
     "status": Lazy("ncclwatch.cli.status:status", "Show the jobs and open incidents of a server."),
     "top": Lazy("ncclwatch.cli.top:top", "Show the jobs of a server, live."),
@@ -22,6 +23,7 @@ COMMANDS = {
     # Of other parts, which are found by their entry points; named here so that --help need not import them.
     "analyze": Lazy("", "Say what hung a job, by the files it left behind."),
     "diagnose": Lazy("", "Say where the ranks on this node stand, also of jobs that never attached."),
+    "notify": Lazy("", "Try the targets of alerts."),
     "simulate": Lazy("", "Let a job of up to 100,000 ranks report that was never run."),
 }
 

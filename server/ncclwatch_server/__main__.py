@@ -51,13 +51,14 @@ EXIT_NOT_INSTALLED = 3
     metavar="NAME",
     help="A further name this server answers to where no token is set, as behind a proxy.",
 )
+@click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
-    allow_host: tuple[str, ...], ephemeral: bool, ready_fd: int | None, parent: int | None,
+    allow_host: tuple[str, ...], notify: str, ephemeral: bool, ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -68,6 +69,7 @@ def main(  # noqa: PLR0913  (one for each flag)
     logs.to_stderr()
     try:
         from ncclwatch_server.app import create_app
+        from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.serving import Serving, check_tls, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
@@ -77,6 +79,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         grants = settings.read_grants(private=ephemeral)
         settings.check_exposure(host, guarded=bool(grants))
         tls = check_tls(tls_cert, tls_key)
+        targets = read_targets(notify)
         listener = listen(host, port)
         app = create_app(
             settings.Settings(
@@ -84,7 +87,8 @@ def main(  # noqa: PLR0913  (one for each flag)
                 grants=grants,
                 hosts=None if grants else settings.own_names(allow_host),
                 keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
-            )
+            ),
+            targets=targets,
         )
     except ConfigError as error:
         _fail(str(error), EXIT_USAGE)

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from fastapi import FastAPI, WebSocket
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.version import VERSION
+from ncclwatch_server.access import Gate
 from ncclwatch_server.api import add_routes
 from ncclwatch_server.audit import AuditTrail
 from ncclwatch_server.boundary import Boundary
@@ -18,7 +20,13 @@ from ncclwatch_server.incidents import Incident, IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
+from ncclwatch_server.notify.notifier import Notifier
+from ncclwatch_server.notify.records import Records
+from ncclwatch_server.notify.routes import silence_routes
+from ncclwatch_server.notify.silences import Silences
+from ncclwatch_server.notify.targets import Targets
 from ncclwatch_server.operating import add_operating_routes
+from ncclwatch_server.scopes import Scope
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.watch import Watch
@@ -26,13 +34,17 @@ from ncclwatch_server.watch import Watch
 log = logging.getLogger("ncclwatch.server")
 
 
-def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
-    """Return the application. Raises `ConfigError` if the store cannot be opened."""
+def create_app(settings: Settings, judge: Judge | None = None, targets: Targets | None = None) -> FastAPI:
+    """Return the application. Raises `ConfigError` if the store cannot be opened, or a target of alerts not be used."""
     store = Store(settings.store, settings.keeping) if settings.store else None
     book = IncidentBook(store.load() if store is not None else ())
     memory = Memory(store.lessons() if store is not None else {})
     kept = store or NoStore()
-    watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping)
+    records = Records(settings.store)
+    silences = Silences(records.silences, records, time.time)
+    notifier = Notifier(targets or Targets(), records, silences)
+    watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
+    watch.counters.notified = notifier.counts
     access = settings.access()
     door = Door(watch, access)
 
@@ -41,7 +53,8 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
         if store is not None:
             loop = asyncio.get_running_loop()
             store.recalled = lambda known: _call_in(loop, watch.recall, *known)
-        with store or contextlib.nullcontext():
+        with store or contextlib.nullcontext(), records, notifier:
+            notifier.recall(book.all())
             watching = asyncio.create_task(watch.run())
             watching.add_done_callback(_tell_failure)
             lag = asyncio.create_task(measure(watch.counters.timings))
@@ -63,6 +76,7 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
     app.add_middleware(Boundary, hosts=settings.hosts)
     add_routes(app, watch, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
+    app.include_router(silence_routes(silences, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR)))
 
     @app.websocket(wire.AGENT_PATH)
     async def agent(socket: WebSocket) -> None:

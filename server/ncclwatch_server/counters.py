@@ -1,5 +1,6 @@
 """What has this server done so far? Plain numbers that /metrics shows."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -31,6 +32,7 @@ class Counters:
     tick_s: float = 0.0
     opened: dict[tuple[str, ...], int] = field(default_factory=dict)  # (cause, severity)
     timings: Timings = field(default_factory=Timings)
+    notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 
     def count_refused(self, at: RefusedAt) -> None:
         """Count a connection that the server ended."""

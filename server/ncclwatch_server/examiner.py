@@ -109,6 +109,7 @@ class Examiner:
         gathering.questions.update(self._ask(job, CommandKind.STACKS, deeply, deeply=True))
         if gathering.done(now):
             job.gathering = None
+            self._publisher.settled(self._book.open_of(job.key))
 
     async def _judge_answers(self, job: Job) -> None:
         verdicts = await self._verdicts(job)

@@ -1,4 +1,4 @@
-"""Who learns of an incident? The store, the log, the figures and the terminal of the job."""
+"""Who learns of an incident? The store, the log, the figures, the terminal of the job and who wants to be alerted."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -29,27 +29,50 @@ class Keeper(Protocol):
         """Keep a line of the audit log. Never waits."""
 
 
+class Teller(Protocol):
+    """Alerts people."""
+
+    def hear(self, incident: Incident, *, step: int = 0, settled: bool = False) -> None:
+        """Take the newest form of an incident; `settled`: no more stacks are expected. Never waits."""
+
+
+class NoTeller:
+    """Alerts nobody."""
+
+    def hear(self, incident: Incident, *, step: int = 0, settled: bool = False) -> None:
+        """Do nothing."""
+
+
 class Publisher:
     """Carries out what the incident book decided."""
 
-    def __init__(self, keeper: Keeper, counters: Counters) -> None:
+    def __init__(self, keeper: Keeper, counters: Counters, teller: Teller | None = None) -> None:
         self._keeper = keeper
         self._counters = counters
         self._audit = AuditTrail(keeper)
+        self._teller = teller or NoTeller()
 
     def opened(self, job: Job, incident: Incident) -> None:
         """Tell of a new incident."""
         self._keeper.put(incident)
         self._counters.count_opened(incident)
+        self._teller.hear(incident, step=job.state.steps)
         self._tell(job, incident)
 
     def changed(self, incident: Incident) -> None:
         """Keep a new form of a known incident."""
         self._keeper.put(incident)
+        self._teller.hear(incident)
+
+    def settled(self, incidents: Iterable[Incident]) -> None:
+        """Note that no more stacks are expected of incidents."""
+        for incident in incidents:
+            self._teller.hear(incident, settled=True)
 
     def escalated(self, job: Job, incident: Incident) -> None:
         """Tell again of an incident that has become more urgent."""
         self._keeper.put(incident)
+        self._teller.hear(incident, step=job.state.steps)
         self._tell(job, incident)
 
     def learned(self, job: Job, lessons: Iterable[Lesson]) -> None:
@@ -65,6 +88,7 @@ class Publisher:
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""
         self._keeper.put(incident)
+        self._teller.hear(incident)
         log.info("job %s: incident %s is %s", incident.job, incident.id, incident.state.value)
 
     def _tell(self, job: Job, incident: Incident) -> None:

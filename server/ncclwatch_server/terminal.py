@@ -44,7 +44,7 @@ def render(incident: Incident) -> str:
     lines += _field("why", verdict.explanation)
     lines += _field("do", verdict.advice)
     for culprit in verdict.culprits[:CULPRITS_MAX]:
-        lines += _field("one of" if verdict.one_of else "culprit", _who(culprit))
+        lines += _field("one of" if verdict.one_of else "culprit", who(culprit))
     if len(verdict.culprits) > CULPRITS_MAX:
         lines += _field("", f"and {len(verdict.culprits) - CULPRITS_MAX} more ranks")
     if verdict.victims:
@@ -52,7 +52,7 @@ def render(incident: Incident) -> str:
     # Where the histories parted at the very operation that hangs, all is said already.
     if verdict.first_divergence is not None and verdict.first_divergence.seq != verdict.seq:
         lines += _divergence(verdict.first_divergence)
-    lines += _field("certainty", _certainty(incident))
+    lines += _field("certainty", certainty(incident))
     facts = _facts(incident)
     for number, fact in enumerate(facts[:EVIDENCE_MAX]):
         lines += _field("" if number else "evidence", fact)
@@ -100,7 +100,7 @@ def _field(name: str, text: str) -> list[str]:
     )
 
 
-def _who(culprit: Culprit) -> str:
+def who(culprit: Culprit) -> str:
     where = [f"rank {culprit.rank}"]
     if culprit.host:
         where.append(f"host {culprit.host}")
@@ -128,7 +128,7 @@ def _divergence(divergence: Divergence) -> Iterator[str]:
             yield from _field("", f"{side}: {op or 'nothing'} at {_place(site)}")
 
 
-def _certainty(incident: Incident) -> str:
+def certainty(incident: Incident) -> str:
     verdict = incident.verdict
     if verdict.predicted:
         return "foretold: nothing hangs yet"

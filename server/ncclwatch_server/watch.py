@@ -14,7 +14,7 @@ from ncclwatch_server.habits import Lesson, Memory
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
-from ncclwatch_server.publisher import Keeper, Publisher
+from ncclwatch_server.publisher import Keeper, Publisher, Teller
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -22,7 +22,7 @@ log = logging.getLogger("ncclwatch.server")
 class Watch:
     """Looks at all jobs, again and again. Everything but the judge runs in the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who keeps, who remembers, who tells: each is another one in tests
         self,
         judge: Judge,
         book: IncidentBook,
@@ -31,6 +31,7 @@ class Watch:
         wall: Clock = time.time,
         memory: Memory | None = None,
         keeping: settings.Keeping | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.jobs = Jobs(memory)
         self.book = book
@@ -41,7 +42,7 @@ class Watch:
         self._clock = clock
         self._wall = wall
         self._started_at = self._ticked_at = clock()
-        self._publisher = Publisher(keeper, self.counters)
+        self._publisher = Publisher(keeper, self.counters, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

@@ -15,13 +15,22 @@ class ServerProcess:
     """A server with the stub judge. Its log is in `log`."""
 
     def __init__(
-        self, directory: Path, *, port: int = 0, store: str = "", token: str = "", environ: dict[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        store: str = "",
+        token: str = "",
+        notify: str = "",
+        environ: dict[str, str] | None = None,
     ) -> None:
         self.log = directory / "server.log"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
         environ = {**inherited, **(environ or {})}
         if token:
             environ["NCCLWATCH_TOKEN"] = token
+        if notify:
+            environ["NCCLWATCH_NOTIFY"] = notify
         command = [sys.executable, "-m", "tests.integration.stub_server", str(port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -16,6 +16,7 @@ from ncclwatch.contract.model import (
     Verdict,
 )
 from ncclwatch_server.app import create_app
+from ncclwatch_server.notify.targets import read_targets
 from ncclwatch_server.serving import Serving, listen, serve
 from ncclwatch_server.settings import Settings, read_grants
 
@@ -65,7 +66,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     port = int(sys.argv[1])
     listener = listen("127.0.0.1", port)
-    app = create_app(Settings(store=sys.argv[2] if len(sys.argv) > 2 else "", grants=read_grants()), judge=judge)
+    settings = Settings(store=sys.argv[2] if len(sys.argv) > 2 else "", grants=read_grants())
+    app = create_app(settings, judge=judge, targets=read_targets())
     serving = Serving(host="127.0.0.1", port=port, ephemeral=False, ready_fd=1, parent=None)
     serve(app, serving, listener)
 

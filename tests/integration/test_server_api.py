@@ -35,7 +35,7 @@ def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
     incident = server.incidents()[0]["id"]
     checked = 0
     for template, routes in document["paths"].items():
-        if "get" not in routes:
+        if "get" not in routes or "{silence}" in template:  # there is no silence here; see test_notify_routes
             continue
         path = template.replace("{job}", "hung").replace("{incident}", incident)
         answer = server.get(path)

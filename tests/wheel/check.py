@@ -65,6 +65,8 @@ def main() -> None:
         told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
         assert told == "trained\n", told
         assert json.loads((place / "r.json").read_text())["incidents"] == []
+        told = _run(ncclwatch, "notify", "test", cwd=place, code=2)
+        assert "NCCLWATCH_NOTIFY" in told, told
         for command in ("ncclwatch-server", "ncclwatch-agent"):
             _run(place / "empty/bin" / command, "--help", cwd=place)
     print("the wheel works in an empty virtual environment")

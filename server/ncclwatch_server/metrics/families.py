@@ -100,6 +100,8 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     opened: dict[Labels, float] = {(cause.value, severity): 0 for cause in Cause for severity in alarming}
     opened.update(counters.opened)
     yield rising("incidents", "Incidents opened", ["cause", "severity"], sorted(opened.items()))
+    told = [(key, float(count)) for key, count in sorted(counters.notified().items())]
+    yield rising("notifications", "Alerts, by target and what became of them", ["channel", "outcome"], told)
 
 
 def _of_jobs(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:

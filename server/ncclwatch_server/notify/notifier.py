@@ -1,0 +1,140 @@
+"""How do incidents get from the watch to the targets? Through a thread with an event loop of its own.
+
+The watch hands them over and goes on at once. Name look-ups, TLS, slow and dead targets all stay on this side, so
+nothing here can delay the judging, and each target has a courier of its own, so that none delays another.
+"""
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from ncclwatch_server.incidents import Incident
+from ncclwatch_server.notify.courier import Courier, News, Outcome, Rhythm
+from ncclwatch_server.notify.records import Records
+from ncclwatch_server.notify.silences import Silences
+from ncclwatch_server.notify.targets import AnyTarget, Targets
+
+log = logging.getLogger("ncclwatch.server")
+
+GRACE_S = 1.0  # at the end, for what can be told at once
+THREADS_MAX = 160  # for name look-ups and Apprise: they block
+
+
+class Notifier:
+    """Tells all targets. A context manager: it tells while it is open."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        records: Records,
+        silences: Silences,
+        *,
+        wall: Callable[[], float] = time.time,
+        rhythm: Rhythm | None = None,
+    ) -> None:
+        """Check that all targets can be used here. Raises `ConfigError`."""
+        self._base = targets.link
+        self._records = records
+        self._silences = silences
+        self._wall = wall
+        self._rhythm = rhythm or Rhythm()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._couriers = self._hire(targets.target) if targets.target else []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._closing: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="ncclwatch-notify", daemon=True)
+
+    def __enter__(self) -> "Notifier":
+        if self._couriers:
+            self._thread.start()
+            self._started.wait(10.0)
+            self._silences.on_change = self.look_again
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._couriers:
+            self._silences.on_change = None
+            self._call(self._close)
+            self._thread.join(timeout=GRACE_S + 1.0)
+
+    @property
+    def outcomes(self) -> Mapping[tuple[str, Outcome], int]:
+        """Return what became of messages, by target."""
+        return {(each.name, outcome): count for each in self._couriers for outcome, count in each.outcomes.items()}
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """Return the same in words, for /metrics."""
+        return {(name, outcome.value): count for (name, outcome), count in self.outcomes.items()}
+
+    def hear(self, incident: Incident, *, step: int = 0, settled: bool = False) -> None:
+        """Take the newest form of an incident. Never waits."""
+        self._hand_over(News(incident=incident, step=step, settled=settled))
+
+    def recall(self, incidents: Iterable[Incident]) -> None:
+        """Take what a store has kept: what was owed when the server ended is told now."""
+        for incident in incidents:
+            self._hand_over(News(incident=incident, settled=True, stored=True))
+
+    def look_again(self) -> None:
+        """Decide anew what to tell: the silences have changed."""
+        for courier in self._couriers:
+            self._call(courier.look_again)
+
+    def _hire(self, targets: Iterable[AnyTarget]) -> list[Courier]:
+        """Return a courier for each target."""
+        # What speaks to targets takes a tenth of a server's start, and most servers on one machine have none.
+        from ncclwatch_server.notify.channels import open_channel
+        from ncclwatch_server.notify.posting import open_client
+
+        client = open_client()
+        self._closers.append(client.aclose)
+        return [
+            Courier(
+                target,
+                open_channel(target, client),
+                self._records,
+                self._silences,
+                self._wall,
+                self._base,
+                self._rhythm,
+            )
+            for target in targets
+        ]
+
+    def _hand_over(self, news: News) -> None:
+        for courier in self._couriers:
+            self._call(functools.partial(courier.take, news))
+
+    def _call(self, action: Callable[[], object]) -> None:
+        """Let the loop do something, if it still runs."""
+        if self._loop is None or not self._couriers:
+            return
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # it has ended
+            log.debug("news came after the end of the notifier")
+
+    def _close(self) -> None:
+        if self._closing is not None:
+            self._closing.set()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS_MAX, "ncclwatch-notify"))
+        self._closing = asyncio.Event()
+        self._started.set()
+        await self._closing.wait()
+        await asyncio.gather(*(courier.close(GRACE_S) for courier in self._couriers))
+        for close in self._closers:
+            await close()

@@ -1,0 +1,179 @@
+"""What must alerting still know after a restart? Who was told what, and the silences; in the database of incidents.
+
+As the store of incidents: a thread of its own writes, nobody waits for it, and what cannot be written is kept in bounds
+and tried again. Without a store it remembers as long as the process lives.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import asdict
+from types import TracebackType
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.exc import SQLAlchemyError
+
+from ncclwatch.contract.errors import ConfigError
+from ncclwatch_server import database
+from ncclwatch_server.notify.silences import KEPT_S, Silence
+from ncclwatch_server.notify.stages import Stage, Told
+from ncclwatch_server.store import RETRY_S
+from ncclwatch_server.tables import notifications as _told
+from ncclwatch_server.tables import silences as _silences
+
+log = logging.getLogger("ncclwatch.server")
+
+UNWRITTEN_MAX = 10_000
+LAST_WRITE_S = 5.0  # at the end: what is not written then may be told twice
+TOLD_MAX = 100_000  # kept in memory and in the table
+
+Key = tuple[str, str]  # target, incident
+
+
+class Records:
+    """What alerting knows, in memory and in the database."""
+
+    def __init__(self, url: str) -> None:
+        """Open the database; "" stands for none. Raises `ConfigError`."""
+        self.failures = 0
+        self.dropped = 0
+        self._engine: Engine | None = database.connect(url) if url else None
+        self._told: dict[Key, Told] = {}
+        self.silences: tuple[Silence, ...] = ()
+        self._new_told: dict[Key, tuple[Told, float]] = {}
+        self._new_silences: dict[str, Silence] = {}
+        self._failing = False
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ncclwatch-records", daemon=True)
+        if self._engine is not None:
+            self._load(self._engine)
+
+    def __enter__(self) -> "Records":
+        if self._engine is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._engine is None:
+            return
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join(timeout=LAST_WRITE_S)
+        self._engine.dispose()
+
+    def told(self, target: str, incident: str) -> Told | None:
+        """Return what a target has been told of an incident."""
+        with self._lock:
+            return self._told.get((target, incident))
+
+    def note(self, target: str, incident: str, told: Told) -> None:
+        """Remember what a target has been told. Never waits."""
+        key = (target, incident)
+        with self._lock:
+            self._told.pop(key, None)
+            self._told[key] = told
+            if len(self._told) > TOLD_MAX:
+                self._told.pop(next(iter(self._told)))
+            if self._engine is None:
+                return
+            if key not in self._new_told and len(self._new_told) >= UNWRITTEN_MAX:
+                self._new_told.pop(next(iter(self._new_told)))
+                self.dropped += 1
+            self._new_told[key] = (told, time.time())
+        self._wake.set()
+
+    def keep_silence(self, silence: Silence) -> None:
+        """Keep the newest form of a silence. Never waits."""
+        if self._engine is None:
+            return
+        with self._lock:
+            if silence.id not in self._new_silences and len(self._new_silences) >= UNWRITTEN_MAX:
+                self._new_silences.pop(next(iter(self._new_silences)))
+                self.dropped += 1
+            self._new_silences[silence.id] = silence
+        self._wake.set()
+
+    def _load(self, engine: Engine) -> None:
+        """Read all there is, and forget what is old: a server is started often enough."""
+        since = time.time() - KEPT_S
+        newest = select(_told).order_by(_told.c.at.desc()).limit(TOLD_MAX)
+        try:
+            with engine.begin() as connection:
+                # Of an incident that still stands it must be known however old it is: only what is over is forgotten.
+                connection.execute(delete(_told).where(_told.c.at < since, _told.c.stage == Stage.RESOLVED.value))
+                connection.execute(delete(_silences).where(_silences.c.ends_at < since))
+                rows = list(connection.execute(newest))
+                silences = list(connection.execute(select(_silences)))
+        except SQLAlchemyError as error:
+            if database.is_passing(error):  # it comes later, and what was told before is not known until the next start
+                log.warning("what was told of incidents cannot be read yet (%s)", _cause(error))
+                return
+            raise ConfigError(f"cannot read what was told of incidents ({_cause(error)}); see --store") from error
+        for row in reversed(rows):
+            if (told := _revive(row)) is not None:
+                self._told[str(row.target), str(row.incident)] = told
+        self.silences = tuple(Silence(**row._mapping) for row in silences)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(RETRY_S if self._failing else None)
+            self._wake.clear()
+            self._write()
+            if self._stopping.is_set():
+                return
+            if self._failing:
+                self._stopping.wait(RETRY_S)
+
+    def _write(self) -> None:
+        with self._lock:
+            told, self._new_told = self._new_told, {}
+            silences, self._new_silences = self._new_silences, {}
+        if self._engine is None or not (told or silences):
+            return
+        try:
+            with self._engine.begin() as connection:
+                _put(connection, told, silences)
+        except SQLAlchemyError as error:
+            self.failures += 1
+            if not self._failing:
+                log.error(
+                    "cannot write what was told of incidents (%s); alerting goes on, and writing is tried again, but "
+                    "after a restart before that something may be told twice", _cause(error),
+                )  # fmt: skip
+            self._failing = True
+            with self._lock:  # what came meanwhile is newer
+                self._new_told = {**told, **self._new_told}
+                self._new_silences = {**silences, **self._new_silences}
+            return
+        if self._failing:
+            log.info("what was told of incidents can be written again")
+        self._failing = False
+
+
+def _put(connection: Connection, told: dict[Key, tuple[Told, float]], silences: dict[str, Silence]) -> None:
+    for (target, incident), (said, at) in told.items():
+        connection.execute(delete(_told).where(_told.c.target == target, _told.c.incident == incident))
+        row = {"stage": said.stage.value, "messages": said.count, "digest": said.digest, "urgency": said.urgency}
+        connection.execute(insert(_told), {"target": target, "incident": incident, "at": at, **row})
+    for silence in silences.values():
+        connection.execute(delete(_silences).where(_silences.c.id == silence.id))
+        connection.execute(insert(_silences), asdict(silence))
+
+
+def _revive(row: "Row[tuple[object, ...]]") -> Told | None:
+    """Return what a row says, None if another version wrote what this one does not know."""
+    try:
+        stage = Stage(row.stage)
+    except ValueError:
+        log.warning("what target %s was told of incident %s cannot be read; it is left alone", row.target, row.incident)
+        return None
+    return Told(stage=stage, count=int(row.messages), digest=str(row.digest), urgency=int(row.urgency))
+
+
+def _cause(error: SQLAlchemyError) -> object:
+    return getattr(error, "orig", None) or error

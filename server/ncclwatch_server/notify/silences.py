@@ -1,0 +1,139 @@
+"""For which jobs is nobody to be told, and until when? A maintenance window is a silence that begins later.
+
+A silence mutes the first message and the update, never the resolve of what was told. What still stands when a silence
+ends is told then.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch_server.incidents import Incident
+
+SILENCES_MAX = 1000  # that are not over
+LASTS_S_MAX = 366 * 86_400.0
+KEPT_S = 30 * 86_400.0  # after their end
+JOB_MAX = 200
+WORDS_MAX = 500
+
+
+class SilenceError(NcclwatchError):
+    """A silence that cannot be."""
+
+
+class SilenceState(str, Enum):
+    """Where a silence is in its life."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Nobody is told of some jobs for some time. Times are seconds since 1970 by the server's clock."""
+
+    id: str
+    job: str  # pattern of names, as a shell's
+    starts_at: float
+    ends_at: float
+    reason: str = ""
+    author: str = ""
+    made_at: float = 0.0
+
+    def state(self, now: float) -> SilenceState:
+        """Return where it is in its life."""
+        if now >= self.ends_at:
+            return SilenceState.EXPIRED
+        return SilenceState.ACTIVE if now >= self.starts_at else SilenceState.PENDING
+
+    def covers(self, incident: Incident) -> bool:
+        """Whether it is about the job of an incident."""
+        return fnmatchcase(incident.job, self.job) or fnmatchcase(incident.key.name, self.job)
+
+
+class SilenceKeeper(Protocol):
+    """Keeps silences beyond the life of this process."""
+
+    def keep_silence(self, silence: Silence) -> None:
+        """Keep the newest form of a silence. Never waits."""
+
+
+class Silences:
+    """All silences of this server. Used by the API and by the notifier, which are different threads."""
+
+    def __init__(self, known: Iterable[Silence], keeper: SilenceKeeper, wall: Callable[[], float]) -> None:
+        self._all = {silence.id: silence for silence in known}
+        self._keeper = keeper
+        self._wall = wall
+        self._lock = threading.Lock()
+        self.on_change: Callable[[], None] | None = None
+
+    def all(self) -> tuple[Silence, ...]:
+        """Return all silences, the one that ends last first."""
+        with self._lock:
+            return tuple(sorted(self._all.values(), key=lambda s: (-s.ends_at, s.id)))
+
+    def get(self, silence: str) -> Silence | None:
+        """Return a silence by its id."""
+        with self._lock:
+            return self._all.get(silence)
+
+    def add(self, job: str, starts_at: float, ends_at: float, reason: str = "", author: str = "") -> Silence:
+        """Make a silence. Raises `SilenceError`."""
+        now = self._wall()
+        _check(job, reason, author)
+        if not starts_at < ends_at or ends_at <= now:
+            raise SilenceError("a silence must end after it begins, and not before now")
+        if ends_at - min(starts_at, now) > LASTS_S_MAX:
+            raise SilenceError("a silence ends within a year; make a new one then")
+        made = Silence(
+            id=secrets.token_hex(4), job=job, starts_at=starts_at, ends_at=ends_at, reason=reason, author=author,
+            made_at=now,
+        )  # fmt: skip
+        with self._lock:
+            self._all = {s.id: s for s in self._all.values() if now - s.ends_at < KEPT_S}
+            if sum(s.ends_at > now for s in self._all.values()) >= SILENCES_MAX:
+                raise SilenceError(f"there are {SILENCES_MAX} silences already; remove one first")
+            self._all[made.id] = made
+        self._changed(made)
+        return made
+
+    def end(self, silence: str) -> Silence | None:
+        """End a silence now. Returns it as it is then, None if there is none of that id."""
+        now = self._wall()
+        with self._lock:
+            known = self._all.get(silence)
+            if known is None or known.ends_at <= now:
+                return known
+            ended = Silence(
+                id=known.id, job=known.job, starts_at=min(known.starts_at, now), ends_at=now, reason=known.reason,
+                author=known.author, made_at=known.made_at,
+            )  # fmt: skip
+            self._all[silence] = ended
+        self._changed(ended)
+        return ended
+
+    def muted_for(self, incident: Incident) -> float:
+        """Return for how many seconds more nobody is to be told of an incident; 0: it is not muted."""
+        now = self._wall()
+        with self._lock:
+            covering = [s for s in self._all.values() if s.state(now) is SilenceState.ACTIVE and s.covers(incident)]
+        return max((s.ends_at - now for s in covering), default=0.0)
+
+    def _changed(self, silence: Silence) -> None:
+        self._keeper.keep_silence(silence)
+        if self.on_change is not None:
+            self.on_change()
+
+
+def _check(job: str, reason: str, author: str) -> None:
+    if not 1 <= len(job) <= JOB_MAX or not job.isprintable():
+        raise SilenceError(f"the job of a silence is a name or pattern of 1 to {JOB_MAX} printable characters")
+    if any(len(words) > WORDS_MAX or not words.isprintable() for words in (reason, author)):
+        raise SilenceError(f"the reason and the author of a silence are one line of up to {WORDS_MAX} characters")
