@@ -4,9 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import ncclwatch
-
-DIRECTORY = Path(ncclwatch.__file__).parent / "inject"  # where `sitecustomize` lies
+DIRECTORY = Path(__file__).parents[1] / "inject"  # where `sitecustomize` lies
 NOBODY = (
     "ncclwatch: --inject found no rank: no Python process of the command has called init_process_group with "
     "PYTHONPATH as it was given (python -I and -E ignore it), or ncclwatch is not installed for that Python.\n"

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs every process 10 ms
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _TorchFinder:
@@ -91,7 +91,7 @@ def _attach() -> None:
 
 def _run_the_other() -> None:
     """Run the `sitecustomize` that this one stands in front of, if there is any, under its own name."""
-    elsewhere = [path for path in sys.path if os.path.abspath(path or os.curdir) != _HERE]  # noqa: PTH100
+    elsewhere = [path for path in sys.path if os.path.abspath(path or os.curdir) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
