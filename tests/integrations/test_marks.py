@@ -92,25 +92,12 @@ def test_marked_methods_do_what_they_did(marks: list[str]):
 
 @pytest.mark.parametrize("name", ["lightning", "transformers", "accelerate", "ray", "deepspeed", "torchtitan"])
 def test_without_its_framework_an_integration_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, name: str):
-    for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
-        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, name, None)  # what Python takes for a package that is not there
     monkeypatch.delitem(sys.modules, f"ncclwatch.integrations.{name}", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Missing(name), *sys.meta_path])
     with pytest.raises(ImportError, match=rf"ncclwatch\.integrations\.{name} needs {name}.*pip install {name}") as told:
         importlib.import_module(f"ncclwatch.integrations.{name}")
     assert isinstance(told.value, NcclwatchError)
     assert "attach() works without it" in str(told.value)
-
-
-class Missing:
-    """A finder by which a package is not there, installed or not."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.partition(".")[0] == self._name:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 # -- Lightning ------------------------------------------------------------------------------------------
@@ -220,7 +207,8 @@ def test_transformers_marks_evaluations_saves_and_steps(marks: list[str], tmp_pa
     with pytest.warns(RuntimeWarning, match="only marks phases"):
         trainer.train()
     save = "save checkpoint"
-    assert marks == ["=1", "=2", "+validate", "-validate", f"+{save}", f"-{save}", "=3", f"+{save}", f"-{save}"]
+    both = ["+validate", "-validate", f"+{save}", f"-{save}"]
+    assert marks == ["=1", "=2", *both, "=3", *both]  # the last step is evaluated and saved in any case
     marks.clear()
     trainer.evaluate()
     trainer.predict(data)
