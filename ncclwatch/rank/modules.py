@@ -68,7 +68,7 @@ class Modules:
         return ModuleView(root=name, path=_path(root, module)[0], kind=type(module).__name__, training=module.training)
 
     def modes(self) -> list[ModuleView]:
-        """Return the modules of the kinds that have made collectives here, those in eval mode first."""
+        """Return modules of the kinds that have made collectives here: of those in either mode, if there are both."""
         found: list[ModuleView] = []
         for reference, name in zip(self._roots, self._names, strict=True):
             root = reference()
@@ -81,7 +81,9 @@ class Modules:
                     )
                     if mode not in found:
                         found.append(mode)
-        return sorted(found, key=lambda mode: mode.training)[:MODES_MAX]
+        resting = [mode for mode in found if not mode.training]
+        training = [mode for mode in found if mode.training]
+        return (resting[: MODES_MAX - 1] + training)[:MODES_MAX]
 
     def _remember(self, module: Module, root: Module, name: str) -> None:
         self._kinds.add(type(module))

@@ -1,4 +1,4 @@
-"""In whose forward an operation is made, in what mode, and where a thread stands: by both recorders, out of the ring."""
+"""In whose forward an operation is made, in what mode, where a thread stands: by both recorders, out of the ring."""
 
 import json
 from pathlib import Path

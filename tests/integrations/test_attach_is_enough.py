@@ -40,10 +40,16 @@ def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
         "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0",
     }  # fmt: skip
     arguments = ("run", "--on-hang", "abort", "--report", str(tmp_path / "report.json"), "--", *command)
-    return subprocess.run(
-        [sys.executable, "-m", "ncclwatch", *arguments],
-        cwd=ROOT, env=inherited | own, capture_output=True, text=True, timeout=115,
-    )  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "ncclwatch", *arguments], cwd=ROOT, env=inherited | own, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=115)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # passed on to torchrun, which ends its ranks
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.mark.parametrize(("framework", "program", "rank", "call"), CASES, ids=[case[1][:-9] for case in CASES])

@@ -144,6 +144,15 @@ def test_the_modes_of_the_modules_that_communicated_are_told_of_a_model_that_liv
     assert known.modes() == []
 
 
+def test_of_many_in_eval_mode_one_in_training_is_not_left_out():
+    known = Modules()
+    model = Encoder(lambda: known.now(1), 9)
+    model(torch.zeros(1))
+    for layer in model.layers[:8]:
+        layer.eval()
+    assert [each.training for each in known.modes()] == [False, False, False, True]
+
+
 def test_looking_keeps_no_tensor_alive():
     """Locals of a forward are not read: what it has dropped must be free while others look at its stack."""
     import weakref

@@ -116,7 +116,7 @@ def _matches(path: str, pattern: str) -> bool:
     if pattern in ("", "*"):
         return True
     shorter = min(len(parts), len(wanted))
-    return all(a == b or b == "*" for a, b in zip(parts[-shorter:], wanted[-shorter:], strict=True))
+    return all(a == b or (b == "*" and a.isdigit()) for a, b in zip(parts[-shorter:], wanted[-shorter:], strict=True))
 
 
 def words(found: OneSided) -> str:

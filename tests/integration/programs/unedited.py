@@ -1,6 +1,6 @@
-"""A job that knows nothing of ncclwatch: loader processes of both kinds, a helper process that imports torch, the end.
+"""A job that knows nothing of ncclwatch: loader processes of both kinds, a helper process, the end.
 
-`hang` as argument: rank 1 leaves the loop three steps early and waits in a barrier. `attach`: it is edited after all.
+`hang` as argument: rank 1 leaves the loop three steps early and waits in a barrier. `attach`: rank 1 is edited after all.
 """
 
 import json
@@ -14,7 +14,7 @@ from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-HELPER = "import sys, torch; print(*sorted(n for n in sys.modules if n.startswith('ncclwatch')))"
+HELPER = "import sys; print(*sorted(n for n in sys.modules if n.startswith('ncclwatch')))"
 
 
 class Ones(Dataset[torch.Tensor]):
@@ -26,7 +26,7 @@ class Ones(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    if "attach" in sys.argv:
+    if "attach" in sys.argv and os.environ["RANK"] == "1":
         import ncclwatch
 
         ncclwatch.attach()
