@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.integration.launch import free_port
 from tests.integration.server_process import ROOT
 
+pytestmark = pytest.mark.timeout(300)
 PROGRAMS = Path(__file__).parent / "programs"
 
 # The Trainers on top of Fabric and of Accelerate are tried in every run; the rest takes minutes: make frameworks
@@ -34,10 +36,16 @@ def torchrun(*script: str) -> tuple[str, ...]:
 
 
 def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as short:  # Ray makes sockets in it
+        return _run(tmp_path, short, *command)
+
+
+def _run(tmp_path: Path, short: str, *command: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH_", "TORCHELASTIC", "RANK"))}
     own = {
-        "NCCLWATCH_RUNTIME_DIR": str(tmp_path / "runtime"), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path),
+        "NCCLWATCH_RUNTIME_DIR": str(tmp_path / "runtime"), "OMP_NUM_THREADS": "1", "TMPDIR": short,
         "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
     }  # fmt: skip
     arguments = ("run", "--on-hang", "abort", "--report", str(tmp_path / "report.json"), "--", *command)
     with subprocess.Popen(
@@ -45,7 +53,7 @@ def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            out, err = process.communicate(timeout=115)
+            out, err = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             process.terminate()  # passed on to torchrun, which ends its ranks
             raise

@@ -260,3 +260,19 @@ def test_deepspeed_marks_an_engine(marks: list[str]):
     engine.step()
     engine.save_checkpoint("there")
     assert marks == ["=0", "+save checkpoint", "-save checkpoint"]
+
+
+def test_what_is_marked_of_torchtitan_has_those_names():
+    """Its Trainer wants GPUs to begin; that the marked methods exist is what can be seen without."""
+    trainer = pytest.importorskip("torchtitan.trainer")
+    from torchtitan.components.checkpointer import base
+    from torchtitan.components.validate import BaseValidator
+
+    from ncclwatch.integrations.torchtitan import mark
+
+    assert callable(trainer.Trainer.train_step)
+    assert {"checkpointer", "validator", "step"} <= set(trainer.Trainer.__annotations__)
+    assert callable(BaseValidator.validate)
+    (saver,) = (each for each in vars(base).values() if isinstance(each, type) and "save" in vars(each))
+    assert callable(saver.load)
+    assert mark(owner := object.__new__(trainer.Trainer)) is owner

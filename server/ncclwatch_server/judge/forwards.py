@@ -82,21 +82,20 @@ def _stands_there(views: Mapping[int, RankView], side: Side, op: OpView) -> bool
 
 
 def _before(views: Mapping[int, RankView], ranks: Iterable[int], op: OpView, module: ModuleView) -> ModuleView | None:
-    """Return how ranks made a call before, if always in a mode that `module` is not in now."""
+    """Return how ranks made a call before, if always in another gradient mode than `module` is in.
+
+    That mode is known of each operation; train() or eval() only of the first on each way.
+    """
     met = [
         views[rank].modules[each.module - 1]
         for rank in ranks
         for each in views[rank].history
         if each.site == op.site and 0 < each.module <= len(views[rank].modules)
     ]
-    modes = {_mode(each) for each in met}
-    if GradMode.UNKNOWN in (module.grad, *(each.grad for each in met)) or len(modes) != 1 or _mode(module) in modes:
+    modes = {each.grad for each in met}
+    if GradMode.UNKNOWN in (module.grad, *modes) or len(modes) != 1 or module.grad in modes:
         return None
     return met[0]
-
-
-def _mode(module: ModuleView) -> tuple[bool, GradMode]:
-    return module.training, module.grad
 
 
 def _now(views: Mapping[int, RankView], ranks: Iterable[int], module: ModuleView) -> ModuleView | None:

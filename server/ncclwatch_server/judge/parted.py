@@ -129,7 +129,11 @@ def _explanation(case: Case, found: Parting, group: str, seq: int, forward: OneS
         f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
         "a collective completes only when all members make the same call."
     )
-    told = (first, reason(found), words(forward) if forward is not None else "")
+    told = [first, reason(found)]
+    if forward is not None:
+        if forward.others_now is not None and found.loop:
+            told.pop()  # that a side has left the loop inside of a forward is what its mode did
+        told.append(words(forward))
     return " ".join(each for each in told if each)
 
 

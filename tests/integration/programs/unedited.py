@@ -1,6 +1,6 @@
 """A job that knows nothing of ncclwatch: loader processes of both kinds, a helper process, the end.
 
-`hang` as argument: rank 1 leaves the loop three steps early and waits in a barrier. `attach`: rank 1 is edited after all.
+`hang`: rank 1 leaves the loop three steps early and waits in a barrier. `attach`: rank 1 is edited after all.
 """
 
 import json

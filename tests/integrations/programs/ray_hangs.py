@@ -1,6 +1,7 @@
 """One of two workers of Ray Train reduces its loss alone. No callback of ncclwatch."""
 
 import sys
+import tempfile
 
 import ray
 import torch
@@ -25,7 +26,7 @@ def train() -> None:
 
 
 def main() -> None:
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, _temp_dir=tempfile.gettempdir())
     TorchTrainer(
         train,
         torch_config=TorchConfig(backend="gloo"),
