@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -41,8 +42,10 @@ def main() -> None:
         model(batch).sum().backward()
     dist.barrier()
     helper = subprocess.run([sys.executable, "-c", HELPER], capture_output=True, text=True, check=True)
-    seen = {"pid": os.getpid(), "helper": helper.stdout.strip(), "spawned": in_spawned}
+    rings = sorted(path.stem for path in Path(os.environ["NCCLWATCH_RUNTIME_DIR"]).glob("*/*/*.ring"))
+    seen = {"rings": rings, "pid": os.getpid(), "helper": helper.stdout.strip(), "spawned": in_spawned}
     print(json.dumps(seen | {"mine": os.environ.get("MY_SITE", ""), "init": dist.init_process_group.__module__}))
+    dist.barrier()
     dist.destroy_process_group()
 
 
