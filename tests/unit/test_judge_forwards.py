@@ -58,7 +58,7 @@ def test_where_the_mode_is_one_on_all_ranks_the_advice_is_that_of_the_cause(mode
     assert "eval()" not in found.explanation
 
 
-def test_both_in_one_forward_says_nothing_of_it():
+def test_other_arguments_to_one_call_are_not_explained_by_its_forward():
     """All are at the same line of the same module, with other sizes: that is not what only some ranks run."""
     found = verdict_of(
         f"in 0,2 dp#7 all_reduce {PLACE} module={NORM}/train/grad",

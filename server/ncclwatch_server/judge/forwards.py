@@ -37,13 +37,13 @@ class OneSided:
 
 
 def one_sided_forward(views: Mapping[int, RankView], found: Parting) -> OneSided | None:
-    """Return the forward that one side of a parting is in, None if none is, or if both are in the same one."""
+    """Return the forward that one side of a parting is in, None if none is, or if something else parted them."""
     if found.cause not in _CAUSES or found.slip is not None or found.handled is not None or found.threads:
         return None
     for callers, op in _callers(found):
         module = module_of(views[callers.ranks[0]], op)
         others = tuple(side for side in (found.culprit, *found.others) if side is not callers)
-        if module is None or any(_stands_there(views, side, op) for side in others):
+        if module is None:
             continue
         ranks = tuple(sorted(rank for side in others for rank in side.ranks))
         return OneSided(
@@ -75,10 +75,6 @@ def module_of(view: RankView, op: OpView) -> ModuleView | None:
         if wait is not None and (wait.group, wait.seq, wait.op) == (op.group, op.seq, op.op) and thread.module:
             return replace(thread.module, grad=recorded.grad) if recorded is not None else thread.module
     return recorded
-
-
-def _stands_there(views: Mapping[int, RankView], side: Side, op: OpView) -> bool:
-    return side.op.site == op.site and module_of(views[side.ranks[0]], side.op) is not None
 
 
 def _before(views: Mapping[int, RankView], ranks: Iterable[int], op: OpView, module: ModuleView) -> ModuleView | None:
