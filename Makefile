@@ -39,7 +39,7 @@ integration: $(BIN)/.installed ## tests on real processes
 	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
 	$(BIN)/pytest -n 2 tests/integrations
 
-frameworks: $(BIN)/.installed ## hangs of every framework that runs on a CPU, with attach() alone (installs Ray and DeepSpeed: 400 MB)
+frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed
 	FRAMEWORKS=all $(BIN)/pytest tests/integrations
 

@@ -25,7 +25,6 @@ CASES = (
     ("transformers", "transformers_hangs.py", 0, "self.trainer.evaluate()"),
     ("accelerate", "accelerate_hangs.py", 0, "accelerator.gather("),
     ("deepspeed", "deepspeed_hangs.py", 0, "engine.save_checkpoint("),
-    ("ray", "ray_hangs.py", 1, "dist.barrier()"),
 )
 
 
@@ -36,7 +35,7 @@ def torchrun(*script: str) -> tuple[str, ...]:
 
 
 def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as short:  # Ray makes sockets in it
+    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as short:
         return _run(tmp_path, short, *command)
 
 
@@ -44,8 +43,7 @@ def _run(tmp_path: Path, short: str, *command: str) -> subprocess.CompletedProce
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH_", "TORCHELASTIC", "RANK"))}
     own = {
         "NCCLWATCH_RUNTIME_DIR": str(tmp_path / "runtime"), "OMP_NUM_THREADS": "1", "TMPDIR": short,
-        "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
+        "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu",
     }  # fmt: skip
     arguments = ("run", "--on-hang", "abort", "--report", str(tmp_path / "report.json"), "--", *command)
     with subprocess.Popen(
@@ -69,7 +67,7 @@ def test_a_hang_is_told_without_a_callback(tmp_path: Path, framework: str, progr
     script = PROGRAMS / program
     (tmp_path / "out").mkdir()
     arguments = (str(script), str(tmp_path / "out"))
-    done = run(tmp_path, *((sys.executable, *arguments) if framework == "ray" else torchrun(*arguments)))
+    done = run(tmp_path, *torchrun(*arguments))
     assert done.returncode == 70, done.stderr
     incident = json.loads((tmp_path / "report.json").read_text())["incidents"][0]
     (line,) = (n for n, text in enumerate(script.read_text().splitlines(), start=1) if call in text)

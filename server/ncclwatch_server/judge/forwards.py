@@ -38,7 +38,8 @@ class OneSided:
 
 def one_sided_forward(views: Mapping[int, RankView], found: Parting) -> OneSided | None:
     """Return the forward that one side of a parting is in, None if none is, or if something else parted them."""
-    if found.cause not in _CAUSES or found.slip is not None or found.handled is not None or found.threads:
+    a_loop = found.cause is Cause.UNEVEN_BATCHES and not found.counts  # by the source alone: it may be in the forward
+    if not (found.cause in _CAUSES or a_loop) or found.slip is not None or found.handled is not None or found.threads:
         return None
     for callers, op in _callers(found):
         module = module_of(views[callers.ranks[0]], op)
@@ -46,12 +47,15 @@ def one_sided_forward(views: Mapping[int, RankView], found: Parting) -> OneSided
         if module is None:
             continue
         ranks = tuple(sorted(rank for side in others for rank in side.ranks))
+        now = _now(views, ranks, module)
+        if a_loop and now is None:
+            return None
         return OneSided(
             callers=callers.ranks,
             others=ranks,
             module=module,
             others_before=_before(views, ranks, op, module),
-            others_now=_now(views, ranks, module),
+            others_now=now,
         )
     return None
 

@@ -1,9 +1,11 @@
 """Proven hangs: collectives that ranks entered with different signatures."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ncclwatch.contract.model import (
     CallSite,
+    Cause,
     Certainty,
     Divergence,
     Evidence,
@@ -50,6 +52,8 @@ def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
     sides = tuple(_side(case, ranks, operation.group, operation.seq) for ranks in mismatch.sides)
     found = part(views, sides, operation.members)
     forward = one_sided_forward(views, found)
+    if forward is not None and found.cause is Cause.UNEVEN_BATCHES:  # a loop inside of the forward is none over data
+        found = replace(found, cause=Cause.DIVERGENT_CONTROL_FLOW)
     blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
     involved = [block for block in blocks if block.operation == operation] or blocks
     guilty = found.culprit.ranks if not found.one_of else tuple(r for side in sides for r in side.ranks)
