@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help dashboards dashboard-types tools demo lint types imports unit integration zoo zoo-once mutants wheel test bench layouts onset clean
+.PHONY: help dashboards dashboard-types tools demo lint types imports unit integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -16,7 +16,7 @@ $(BIN)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --upgrade pip
 	# This exact torch: a bare "torch" brings gigabytes of CUDA libraries that the tests do not need.
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable '.[server,test,lint]'
+	$(BIN)/pip install --quiet --editable '.[server,test,lint,frameworks]'
 	touch $@
 
 demo: $(BIN)/.installed ## hang a real 4-rank job and read the verdict
@@ -44,6 +44,11 @@ unit: $(BIN)/.installed tools ## unit, property and scenario tests
 
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
+	$(BIN)/pytest -n 2 tests/integrations
+
+frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
+	$(BIN)/pip install --quiet 'ray[train]' deepspeed
+	FRAMEWORKS=all $(BIN)/pytest tests/integrations
 
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2

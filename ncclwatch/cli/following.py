@@ -67,6 +67,11 @@ class Following:
         """Begin to follow."""
         self._thread.start()
 
+    @property
+    def ranks_seen(self) -> bool:
+        """Whether any rank of the job has reported, as far as the server has told."""
+        return bool(self._report.world_size) or bool(self._unreachable)
+
     def finish(self) -> bytes:
         """Hear the last news of the command that has ended, and return the report."""
         self._ending.set()

@@ -11,6 +11,7 @@ import click
 from ncclwatch.cli.client import Client, token
 from ncclwatch.cli.embedded import EmbeddedServer, NoServer
 from ncclwatch.cli.following import Following, tell
+from ncclwatch.cli.injection import NOBODY, injected
 from ncclwatch.cli.report_file import ReportFile, prepare
 from ncclwatch.cli.training import CommandFailed, Training, own_name
 from ncclwatch.contract import config, tls
@@ -31,6 +32,7 @@ class Order:
     report: ReportFile | None
     job: str
     token: str
+    inject: bool  # attach in ranks that do not do so themselves
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -46,13 +48,14 @@ class Order:
     type=click.Path(path_type=Path),
     help="Write all incidents to this file, as JSON, when the command has ended.",
 )
+@click.option("--inject", is_flag=True, help="Attach in every rank, for a script that cannot be edited.")
 @click.option("--server", default="", help="URL of a server; without it one is started for this run.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(on_hang: str, report: Path | None, server: str, command: tuple[str, ...]) -> None:
+def run(on_hang: str, report: Path | None, inject: bool, server: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, and say on standard error who hangs it.
 
-    The script that COMMAND runs must call ncclwatch.attach(). Its output and its exit code stay as
-    they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
+    The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
+    code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
     """
     named = os.environ.get(config.ENV_JOB, "").strip() or own_name(command)
     try:
@@ -65,6 +68,7 @@ def run(on_hang: str, report: Path | None, server: str, command: tuple[str, ...]
             token=token(),
             report=prepare(report) if report is not None else None,
             job=config.job_name({config.ENV_JOB: named}),
+            inject=inject,
         )
     except ConfigError as error:
         _complain(error)
@@ -102,7 +106,10 @@ def _watched(order: Order, url: str) -> int:
         if order.abort and following.abort_wanted.is_set() and training.exit_code is None:
             training.end()
             aborted = True
-    _write(order, following.finish())
+    report = following.finish()
+    if order.inject and not following.ranks_seen:
+        tell(NOBODY)
+    _write(order, report)
     return EXIT_ABORTED if aborted else training.exit_code
 
 
@@ -118,7 +125,8 @@ def _unwatched(order: Order) -> int:
 
 def _environment(order: Order, url: str) -> Mapping[str, str]:
     own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
-    return {**os.environ, **own}
+    environ = {**os.environ, **own}
+    return injected(environ) if order.inject else environ
 
 
 def _write(order: Order, report: bytes) -> None:

@@ -127,6 +127,26 @@ class CallSite:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}()"
 
 
+class GradMode(str, Enum):
+    """Whether gradients are recorded where a module runs."""
+
+    UNKNOWN = ""
+    GRAD = "grad"
+    NO_GRAD = "no_grad"
+    INFERENCE = "inference_mode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleView:
+    """A module of a model that makes collectives in its forward."""
+
+    root: str  # what the program calls the model: "codec"
+    path: str  # of the module in it: "encoder.layers.3.norm"; "" for the model itself; a * stands for any number
+    kind: str  # its class
+    training: bool  # train() or eval()
+    grad: GradMode = GradMode.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpView:
     """One operation that a rank issued, as its ring remembers it."""
@@ -140,6 +160,7 @@ class OpView:
     reduce_op: str = ""
     site: CallSite | None = None
     route: int = 0  # index into RankView.routes, plus one: who called the function of `site`; 0: unknown
+    module: int = 0  # index into RankView.modules, plus one: in whose forward it was made; 0: in none, or unknown
     thread: int = 0  # native thread id
     batch: int = 0  # batches drawn in the current pass of the current loader
     loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
@@ -187,6 +208,7 @@ class ThreadView:
     alive: bool = True
     name: str = ""  # as Python calls it; "" for threads that native code made, such as autograd's
     work: Phase | None = None  # what a framework does on its stack, where that tells
+    module: ModuleView | None = None  # in whose forward it has stood still for a while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +404,8 @@ class RankView:
     dropped: int = 0  # events, groups and strings that found no room
     cuda: DeviceView | None = None  # None: nothing is known of a device
     rng: RngRestore | None = None  # None: nothing was restored that does not fit
+    modules: tuple[ModuleView, ...] = ()  # in whose forwards operations were made, with the mode of each (bounded)
+    modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while
     news_age_s: float = 0.0  # since this view came, on the server's clock
     taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
 

@@ -14,6 +14,7 @@ from ncclwatch.contract.model import (
     Ending,
     GroupView,
     LoaderView,
+    ModuleView,
     Op,
     OpView,
     PeerView,
@@ -23,6 +24,7 @@ from ncclwatch.contract.model import (
     ThreadView,
     WaitView,
 )
+from ncclwatch.contract.modules import parse as parse_module
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.ring import (
     NO_GROUP,
@@ -40,6 +42,7 @@ from ncclwatch.contract.ring import (
 )
 from ncclwatch.contract.sites import Routes, parse, read_routes
 
+MODES_MAX = 4  # modules whose mode a sample tells
 _PHASES = frozenset(phase.value for phase in Phase)
 _ENDINGS = frozenset(("exited", "crashed", "signalled", "vanished"))
 PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
@@ -160,6 +163,8 @@ def rank_view(picture: Picture) -> RankView:
         history=history(picture),
         sites=all_sites(ring),
         routes=picture.routes.frames,
+        modules=picture.routes.modules,
+        modes=module_modes(picture),
         steps=words[Word.STEPS],
         forwards=words[Word.FORWARDS],
         phase=picture.text(Word.PHASE),
@@ -204,6 +209,7 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         site=picture.site(event.site),
         route=picture.routes.of(event.site),
         label=picture.label(event.site),
+        module=picture.routes.module_of(event.site),
         thread=thread,
         batch=event.batch,
         loader=event.loader,
@@ -306,6 +312,7 @@ def thread_view(picture: Picture, row: ThreadRow) -> ThreadView:
         same_s=age_s(looked_ns, since_ns),
         name=_text(found.get("name")),
         work=_work(found.get("work")),
+        module=parse_module(_text(found.get("module"))),
         exception=_text(found.get("exc")),
         exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),
     )
@@ -323,6 +330,16 @@ def _frames(value: object) -> tuple[CallSite, ...]:
 
 def _work(value: object) -> Phase | None:
     return Phase(value) if isinstance(value, str) and value in _PHASES else None
+
+
+def module_modes(picture: Picture) -> tuple[ModuleView, ...]:
+    """Return the modes of the modules that make collectives, where a thread has stood still."""
+    for row in picture.threads:
+        sample = picture.ring.sample(row.number)
+        texts = sample[1].get("modes") if sample is not None else None
+        if isinstance(texts, list) and texts:
+            return tuple(found for text in texts[:MODES_MAX] if (found := parse_module(_text(text))) is not None)
+    return ()
 
 
 def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:

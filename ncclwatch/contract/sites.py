@@ -1,14 +1,15 @@
 """How is a call site written in the ring's string table?
 
-As file, line, function, what the operation is for (a gradient bucket, an FSDP unit), and the ids of the lines that
-called that function. The last two may be left out.
+As file, line, function, what the operation is for (a gradient bucket, an FSDP unit), the ids of the lines that
+called that function, and the module in whose forward that was. The last three may be left out.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclwatch.contract.model import CallSite
+from ncclwatch.contract import modules
+from ncclwatch.contract.model import CallSite, ModuleView
 
 SEPARATOR = "\x1f"
 CALLERS_MAX = 7  # of the user's own functions, outside the innermost
@@ -22,6 +23,7 @@ class SiteText(NamedTuple):
     function: str
     label: str = ""
     callers: tuple[int, ...] = ()  # string ids, innermost first
+    module: ModuleView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,13 @@ class Routes:
     frames: tuple[tuple[CallSite, ...], ...] = ()
     # string id of a call site -> index into `frames`, plus one
     numbers: Mapping[int, int] = field(default_factory=dict)
+    modules: tuple[ModuleView, ...] = ()  # the distinct modules that made operations, each with its mode
+    # string id of a call site -> index into `modules`, plus one
+    module_numbers: Mapping[int, int] = field(default_factory=dict)
+
+    def module_of(self, site: int) -> int:
+        """Return the number of the module in whose forward a call site lies, by its string id; 0 if in none."""
+        return self.module_numbers.get(site, 0)
 
     def of(self, site: int) -> int:
         """Return the number of the way to a call site, given by its string id; 0 if no callers are known."""
@@ -47,29 +56,43 @@ def read_routes(strings: Iterable[tuple[int, str]], count: int) -> Routes:
             way = tuple(CallSite(file=each.file, line=each.line, function=each.function) for each in (site, *callers))
             ids.setdefault(way, []).append(number)  # one for each thing that its operations are for
     newest = list(ids)[-count:]
-    return Routes(tuple(newest), {known: at for at, way in enumerate(newest, start=1) for known in ids[way]})
+    inside = {number: site.module for number, site in texts.items() if site.module is not None}
+    met = list(dict.fromkeys(inside.values()))[-count:]
+    places = {module: at for at, module in enumerate(met, start=1)}
+    return Routes(
+        tuple(newest),
+        {known: at for at, way in enumerate(newest, start=1) for known in ids[way]},
+        tuple(met),
+        {number: places[module] for number, module in inside.items() if module in places},
+    )
 
 
 def write(site: SiteText) -> str:
     """Return the text of a call site."""
     parts = [site.file, str(site.line) if site.file else "", site.function]
-    if site.label or site.callers:
+    if site.label or site.callers or site.module:
         parts.append(site.label)
-    if site.callers:
+    if site.callers or site.module:
         parts.append(".".join(str(caller) for caller in site.callers))
+    if site.module:
+        parts.append(modules.write(site.module))
     return SEPARATOR.join(parts)
 
 
 def parse(text: str) -> SiteText | None:
     """Return the call site that a text stands for, None if it is some other text."""
     parts = text.split(SEPARATOR)
-    if not 3 <= len(parts) <= 5 or not (parts[1].isdigit() or parts[:2] == ["", ""]):
+    if not 3 <= len(parts) <= 6 or not (parts[1].isdigit() or parts[:2] == ["", ""]):
         return None
-    callers = parts[4].split(".") if len(parts) == 5 else []
+    module = modules.parse(parts[5]) if len(parts) == 6 else None
+    if len(parts) == 6 and module is None:
+        return None
+    callers = parts[4].split(".") if len(parts) > 4 else []
     return SiteText(
         file=parts[0],
         line=int(parts[1] or 0),
         function=parts[2],
         label=parts[3] if len(parts) > 3 else "",
         callers=tuple(int(caller) for caller in callers if caller.isdigit())[:CALLERS_MAX],
+        module=module,
     )

@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -485,7 +486,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
   event.thread = static_cast<uint8_t>(std::max(thread.row, 0));
   event.group = static_cast<uint16_t>(group->number);
   event.signature = (static_cast<uint32_t>(peer + 1) & 0xFFFFF) | (dtype & 0x3F) << 20 | (reduce & 0xF) << 26;
-  event.site = state.sites.here();
+  event.site = state.sites.here(at::GradMode::is_enabled());
   if (event.site == 0) event.site = static_cast<uint32_t>(state.ring.word(state.ring.layout().word_backward_site));
   uint32_t label = thread.label;
   const int row = spec.is_p2p ? peer_row(state, *group, peer) : -1;
@@ -701,7 +702,7 @@ PyObject* wait(PyObject* original, PyObject* const* arguments, Py_ssize_t count,
   }
   if (issued.group == nullptr) return PyObject_Vectorcall(original, arguments, static_cast<size_t>(count), names);
   Thread& thread = thread_of(*state);
-  uint32_t site = state->sites.here();
+  uint32_t site = state->sites.here(at::GradMode::is_enabled());
   if (site != 0 && issued.label != 0) site = state->sites.labelled(site, issued.label);
   enter(*state, thread, issued.kind, site != 0 ? site : issued.site, &issued);
   PyObject* result = PyObject_Vectorcall(original, arguments, static_cast<size_t>(count), names);
@@ -797,7 +798,7 @@ int thread_row() {
 
 uint32_t site_here() {
   State* state = state_or_null();
-  return state == nullptr ? 0 : state->sites.here();
+  return state == nullptr ? 0 : state->sites.here(at::GradMode::is_enabled());
 }
 
 void enter_wait(uint8_t kind, uint32_t site) {

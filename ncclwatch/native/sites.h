@@ -91,7 +91,8 @@ class Sites {
   explicit Sites(PyObject* books) : books_(books) {}
 
   // Returns the id of the innermost line of the user's own and of its callers, 0 if there is none on this thread.
-  uint32_t here() {
+  // `mode`: whether gradients are recorded; one way in two modes is two ways.
+  uint32_t here(bool mode) {
     PyThreadState* thread = PyGILState_GetThisThreadState();
     if (thread == nullptr || interpreter_ends()) return 0;
     Route route;
@@ -102,7 +103,7 @@ class Sites {
       const int at = _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT));
       route.pass(frame->f_code, at, is_users(frame->f_code));
     }
-    return id_of(route);
+    return id_of(route, mode);
 #else
     Gil gil;
     PyFrameObject* held[kFramesMax] = {};  // their code lives as long as they do
@@ -126,7 +127,7 @@ class Sites {
       frame = outer;
     }
     Py_XDECREF(frame);
-    const uint32_t found = id_of(route);
+    const uint32_t found = id_of(route, mode);
     for (PyFrameObject* each : held) Py_XDECREF(each);
     return found;
 #endif
@@ -177,10 +178,10 @@ class Sites {
     return users != 0;
   }
 
-  uint32_t id_of(const Route& route) {
+  uint32_t id_of(const Route& route, bool mode) {
     if (route.count == 0) return 0;
     const auto key = reinterpret_cast<uintptr_t>(route.places[0].code);
-    uint64_t more = 0;
+    uint64_t more = mode ? 1 : 0;
     for (size_t n = 0; n < route.count; ++n) {
       const auto code = reinterpret_cast<uintptr_t>(route.places[n].code);
       more = (more ^ code) * 0x9E3779B97F4A7C15u;

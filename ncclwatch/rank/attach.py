@@ -116,6 +116,7 @@ def _begin(rank: int, world_size: int) -> None:
     ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched) | {"witness": witness})))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
+    _recorder.sites.grad_mode = sys.modules["torch"].is_grad_enabled
     _recorder.thread()
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract import config
+from ncclwatch.contract.modules import write as write_module
 from ncclwatch.contract.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import launch, own_stacks, torch_versions, worker_server
@@ -39,6 +40,7 @@ class Pulse:
         self._stop = threading.Event()
         self._issued: dict[int, int] = {}  # operations seen at the previous pulse, by thread row
         self._stacks: dict[int, tuple[int, int]] = {}  # row -> hash of the stack, since when
+        self._modules: dict[int, tuple[int, dict[str, object]]] = {}  # row -> since when, what was found then
         # The first local rank starts the agent at once; the others look after it later.
         self._agent_checked = float("-inf") if first else time.monotonic()
         self._warn = warn
@@ -139,6 +141,8 @@ class Pulse:
             ]
             for code, line in self._recorder.sites.users_frames(frame, FRAMES_MAX)
         ]
+        if known is not None and known[0] == key:  # it stands still: what is read now costs nobody anything
+            found |= self._modules_of(row, since, frame)
         users = self._recorder.sites.users_frame(frame)
         if users is not None:
             found["call"] = call_name(users.f_code, users.f_lasti)
@@ -147,6 +151,22 @@ class Pulse:
         if isinstance(error, BaseException) and not isinstance(error, StopIteration):
             found |= describe_exception(error, self._recorder.sites)
         self._recorder.ring.set_sample(row, since, found)
+
+    def _modules_of(self, row: int, since_ns: int, frame: FrameType) -> dict[str, object]:
+        """Return in which module a thread stands still, and the modes of those that communicate; once for each wait."""
+        before = self._modules.get(row)
+        if before is None or before[0] != since_ns:
+            modules = self._recorder.sites.modules
+            found: dict[str, object] = {}
+            try:
+                inside = modules.at(frame)
+                if inside is not None:
+                    found["module"] = write_module(inside)
+                found["modes"] = [write_module(each) for each in modules.modes()]
+            except Exception:  # a model that another thread changes at this moment: it is not told
+                self._recorder.ring.count_dropped()
+            before = self._modules[row] = (since_ns, {name: each for name, each in found.items() if each})
+        return before[1]
 
     def _see_to_agent(self) -> None:
         """Start an agent if none lives, and allow the one that lives to look at this process."""

@@ -2,17 +2,20 @@
 
 The user's frame is the first one, from the inside out, that belongs neither to torch, nor to a
 known framework, nor to the standard library, nor to ncclwatch. Its callers are the next ones of the same
-kind: a helper that all of a program's collectives go through says nothing by its own line.
+kind: a helper that all of a program's collectives go through says nothing by its own line. One way in two gradient
+modes is two ways: a forward under no_grad is another one than that of training.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import cast
 
+from ncclwatch.contract.model import ModuleView
 from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.sites import CALLERS_MAX, SiteText, write
+from ncclwatch.rank.modules import Modules
 from ncclwatch.rank.ringfile import RingFile
 
 DEPTH_MAX = 80
@@ -26,6 +29,8 @@ class Sites:
 
     def __init__(self, ring: RingFile) -> None:
         self._ring = ring
+        self.modules = Modules()
+        self.grad_mode: Callable[[], bool] = _always  # torch.is_grad_enabled, once torch is there
         self._users: dict[CodeType, bool] = {}
         self._ids: dict[tuple[object, ...], int] = {}
         self._texts: dict[int, SiteText] = {0: SiteText("", 0, "")}
@@ -54,6 +59,7 @@ class Sites:
             left -= 1
         if not parts:
             return 0
+        parts.append(self.grad_mode())
         key = tuple(parts)
         known = self._ids.get(key)
         return self._first_seen(key) if known is None else known
@@ -68,9 +74,21 @@ class Sites:
         return self._known(describe(code, line))
 
     def route(self, code: CodeType, line: int | None, callers: Sequence[tuple[CodeType, int | None]]) -> int:
-        """Return the id of a line and of the lines that called it, innermost first; without room, of the line alone."""
+        """Return the id of a line and of the lines that called it, innermost first; without room, of the line alone.
+
+        Asked when this thread is on that way for the first time, in this gradient mode.
+        """
         ids = tuple(known for each in callers if (known := self.of(*each)))
-        return (self._known(describe(code, line)._replace(callers=ids)) if ids else 0) or self.of(code, line)
+        module = self._module()
+        whole = describe(code, line)._replace(callers=ids, module=module)
+        return (self._known(whole) if ids or module else 0) or self.of(code, line)
+
+    def _module(self) -> ModuleView | None:
+        try:
+            return self.modules.now(3)
+        except Exception:  # a model whose modules cannot be listed; the way is known without its path
+            self._ring.count_dropped()
+            return None
 
     def _known(self, site: SiteText) -> int:
         known = self._ring.string(write(site))
@@ -101,8 +119,8 @@ class Sites:
         return mine
 
     def _first_seen(self, key: tuple[object, ...]) -> int:
-        """Return the id of a way that is given as code objects and the instructions they are at, innermost first."""
-        codes, places = cast(Iterable[CodeType], key[::2]), cast(Iterable[int], key[1::2])
+        """Return the id of a way: code objects and the instructions they are at, innermost first, then the mode."""
+        codes, places = cast(Iterable[CodeType], key[:-1:2]), cast(Iterable[int], key[1:-1:2])
         (code, line), *callers = [(each, _line_of(each, at)) for each, at in zip(codes, places, strict=True)]
         known = self.route(code, line, callers)
         if len(self._ids) < KNOWN_MAX:
@@ -130,6 +148,10 @@ class Sites:
             found.append((frame.f_code, frame.f_lineno or 0))
             frame = self.users_frame(frame.f_back)
         return found
+
+
+def _always() -> bool:
+    return True
 
 
 def _line_of(code: CodeType, at: int) -> int | None:

@@ -6,6 +6,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     group NAME RANKS                           a process group
     in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=);
                                                from=SITE+SITE: the lines that called SITE's function, innermost first
+                                               module=codec/quantize/Quantizer/train/no_grad: in whose forward
+    modes RANKS codec/quantize/Quantizer/eval  the mode of a module now
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
@@ -59,10 +61,12 @@ from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.model import (
     CallSite,
     Ending,
+    GradMode,
     GroupView,
     Habit,
     JobSnapshot,
     LoaderView,
+    ModuleView,
     Op,
     OpView,
     PeerView,
@@ -94,6 +98,12 @@ def site_of(text: str) -> CallSite:
     """Parse "train.py:44" or "train.py:44:step"."""
     file, line, *function = text.split(":")
     return CallSite(file=f"/home/user/{file}", line=int(line), function=function[0] if function else "step")
+
+
+def module_of(text: str) -> ModuleView:
+    """Parse "codec/quantize/Quantizer/train/no_grad"."""
+    root, path, kind, mode, *grad = text.split("/")
+    return ModuleView(root=root, path=path, kind=kind, training=mode == "train", grad=GradMode(grad[0] if grad else ""))
 
 
 def options_of(words: list[str]) -> dict[str, str]:
@@ -203,6 +213,21 @@ class Situation:
             self._change(rank, routes=routes)
         return routes.index(way) + 1
 
+    def _module(self, rank: int, found: dict[str, str]) -> int:
+        """Return the number of the module in whose forward an operation is made."""
+        if "module" not in found:
+            return 0
+        module = module_of(found["module"])
+        modules = self.ranks[rank].modules
+        if module not in modules:
+            modules = (*modules, module)
+            self._change(rank, modules=modules)
+        return modules.index(module) + 1
+
+    def do_modes(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, modes=tuple(module_of(word) for word in words[1:]))
+
     def _issue(self, rank: int, target: str, op: Op, site: CallSite, found: dict[str, str]) -> OpView:
         group, _, seq = target.partition("#")
         last = [o for o in self.ranks[rank].history if o.group == group]
@@ -214,6 +239,7 @@ class Situation:
             forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
             loader=1 if self.ranks[rank].loaders else 0, thread=int(found.get("thread", "1")) * 1000 + rank,
             label=found.get("label", ""), in_order="sync" in found, route=self._route(rank, site, found),
+            module=self._module(rank, found),
         )  # fmt: skip
         if op is Op.BARRIER:
             issued = dataclasses.replace(issued, numel=0, dtype="")
@@ -426,7 +452,7 @@ class Situation:
                     batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
                     forwards=int(found["forward"]) + n if "forward" in found else 0,
                     thread=int(found.get("thread", "1")) * 1000 + rank,
-                    age_s=60.0, route=self._route(rank, site_of(site), found),
+                    age_s=60.0, route=self._route(rank, site_of(site), found), module=self._module(rank, found),
                 )
                 for n, seq in enumerate(range(int(first), int(last or first) + 1))
             ]  # fmt: skip

@@ -2,8 +2,10 @@
 
 import pytest
 
-from ncclwatch.contract.model import CallSite
+from ncclwatch.contract.model import CallSite, GradMode, ModuleView
 from ncclwatch.contract.sites import SiteText, parse, read_routes, write
+
+NORM = ModuleView(root="model", path="layers.*.norm", kind="Norm", training=True, grad=GradMode.GRAD)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +16,8 @@ from ncclwatch.contract.sites import SiteText, parse, read_routes, write
         SiteText("/mean.py", 3, "mean", "", (40, 90)),
         SiteText("/mean.py", 3, "mean", "FSDP unit 1", (40,)),
         SiteText("", 0, "", "gradient bucket 0"),
+        SiteText("/norm.py", 3, "forward", "", (), NORM),
+        SiteText("/norm.py", 3, "forward", "FSDP unit 1", (40,), NORM),
     ],
 )
 def test_what_is_written_is_read(site: SiteText):
@@ -45,3 +49,17 @@ def test_ways_are_numbered_once_whatever_their_operations_are_for():
     assert [routes.of(site) for site in (30, 40, 50, 60, 10)] == [1, 2, 2, 0, 0]
     assert read_routes(strings, 1).frames == ((mean, validate),)
     assert [read_routes(strings, 1).of(site) for site in (30, 40)] == [0, 1]
+
+
+def test_one_way_in_two_modes_is_one_way_and_two_modules():
+    frozen = ModuleView(root="model", path="layers.*.norm", kind="Norm", training=True, grad=GradMode.NO_GRAD)
+    strings = [
+        (10, write(SiteText("/train.py", 30, "step"))),
+        (20, write(SiteText("/norm.py", 7, "forward", "", (10,), NORM))),
+        (30, write(SiteText("/norm.py", 7, "forward", "", (10,), frozen))),
+        (40, write(SiteText("/norm.py", 9, "forward", "", (10,), NORM))),
+    ]
+    routes = read_routes(strings, 10)
+    assert [routes.of(site) for site in (20, 30, 40)] == [1, 1, 2]
+    assert routes.modules == (NORM, frozen)
+    assert [routes.module_of(site) for site in (10, 20, 30, 40)] == [0, 1, 2, 1]

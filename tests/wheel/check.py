@@ -30,6 +30,7 @@ def _build(into: Path) -> Path:
     (wheel,) = into.glob("ncclwatch-*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
     missing = {f"ncclwatch/native/{name}" for name in SOURCES} - packed
+    assert "ncclwatch/inject/sitecustomize.py" in packed, "the wheel lacks what `run --inject` puts on PYTHONPATH"
     assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
     return wheel
 

@@ -25,6 +25,7 @@ class Incident:
     severity: str
     certainty: str = ""
     summary: str = ""
+    explanation: str = ""
     advice: str = ""
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[int, ...] = ()

@@ -10,7 +10,19 @@ from .report import CallSite, Incident, Report, Unreadable
 from .truth import Expect, Line, Truth
 
 EXIT_ABORTED = 70  # what `ncclwatch run --on-hang abort` exits with
-CHECKS = ("outcome", "culprit", "cause", "call site", "fix", "certainty", "victims", "told", "foretold", "clean")
+CHECKS = (
+    "outcome",
+    "culprit",
+    "cause",
+    "call site",
+    "fix",
+    "explained",
+    "certainty",
+    "victims",
+    "told",
+    "foretold",
+    "clean",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +90,8 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
     yield Check(name="cause", wrong=_cause(truth, incident))
     yield Check(name="call site", wrong="; ".join(_call_sites(truth, incident)))
     yield Check(name="fix", wrong=_fix(truth, incident))
+    if truth.explained_by:
+        yield Check(name="explained", wrong=_explained(truth, incident))
     if truth.certainty:
         yield Check(name="certainty", wrong=_certainty(truth, incident))
     yield Check(name="victims", wrong=_victims(truth, said))
@@ -132,6 +146,11 @@ def _fix(truth: Truth, incident: Incident) -> str:
     if any(words in advice for words in truth.advice_any):
         return ""
     return f"none of {', '.join(map(repr, truth.advice_any))} in the advice {incident.advice!r}"
+
+
+def _explained(truth: Truth, incident: Incident) -> str:
+    missing = [words for words in truth.explained_by if words not in incident.explanation]
+    return f"the explanation does not name {', '.join(missing)}: {incident.explanation!r}" if missing else ""
 
 
 def _certainty(truth: Truth, incident: Incident) -> str:

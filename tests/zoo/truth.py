@@ -84,6 +84,7 @@ class Truth:
     culprits: tuple[int, ...] = ()
     culprits_any: bool = False  # any non-empty subset of the culprits is right
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
+    explained_by: tuple[str, ...] = ()  # words of the program that the explanation has to name, all of them
     sides: tuple[Side, ...] = ()
     foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0

@@ -1,9 +1,11 @@
 """Proven hangs: collectives that ranks entered with different signatures."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ncclwatch.contract.model import (
     CallSite,
+    Cause,
     Certainty,
     Divergence,
     Evidence,
@@ -25,6 +27,7 @@ from ncclwatch_server.judge.case import (
     op_words,
     source_evidence,
 )
+from ncclwatch_server.judge.forwards import OneSided, one_sided_forward, remedies, words
 from ncclwatch_server.judge.graph import Mismatch, victims_of
 from ncclwatch_server.judge.reasons import advice, reason, shift_call
 from ncclwatch_server.judge.sides import Parting, Side, part, parted_callers
@@ -48,6 +51,9 @@ def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
     views, operation = case.views, mismatch.operation
     sides = tuple(_side(case, ranks, operation.group, operation.seq) for ranks in mismatch.sides)
     found = part(views, sides, operation.members)
+    forward = one_sided_forward(views, found)
+    if forward is not None and found.cause is Cause.UNEVEN_BATCHES:  # a loop inside of the forward is none over data
+        found = replace(found, cause=Cause.DIVERGENT_CONTROL_FLOW)
     blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
     involved = [block for block in blocks if block.operation == operation] or blocks
     guilty = found.culprit.ranks if not found.one_of else tuple(r for side in sides for r in side.ranks)
@@ -57,8 +63,8 @@ def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
         certainty=Certainty.PROVEN,
         severity=Severity.CRITICAL,
         summary=_summary(case, found, sides),
-        explanation=_explanation(case, found, operation.group, operation.seq),
-        advice=advice(found),
+        explanation=_explanation(case, found, operation.group, operation.seq, forward),
+        advice=remedies(forward) if forward is not None and forward.explains(found) else advice(found),
         culprits=tuple(
             culprit(views[rank], _site_of(case, rank, side, found.shift), f"in {op_words(side.op)}")
             for side in sides
@@ -120,14 +126,19 @@ def _is(side: Side) -> str:
     return "is" if len(side.ranks) == 1 else "are"
 
 
-def _explanation(case: Case, found: Parting, group: str, seq: int) -> str:
+def _explanation(case: Case, found: Parting, group: str, seq: int, forward: OneSided | None) -> str:
     own = ranks_words(found.culprit.ranks)
     first = (
         f"Operation #{seq} of {group_words(case.views, group)} is {op_words(found.culprit.op)} for {own} and "
         f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
         "a collective completes only when all members make the same call."
     )
-    return f"{first} {reason(found)}".strip()
+    told = [first, reason(found)]
+    if forward is not None:
+        if forward.others_now is not None and found.loop:
+            told.pop()  # that a side has left the loop inside of a forward is what its mode did
+        told.append(words(forward))
+    return " ".join(each for each in told if each)
 
 
 def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
