@@ -33,18 +33,18 @@ imports: $(BIN)/.installed ## import contracts: rank, agent and server never imp
 	$(BIN)/lint-imports
 
 tools: # what the tests run beside Python: missing tools are an error, never a skipped test
-	@for tool in prometheus promtool prometheus-alertmanager amtool chromium; do command -v $$tool > /dev/null || { \
-	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager chromium" >&2; \
+	@for tool in prometheus promtool prometheus-alertmanager amtool; do command -v $$tool > /dev/null || { \
+	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager" >&2; \
 	  exit 1; }; done
 	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { \
 	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
-	$(BIN)/pytest -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu
+	$(BIN)/pytest -n 2 --dist loadfile -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu
 
 integration: $(BIN)/.installed tools ## tests on real processes
-	$(BIN)/pytest -m "not zoo" tests/integration tests/coverage tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
-	$(BIN)/pytest -n 2 tests/integrations
+	$(BIN)/pytest -n 2 --dist loadfile -m "not zoo" tests/integration tests/integrations tests/coverage \
+	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
 
 frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed

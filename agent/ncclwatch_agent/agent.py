@@ -139,6 +139,7 @@ class Agent:
     def _tick(self, now_ns: int) -> None:
         """Look at everything once and send what is new."""
         self._find_ranks(now_ns)
+        pids = {rank.header.pid for job in self._jobs.values() for rank in job.everyone()}
         for job in list(self._jobs.values()):
             for rank in job.everyone():
                 if is_whole(rank.path):
@@ -156,6 +157,9 @@ class Agent:
             loops = job.loops(now_ns)
             if loops is not None:
                 self._servers.of(job).send(loops)
+            facts = job.facts(now_ns, pids)
+            if facts is not None:
+                self._servers.of(job).send(facts)
             self._bury(job, now_ns)
 
     def _look_at_gpus(self, job: LocalJob) -> None:

@@ -69,6 +69,10 @@ class CommandDesk:
         elif command.kind is wire.CommandKind.WITNESS:
             said, communicators = await self._witnesses.hear(ranks)
             answer = wire.Testimonies(index=job.index, ranks=said, communicators=communicators, reply_to=command.id)
+        elif command.kind is wire.CommandKind.PARAMETERS:
+            kind, _, members = command.text.partition(" ")
+            wrapped = tuple((rank.rank, rank.setup.parameters(kind, members)) for rank in ranks)
+            answer = wire.Parameters(index=job.index, key=(kind, members), ranks=wrapped, reply_to=command.id)
         elif command.kind is wire.CommandKind.PRINT:
             await put_on_terminal(job, command.text)
         if answer is not None and uplink.connections == connection:

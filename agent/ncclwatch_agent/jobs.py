@@ -4,11 +4,12 @@ A job here is one attempt of one launch: a restart by the launcher is another on
 ranks of both are never mixed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model import Ending
+from ncclwatch_agent import impostors, preflight
 from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.terminal import Candidate, Terminal
 
@@ -51,6 +52,8 @@ class LocalJob:
         self.over_since_ns = 0
         self._loops_told: tuple[tuple[int, str, int, bool], ...] = ()
         self._loops_told_ns = 0
+        self._joined: tuple[int, ...] = ()
+        self._twice: tuple[int, ...] = ()
         self.told: set[str] = set()  # sentences that its terminal has seen
 
     def add(self, rank: LocalRank) -> None:
@@ -114,6 +117,25 @@ class LocalJob:
             return None
         self._loops_told, self._loops_told_ns = state, now_ns
         return wire.Loops(index=self.index, ranks=found)
+
+    def facts(self, now_ns: int, pids: Collection[int]) -> wire.Facts | None:
+        """Return how the ranks were set up, None if that is no news. `pids` are the ranks of all jobs on this node."""
+        changed = [rank.setup.look() for rank in self.ranks.values()]
+        joined = tuple(
+            number
+            for number, rank in sorted(self.ranks.items())
+            if number in self._joined or impostors.takes_part(rank, now_ns, pids)
+        )
+        twice = impostors.twice(self.ranks, self.extras, now_ns, pids) if self.extras else ()
+        if not any(changed) and (joined, twice) == (self._joined, self._twice):
+            return None
+        self._joined, self._twice = joined, twice
+        return self.all_facts()
+
+    def all_facts(self) -> wire.Facts:
+        """Return how the ranks were set up, as far as they have said."""
+        found = ((number, self.ranks[number].setup.facts) for number in sorted(self.ranks))
+        return wire.Facts(index=self.index, alike=preflight.grouped(found), joined=self._joined, twice=self._twice)
 
     def candidates(self) -> list[Candidate]:
         """Return the processes that may have the job's terminal, the lowest rank first."""

@@ -15,6 +15,7 @@ from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.endings import Death, merge
 from ncclwatch_agent.facts import RankFacts
 from ncclwatch_agent.habits import DeviceHabit
+from ncclwatch_agent.preflight import FactsFile
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.saves import SaveWatch
 from ncclwatch_agent.waits import awaited, key_of, wait_age_s
@@ -45,6 +46,7 @@ class LocalRank:
         self._habit = DeviceHabit()
         self._saves = SaveWatch(ring.header.pid)
         self.facts = RankFacts(ring)
+        self.setup = FactsFile(ring.path)
 
     @property
     def rank(self) -> int:

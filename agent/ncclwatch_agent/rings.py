@@ -12,8 +12,8 @@ from pathlib import Path
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring import RING_BYTES, Ring, RingHeader
 from ncclwatch.contract.sockets import worker_socket
+from ncclwatch_agent import own_stacks, preflight
 from ncclwatch_agent.log import log
-from ncclwatch_agent.own_stacks import forget
 
 SUFFIX = ".ring"
 RINGS_MAX = 4096
@@ -87,7 +87,8 @@ class RingDirectory:
             Path(worker_socket(self.path, header.pid, header.start_ticks)).unlink()
         with contextlib.suppress(OSError):
             Path(path).unlink()
-        forget(path)
+        own_stacks.forget(path)
+        preflight.forget(path)
         with contextlib.suppress(OSError):
             Path(path).parent.rmdir()
 

@@ -81,6 +81,9 @@ class Servers:
         for job in self._jobs_of(uplink):
             yield job.announce()
             yield job.digest(now_ns)
+            facts = job.all_facts()
+            if facts.alike or facts.joined:
+                yield facts
 
     def _failed(self, uplink: Uplink, failure: Failure) -> None:
         """Start a server of our own where that is the answer, or tell the user once."""

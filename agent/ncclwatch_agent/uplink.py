@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
@@ -215,7 +216,7 @@ class Uplink:
         return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
 
     async def _welcome(self, socket: ClientConnection) -> None:
-        await socket.send(wire.encode(self._hello).decode())
+        await socket.send(wire.encode(msgspec.structs.replace(self._hello, wall_s=time.time())).decode())
         answer = wire.decode_from_server(await within(OPEN_S_MAX, socket.recv()))
         if isinstance(answer, wire.Refused):
             raise _Refusal(answer.reason)

@@ -53,6 +53,11 @@ SPOOL_BYTES_MAX = 8 * 1024 * 1024
 ASK_SUFFIX = ".ask"  # the agent's question
 ANSWER_SUFFIX = ".stacks"  # the rank's answer
 
+# A file beside a ring with what the rank says of how it was set up, see `contract.preflight`.
+FACTS_SUFFIX = ".facts"
+FACTS_BYTES_MAX = 512 * 1024
+FACT_CHARS_MAX = 200
+
 # Rhythm.
 PULSE_S = 0.5  # of the rank's pulse thread
 EXIT_WAIT_S = 10.0  # for its last beat, which takes milliseconds, before the interpreter ends

@@ -11,6 +11,7 @@ from enum import Enum
 
 from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.preflight import Setup
 from ncclwatch.contract.testimony import Communicator, Testimony
 
 
@@ -94,6 +95,7 @@ class Cause(str, Enum):
     FILESYSTEM_VIEW = "filesystem_view"
     DUPLICATE_DEVICE = "duplicate_device"
     RNG_STATE_MISMATCH = "rng_state_mismatch"
+    CONFIGURATION_DRIFT = "configuration_drift"
     TRANSPORT = "transport"
     STRAGGLER = "straggler"
     UNDETERMINED = "undetermined"
@@ -428,6 +430,7 @@ class Habit:
     longest_s: float
     bound_s: float  # beyond it a wait is longer than this job's history lets expect
     longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
+    timeout_s: float = 0.0  # of the default group in the run that knew the longest; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,6 +449,7 @@ class JobSnapshot:
     under_way: Mapping[tuple[str, int], tuple[WaitClass, ...]] = field(default_factory=dict)
     testimonies: Mapping[int, Testimony] = field(default_factory=dict)  # of torch's Flight Recorder, where asked
     communicators: tuple[Communicator, ...] = ()  # by NCCL's RAS, where asked
+    setup: Setup = field(default_factory=Setup)
 
 
 class Lateness(str, Enum):
@@ -518,6 +522,7 @@ class Verdict:
     victims: tuple[int, ...]
     one_of: bool = False  # the evidence does not decide between the culprits
     predicted: bool = False  # nothing hangs yet
+    about: str = ""  # which of several findings about one set of ranks this is; they are one incident each
     disputed: bool = False  # another witness says otherwise; the explanation says what
     group: str = ""
     seq: int = 0

@@ -3,6 +3,7 @@
 A longer timeout is an advice only where the work really is long.
 """
 
+import re
 from collections.abc import Iterable
 
 from ncclwatch.contract.model import Cause, WaitKind
@@ -90,6 +91,10 @@ ADVICE: dict[Cause, str] = {
         "ncclwatch.restore_rng_state(states) does both, and so does "
         "torch.cuda.set_rng_state_all(states[:torch.cuda.device_count()]) where there are too many."
     ),
+    Cause.CONFIGURATION_DRIFT: (
+        "Start all ranks alike: the same image or environment on every node, the same variables (mpirun forwards only "
+        "those named with -x), the same files to build the model from. Then restart the job."
+    ),
     Cause.TRANSPORT: (
         "All ranks are inside the same collective and nothing moves: look at the network or fabric between "
         "these hosts (interface chosen, firewall, link errors) before the code."
@@ -166,6 +171,22 @@ def ranks_words(ranks: Iterable[int]) -> str:
     """Return "rank 3" or "ranks 0-2,5"."""
     found = sorted(set(ranks))
     return f"rank{'s' if len(found) != 1 else ''} {rank_list(found)}"
+
+
+def host_list(hosts: Iterable[str], most: int = 6) -> str:
+    """Return hosts as people write them: node[01-03,07], then the others by name."""
+    groups: dict[tuple[str, int, str], set[int]] = {}
+    for host in set(hosts):
+        found = re.fullmatch(r"(.*?)(\d+)(\D*)", host)
+        key = (found[1], len(found[2]), found[3]) if found else (host, 0, "")
+        groups.setdefault(key, set()).add(int(found[2]) if found else 0)
+    words = []
+    for (before, width, after), numbers in sorted(groups.items()):
+        spans = rank_list(numbers)
+        padded = re.sub(r"\d+", lambda n, w=width: n[0].zfill(w), spans)  # type: ignore[misc]
+        several = len(numbers) > 1
+        words.append(f"{before}{f'[{padded}]' if several else padded}{after}" if width else before)
+    return ", ".join(words if len(words) <= most else [*words[:most], f"and {len(words) - most} more"])
 
 
 def bytes_words(count: float) -> str:

@@ -1,7 +1,8 @@
 """How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
 
 Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
-digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops` and `Gone` when there is something to say.
+digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is
+something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s. Commands are a closed list.
 
 A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
@@ -18,6 +19,7 @@ import msgspec
 from ncclwatch.contract import config, members
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import ProcessState, RankView, StackDump, WaitKind
+from ncclwatch.contract.preflight import RankFacts
 from ncclwatch.contract.testimony import Communicator, Testimony
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket
@@ -74,6 +76,7 @@ class CommandKind(str, Enum):
     INSPECT = "inspect"  # answer with Views of these ranks
     STACKS = "stacks"  # answer with Stacks of these ranks
     WITNESS = "witness"  # answer with the Testimonies of these ranks
+    PARAMETERS = "parameters"  # answer with what these ranks have wrapped; `text`: the kind and the ranks it is for
     PRINT = "print"  # put `text` on the terminal of the job
 
 
@@ -84,6 +87,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
     agent: str  # random, one per agent process
     host: str
     version: str
+    wall_s: float = 0.0  # seconds since 1970 on this host when it was sent; 0: it does not say. Told, never judged by
 
 
 class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
@@ -143,6 +147,31 @@ class Loops(msgspec.Struct, tag="loops", frozen=True, kw_only=True):
     ranks: tuple[Loop, ...]
 
 
+class Alike(msgspec.Struct, array_like=True, frozen=True):
+    """Ranks of one node that say the same of how they were set up."""
+
+    ranks: tuple[int, ...]
+    facts: RankFacts
+
+
+class Facts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
+    """How all ranks of the job on this node were set up: first, and whenever it changes for one of them."""
+
+    index: int
+    alike: tuple[Alike, ...]
+    joined: tuple[int, ...] = ()  # ranks that have come to init_process_group, and are no child of another rank
+    twice: tuple[int, ...] = ()  # of which another process on this node says the same
+
+
+class Parameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=True):
+    """The answer to PARAMETERS: by name, type and shape, for each of the ranks asked."""
+
+    index: int
+    key: tuple[str, str]  # of ModelFacts
+    ranks: tuple[tuple[int, tuple[str, ...]], ...]
+    reply_to: int = 0
+
+
 class Gone(msgspec.Struct, tag="gone", frozen=True, kw_only=True):
     """All ranks of the job on this node have ended; no more digests follow."""
 
@@ -173,7 +202,7 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     deeply: bool = False  # of STACKS: with native frames and children, where they may tell more
 
 
-JobNews = Views | Stacks | Testimonies | Loops | Gone
+JobNews = Views | Stacks | Testimonies | Loops | Facts | Parameters | Gone
 AgentMessage = Hello | Announce | JobNews
 ServerMessage = Welcome | Refused | Command
 

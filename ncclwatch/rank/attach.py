@@ -54,7 +54,7 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import capture, collectives, devices, lifecycle, names, rng, saves, training
+    from ncclwatch.rank.patches import capture, collectives, devices, lifecycle, models, names, rng, saves, training
 
     patches = Patches()
 
@@ -69,6 +69,7 @@ def _attach(native: bool | str) -> None:
         training.install(patches, current)
         capture.install(patches, current)
         names.install(patches, current)
+        models.install(patches, current)
         saves.install(patches, current)
         rng.install(patches, current, warn)
         devices.install(patches, current)

@@ -82,6 +82,7 @@ class Pulse:
             found, recorder.pending_exception = recorder.pending_exception, None
             recorder.ring.set_sample(config.THREADS_MAX, time.monotonic_ns(), found)
         self._look_at_threads()
+        self._publish()
         self._answer()
         if self._starting is not None:
             trouble = launch.launch_trouble(self._starting, self._directory)
@@ -91,6 +92,12 @@ class Pulse:
         elif time.monotonic() - self._agent_checked >= AGENT_CHECK_S:
             self._agent_checked = time.monotonic()
             self._see_to_agent()
+
+    def _publish(self) -> None:
+        try:
+            self._recorder.preflight.publish()
+        except Exception:  # a full disk, or a torch that tells its version otherwise: this rank is not compared
+            self._recorder.ring.count_dropped()
 
     def _answer(self) -> None:
         try:

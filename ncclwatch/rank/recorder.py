@@ -18,6 +18,7 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
 from ncclwatch.rank.facts import Facts
 from ncclwatch.rank.loaders import Loaders, Pass, bucket_of
+from ncclwatch.rank.preflight import Preflight
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 from ncclwatch.rank.sites import Sites
 
@@ -116,6 +117,7 @@ class Recorder:
         self.ring = ring
         self.sites = Sites(ring)
         self.facts = Facts(ring)
+        self.preflight = Preflight(ring)
         self.groups: dict[str, Group] = {}
         self.threads: dict[int, int] = {}  # Python thread id -> row
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
@@ -123,6 +125,7 @@ class Recorder:
         self.forwards = 0
         self.backward_site = 0  # of autograd threads that have no Python frames of their own
         self.in_forward = False
+        self.wrapping = False  # in the constructor of DDP or FSDP
         self.captures = 0  # CUDA graphs being captured: nobody may ask CUDA for anything
         self.steps_marked = False  # the user calls ncclwatch.step(): optimizer steps are not counted any more
         self.loaders = Loaders(ring, self.sites)

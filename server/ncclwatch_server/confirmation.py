@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from ncclwatch.contract.model import Cause, Verdict
 from ncclwatch_server import settings
 
-Key = tuple[Cause, tuple[int, ...], str, int]
+Key = tuple[Cause, tuple[int, ...], str, int, str]
 
 
 def key_of(verdict: Verdict) -> Key:
     """Return what makes two verdicts the same statement."""
     ranks = tuple(sorted(culprit.rank for culprit in verdict.culprits))
-    return (verdict.cause, ranks, verdict.group, verdict.seq)
+    return (verdict.cause, () if verdict.about else ranks, verdict.group, verdict.seq, verdict.about)
 
 
 def said_again(verdict: Verdict, verdicts: Iterable[Verdict]) -> Verdict:

@@ -56,6 +56,11 @@ class Examiner:
             if job.inspection.complete(now):  # nobody can be asked
                 await self._judge_answers(job)
 
+    def compare(self, job: Job) -> None:
+        """Ask for the parameters of models that differ: their names are told by few, and only then."""
+        for (kind, members), ranks in job.likeness.questions():
+            self._ask(job, CommandKind.PARAMETERS, ranks, text=f"{kind} {members}")
+
     def rest(self, job: Job, now: float) -> None:
         """Note that nothing about a job is suspicious."""
         job.inspection.rest()
@@ -204,8 +209,9 @@ class Examiner:
             gathering.judged_at = now
             return
         views = self._snapshot(job).ranks
-        wanted = plan([verdict for verdict in fresh if not verdict.predicted], views)
-        culprits = {culprit.rank for verdict in fresh if not verdict.predicted for culprit in verdict.culprits}
+        hanging = [verdict for verdict in fresh if not verdict.predicted and not verdict.about]
+        wanted = plan(hanging, views)
+        culprits = {culprit.rank for verdict in hanging for culprit in verdict.culprits}
         needed = {rank for rank in culprits & set(wanted.first) & views.keys() if cannot_look(views[rank])}
         questions = self._ask(job, CommandKind.WITNESS, wanted.first + wanted.then)
         questions += self._ask(job, CommandKind.STACKS, wanted.first)
@@ -250,7 +256,9 @@ class Examiner:
             if changed is not None:
                 self._publisher.changed(changed)
 
-    def _ask(self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False) -> list[Question]:
+    def _ask(
+        self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False, text: str = ""
+    ) -> list[Question]:
         """Send a command to the agents of these ranks."""
         by_link: dict[int, list[int]] = {}
         for rank in ranks:
@@ -261,7 +269,9 @@ class Examiner:
         for number, asked in by_link.items():
             served = job.served.get(number)
             if served is not None and served.alive:
-                questions.append((number, served.link.command(kind, served.index, tuple(asked), deeply=deeply)))
+                questions.append(
+                    (number, served.link.command(kind, served.index, tuple(asked), deeply=deeply, text=text))
+                )
                 reached += asked
         if kind is CommandKind.STACKS and reached:
             self._publisher.looked(job, reached, deeply=deeply)
@@ -284,7 +294,7 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 def ranks_to_inspect(job: Job) -> tuple[int, ...]:
     found = job.suspicion
-    hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted}
+    hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted, *found.drifted}
     if hinted and not (found.waiting or found.ended or found.silent):
         return tuple(sorted(hinted))
     if job.world_size <= settings.INSPECT_ALL_MAX:

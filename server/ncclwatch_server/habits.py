@@ -32,12 +32,18 @@ class Lesson:
     waits: int = 0  # in all, also those no longer kept
     durations_s: tuple[float, ...] = ()  # the newest last
     longest_still_s: float = 0.0
+    timeout_s: float = 0.0  # of the default group, in the run that knew the longest of them; 0: unknown
 
-    def with_wait(self, waited_s: float, still_s: float) -> "Lesson":
-        """Return the lesson with one more wait that ended by itself."""
+    def with_wait(self, waited_s: float, still_s: float, timeout_s: float = 0.0) -> "Lesson":
+        """Return the lesson with one more wait that ended by itself, in a run with this timeout."""
+        longest = waited_s >= max(self.durations_s, default=0.0)
         durations = (*self.durations_s, round(waited_s, 2))[-KEPT_MAX:]
         return replace(
-            self, waits=self.waits + 1, durations_s=durations, longest_still_s=max(self.longest_still_s, still_s)
+            self,
+            waits=self.waits + 1,
+            durations_s=durations,
+            longest_still_s=max(self.longest_still_s, still_s),
+            timeout_s=timeout_s if longest else self.timeout_s,
         )
 
     def habit(self) -> Habit:
@@ -47,6 +53,7 @@ class Lesson:
             longest_s=max(self.durations_s, default=0.0),
             bound_s=bound_s(self.durations_s),
             longest_still_s=self.longest_still_s,
+            timeout_s=self.timeout_s,
         )
 
 
@@ -83,9 +90,9 @@ class JobHabits:
         """What the judge may expect of each class."""
         return self._habits
 
-    def learn(self, kind: WaitClass, waited_s: float, still_s: float) -> Lesson:
+    def learn(self, kind: WaitClass, waited_s: float, still_s: float, timeout_s: float = 0.0) -> Lesson:
         """Remember a wait that ended by itself. Returns what is remembered of its class now."""
-        lesson = self._lessons.get(kind, Lesson(kind=kind)).with_wait(waited_s, still_s)
+        lesson = self._lessons.get(kind, Lesson(kind=kind)).with_wait(waited_s, still_s, timeout_s)
         self._keep(lesson)
         return lesson
 

@@ -83,6 +83,9 @@ def fingerprint(key: JobKey, verdict: Verdict) -> str:
 
     What is critical keeps its id while more evidence changes its cause; two warnings about the same ranks are two.
     """
+    if verdict.about:  # one finding is one incident, whoever else turns out to have a part in it
+        about = (key.name, key.instance, key.attempt, verdict.severity.value, verdict.about)
+        return hashlib.sha256(repr(about).encode("utf-8", "backslashreplace")).hexdigest()[:12]
     culprits = sorted(culprit.rank for culprit in verdict.culprits)
     kind = verdict.severity.value
     if verdict.severity is not Severity.CRITICAL:
@@ -280,6 +283,8 @@ def _moved_on(verdict: Verdict, before: Verdict) -> bool:
 def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
     """Whether a verdict's text should replace the one of its incident."""
     old = incident.verdict
+    if verdict.about:
+        return verdict != old
     if verdict.cause in _ENDINGS and old.cause not in _ENDINGS | {Cause.UNDETERMINED}:
         return False
     if verdict.disputed != old.disputed:

@@ -36,12 +36,16 @@ class _Session:
     watch: Watch
     clock: Callable[[], float] = time.monotonic
     jobs: dict[int, Job] = field(default_factory=dict)
+    announced: dict[int, wire.Announce] = field(default_factory=dict)
 
     def take_digest(self, data: bytes) -> None:
         index, ranks, groups = wire.split_digest(data)
         job = self.jobs.get(index)
         if job is None:
             raise WireError(f"a digest of job number {index}, which was not announced")
+        if job.astray and self.watch.jobs.may_begin(job):
+            self._announce(self.announced[index])
+            job = self.jobs[index]
         job.state.take(self.link.number, ranks, groups, self.clock())
         self.watch.counters.digests += 1
         self.watch.look_within(settings.DIGEST_LOOK_S)
@@ -77,17 +81,20 @@ class _Session:
         if isinstance(message, wire.Views):
             self._views(job, message)
         elif isinstance(message, wire.Stacks):
-            _check_ranks(job, (dump.rank for dump in message.dumps))
-            question = (self.link.number, message.reply_to)
-            if any(capture.take(message.dumps, question) for capture in job.captures):
-                return
-            if job.gathering is not None:
-                job.gathering.take(message.dumps, question)
-            self.watch.look_within(settings.SOON_S)
+            self._stacks(job, message)
         elif isinstance(message, wire.Loops):
             _check_ranks(job, (loop.rank for loop in message.ranks))
             if job.loops.take(message.ranks):
                 self.watch.look_within(settings.SOON_S)
+        elif isinstance(message, wire.Facts):
+            _check_ranks(job, (rank for alike in message.alike for rank in alike.ranks))
+            _check_ranks(job, (*message.joined, *message.twice))
+            self.watch.jobs.set_up(self.link, job, message, self.clock())
+            self.watch.look_within(settings.DIGEST_LOOK_S)
+        elif isinstance(message, wire.Parameters):
+            _check_ranks(job, (rank for rank, _ in message.ranks))
+            job.likeness.learn(message)
+            self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Testimonies):
             _check_ranks(job, (testimony.rank for testimony in message.ranks))
             if job.gathering is not None:
@@ -97,10 +104,24 @@ class _Session:
             job.state.gone(self.link.number)
             self.watch.look_within(settings.SOON_S)
 
+    def _stacks(self, job: Job, message: wire.Stacks) -> None:
+        _check_ranks(job, (dump.rank for dump in message.dumps))
+        question = (self.link.number, message.reply_to)
+        if any(capture.take(message.dumps, question) for capture in job.captures):
+            return
+        if job.gathering is not None:
+            job.gathering.take(message.dumps, question)
+        self.watch.look_within(settings.SOON_S)
+
     def _announce(self, message: wire.Announce) -> None:
         if message.index not in self.jobs and len(self.jobs) >= settings.JOBS_PER_AGENT_MAX:
             raise WireError(f"more than {settings.JOBS_PER_AGENT_MAX} jobs on one node")
-        self.jobs[message.index] = self.watch.jobs.announce(self.link, message, self.clock())
+        job = self.watch.jobs.announce(self.link, message, self.clock())
+        others = (each for index, each in self.jobs.items() if index != message.index)
+        if job.astray and sum(each.astray for each in others) >= settings.ASTRAY_PER_AGENT_MAX:
+            raise WireError(f"more than {settings.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
+        self.jobs[message.index] = job
+        self.announced[message.index] = message
 
     def _views(self, job: Job, message: wire.Views) -> None:
         _check_ranks(job, (view.rank for view in message.ranks))
@@ -181,7 +202,8 @@ class Door:
                 "install the same version of ncclwatch on the nodes and on the server"
             )
         self._numbers += 1
-        link = Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version)
+        ahead_s = hello.wall_s - time.time() if hello.wall_s else None
+        link = Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s)
         link.send(wire.Welcome(server="ncclwatch", version=VERSION))
         return link
 

@@ -1,6 +1,7 @@
 """Which jobs does this server know, under which names, and who speaks for their ranks?"""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,11 +15,15 @@ from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.habits import Lesson, Memory
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.inspection import Inspection
+from ncclwatch_server.likeness import Likeness
 from ncclwatch_server.links import Link
 from ncclwatch_server.loops import Loops
 from ncclwatch_server.patience import Patience
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
+
+# Instances of jobs whose ranks meet on one node, if they name an address at all: on another node it is another one.
+_LOOPBACK = re.compile(r"(127\.|localhost|\[?::1|:)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,7 @@ class Job:
     confirmation: Confirmation = field(default_factory=Confirmation)
     suspicion: Suspicion = field(default_factory=Suspicion)
     loops: Loops = field(default_factory=Loops)
+    likeness: Likeness = field(default_factory=Likeness)
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
@@ -64,6 +70,7 @@ class Job:
     hung_s: float = 0.0  # for how long critical incidents of it have been open
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
+    astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
 
     @property
     def world_size(self) -> int:
@@ -99,6 +106,7 @@ class Job:
             under_way=self.patience.under_way,
             testimonies=dict(self.testimonies),
             communicators=self.communicators,
+            setup=self.likeness.setup,
         )
 
     def counted(self, verdict: Verdict) -> Verdict:
@@ -112,7 +120,7 @@ class Job:
         self.inspection, self.confirmation = Inspection(), Confirmation()
         self.gathering, self.stacks, self.waiting = None, {}, ()
         self.testimonies, self.communicators = {}, ()
-        self.suspicion, self.loops = Suspicion(), Loops()
+        self.suspicion, self.loops, self.likeness = Suspicion(), Loops(), Likeness()
 
 
 class Jobs:
@@ -143,14 +151,32 @@ class Jobs:
             job = self._earlier(said, now)
         elif job is None or _replaces(said, link, job):
             job = self._begin(said, job, now)
-        if said.world_size != job.world_size:
-            raise WireError(f"job {said.job} was announced with {job.world_size} ranks and now with {said.world_size}")
+        if said.world_size != job.world_size and job.ended:
+            job = self._begin(said, job, now)
+        elif said.world_size != job.world_size:
+            job = _astray(said, now)
         if any(rank >= job.world_size for rank in said.ranks):
             raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
         job.agents.add(link.agent)
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
         job.state.announce(link.number, said.ranks, now)
+        if link.ahead_s is not None:
+            job.likeness.note_clock(link.host, link.ahead_s)
         return job
+
+    def set_up(self, link: Link, job: Job, said: wire.Facts, now: float) -> None:
+        """Keep how the ranks of a node were set up."""
+        if not job.astray:
+            job.likeness.take(link.agent, link.host, said, now)
+            return
+        listed = self._listed_with(job.key)
+        if listed is not None and said.joined:
+            listed.likeness.note_world(link.host, job.world_size, said.joined, now)
+
+    def may_begin(self, astray: Job) -> bool:
+        """Whether the job that stood in the way of this one has ended."""
+        listed = self._listed_with(astray.key)
+        return listed is None or listed.ended
 
     def lose(self, link: Link, now: float) -> None:
         """Note that a connection broke."""
@@ -160,6 +186,7 @@ class Jobs:
                 continue
             job.served[link.number] = replace(served, lost=True)
             job.state.lose(link.number, now)
+            job.likeness.lose(link.agent)
             job.inspection.lose(link.number)
             if job.gathering is not None:
                 job.gathering.lose(link.number)
@@ -192,6 +219,12 @@ class Jobs:
                 return job
         return None
 
+    def _find_by_key(self, key: JobKey) -> Job | None:
+        return next((job for job in self._by_id.values() if job.key == key), None)
+
+    def _listed_with(self, key: JobKey) -> Job | None:
+        return next((job for job in self._by_id.values() if job.key == key), None)
+
     def _earlier(self, said: wire.Announce, now: float) -> Job:
         """Return the job of an attempt that is over. Late news of it changes nothing that is listed."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
@@ -220,6 +253,7 @@ class Jobs:
             known_since=now,
             notices=notices,
             patience=Patience(self._memory.of(said.job)),
+            likeness=Likeness(one_rendezvous=not _LOOPBACK.match(said.instance)),
         )
         self._by_id[name] = job
         return job
@@ -246,6 +280,12 @@ def _check(said: wire.Announce) -> None:
         raise WireError("a job was announced without a name, or with one that is too long or not printable")
     if any(rank < 0 for rank in said.ranks) or not 0 <= said.attempt < 2**31:
         raise WireError(f"job {said.job} was announced with an impossible rank or attempt")
+
+
+def _astray(said: wire.Announce, now: float) -> Job:
+    """Return a job that nobody looks at, for ranks that say another number of ranks than the others of theirs."""
+    key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
+    return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True, astray=True)
 
 
 def _replaces(said: wire.Announce, link: Link, job: Job) -> bool:

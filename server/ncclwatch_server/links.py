@@ -21,6 +21,7 @@ class Link:
         default_factory=lambda: asyncio.Queue(maxsize=settings.OUTBOX_MAX)
     )
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    ahead_s: float | None = None  # by how much its host's clock is ahead of ours, as far as its hello can tell
     refusal: str = ""  # why the server ends this connection
     clock: Callable[[], float] = time.monotonic
     _command: int = 0

@@ -38,6 +38,7 @@ class Patience:
     def __init__(self, habits: JobHabits | None = None) -> None:
         self._habits = habits or JobHabits()
         self._waits: dict[WaitKey, _UnderWay] = {}
+        self.timeout_s = 0.0  # of the default group, as the ranks say; 0: they have not said
 
     @property
     def habits(self) -> Mapping[WaitClass, Habit]:
@@ -77,5 +78,6 @@ class Patience:
             wait = self._waits.pop(key)
             wait.taken_s[wait.newest] += max(0.0, now - wait.seen_at)  # it ended some time since
             for kind, taken_s in wait.taken_s.items():
-                lessons[kind] = self._habits.learn(kind, taken_s, wait.still_s if kind == wait.newest else 0.0)
+                still_s = wait.still_s if kind == wait.newest else 0.0
+                lessons[kind] = self._habits.learn(kind, taken_s, still_s, self.timeout_s)
         return tuple(lessons.values())

@@ -18,6 +18,7 @@ from ncclwatch_server.scopes import EVERYTHING, Access, Grant, Scope
 AGENTS_MAX = 16_384
 JOBS_MAX = 256
 JOBS_PER_AGENT_MAX = 64
+ASTRAY_PER_AGENT_MAX = 4  # of them, whose ranks say another number of ranks than the job has
 RANKS_MAX = 200_000  # of one job
 RANKS_TOTAL_MAX = 400_000
 GROUPS_PER_RANK_MAX = config.GROUPS_MAX
@@ -58,6 +59,7 @@ STACKS_NEEDED_S = 4.0  # the same where a culprit cannot speak for itself
 STACKS_S = 6.0  # stacks that come later than this are not attached
 STACKS_DEEP_S = 20.0  # the same of native frames, which take a second for each rank
 CALM_S = 3.0  # without anything suspicious: the job makes progress
+SETUP_S = 5.0  # ranks that have not said how they were set up are waited for so long
 FINAL_S = 1.0  # a job that is over waits so long for the last views
 FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
 ABANDONED_S = 120.0  # a job, or a stored open incident, of which no agent speaks
@@ -67,6 +69,10 @@ EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
 # What is asked for.
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected
 SAVING_MAX = 64  # ranks looked at because they seem to write one file, or cannot write theirs
+SETUPS_PER_NODE_MAX = 64  # kinds of ranks on one node, by how they were set up
+SETUPS_MAX = 16_384  # kinds of ranks of one job
+PARAMETERS_KEPT_MAX = 16  # models whose parameters are known by name
+WORLDS_MAX = 16  # numbers of ranks that nodes say one job to have
 NOTED_MAX = 64  # ranks looked at for what they found out about themselves
 INSPECT_MAX = 256  # of a bigger job: those to which the waits lead, and those round them
 STACK_RANKS_MAX = 64

@@ -39,11 +39,12 @@ class Suspicion:
     saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
     sharing: tuple[int, ...] = ()  # on a device that another rank has, too, and may not
     noted: tuple[int, ...] = ()  # they have found something about themselves that may be wrong
+    drifted: tuple[int, ...] = ()  # they were not set up alike
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
 
     def __bool__(self) -> bool:
-        hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted
+        hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted or self.drifted
         return bool(self.waiting or self.ended or self.silent or hinted)
 
 

@@ -132,6 +132,8 @@ def certainty(incident: Incident) -> str:
     verdict = incident.verdict
     if verdict.predicted:
         return "foretold: nothing hangs yet"
+    if verdict.about:
+        return f"{verdict.certainty.value}: the ranks said so of themselves; nothing hangs"
     explained, blocked = verdict.explained
     said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
     if blocked:

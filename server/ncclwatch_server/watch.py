@@ -115,7 +115,9 @@ class Watch:
             served = job.served.get(number)
             if served is not None:
                 served.link.refuse(f"impossible ranks or too many groups in a digest of job {job.id}")
-        job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven())
+        drifted = job.likeness.look(now, int(job.state.seen.sum()), job.patience.habits)
+        job.patience.timeout_s = job.likeness.timeout_s
+        job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven(), drifted=drifted)
         if self._is_over(job, now):
             if job.over_at is not None and self._has_last_words(job, now):
                 await self._examiner.finish(job)
@@ -126,6 +128,7 @@ class Watch:
             await self._examiner.examine(job)
         else:
             self._examiner.rest(job, now)
+        self._examiner.compare(job)
         self._examiner.gather(job, self._clock())
 
     def _is_over(self, job: Job, now: float) -> bool:

@@ -22,7 +22,7 @@ def test_what_was_built_is_found_and_not_built_again():
     path = build.build().path
     done = ncclwatch("build-native")
     assert (done.returncode, done.stdout) == (0, f"{path} was built already; attach() loads it by itself\n")
-    assert f"ok    native recorder  {path}" in ncclwatch("doctor").stdout
+    assert f"PASS  native recorder   {path}" in ncclwatch("doctor").stdout
 
 
 def test_without_a_compiler_one_message_says_what_was_tried(tmp_path: Path):
@@ -45,9 +45,9 @@ def test_an_error_of_the_compiler_is_shown_and_leaves_nothing(tmp_path: Path):
 
 def test_doctor_says_that_nothing_is_built_and_what_to_type(tmp_path: Path):
     done = ncclwatch("doctor", NCCLWATCH_NATIVE_DIR=str(tmp_path))
-    assert done.returncode == 0
-    assert "note  native recorder  not built for this torch; the recorder in Python is used." in done.stdout
-    assert "`ncclwatch build-native`" in done.stdout
+    assert done.returncode == 1
+    assert "WARN  native recorder   not built for this torch; the recorder in Python is used\n" in done.stdout
+    assert "do: run `ncclwatch build-native`" in done.stdout
 
 
 def test_a_build_that_does_not_load_is_told_and_training_is_recorded_in_python(tmp_path: Path):
@@ -58,7 +58,7 @@ def test_a_build_that_does_not_load_is_told_and_training_is_recorded_in_python(t
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"this is no shared object")
     done = ncclwatch("doctor", NCCLWATCH_NATIVE_DIR=str(tmp_path))
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert f"{broken} does not load" in done.stdout
     program = "import ncclwatch; from ncclwatch.rank import attach; ncclwatch.attach(); print(type(attach.current()))"
     settings = {"NCCLWATCH_NATIVE_DIR": str(tmp_path), "NCCLWATCH_RUNTIME_DIR": str(tmp_path / "rings")}
@@ -72,5 +72,5 @@ def test_a_build_that_does_not_load_is_told_and_training_is_recorded_in_python(t
 
 def test_doctor_fails_when_the_server_that_is_named_does_not_answer():
     done = ncclwatch("doctor", NCCLWATCH_SERVER="http://127.0.0.1:9")
-    assert done.returncode == 1
-    assert "BAD   server           nobody answers at http://127.0.0.1:9, which NCCLWATCH_SERVER names" in done.stdout
+    assert done.returncode == 2
+    assert "FAIL  server            NCCLWATCH_SERVER names it, and no ncclwatch server answers at" in done.stdout

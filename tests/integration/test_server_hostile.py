@@ -72,11 +72,13 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
         '{"type":"announce","index":1,"job":"x","instance":"","attempt":0,"world_size":2,"ranks":[5],"terminal":false}',
         "no rank 5",
     ),
-    "other world size": (
-        '{"type":"announce","index":1,"job":"victim","instance":"i","attempt":0,"world_size":3,"ranks":[],'
+    "other world size, and a rank outside of it": (
+        '{"type":"announce","index":1,"job":"victim","instance":"i","attempt":0,"world_size":3,"ranks":[5],'
         '"terminal":false}',
-        "now with 3",
+        "no rank 5",
     ),
+    "setup of a strange rank": ('{"type":"facts","index":0,"alike":[[[9],[[],[]]]]}', "outside of 0..1"),
+    "setup that is none": ('{"type":"facts","index":0,"alike":[[[0],[[7],[]]]]}', "no message of protocol"),
     "huge number": ('{"type":"gone","index":1' + "0" * 400 + "}", "not announced"),
     "number that no one can print": ('{"type":"gone","index":1' + "0" * 9000 + "}", "no message of protocol"),
     "impossible attempt": (

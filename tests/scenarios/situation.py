@@ -38,7 +38,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     refused RANKS                              the kernel does not tell of their I/O
     sampled RANKS same S                       their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
-    habit PHASE OP SIZE longest S [waits N] [bound S] [still S]   what this job has done before in such a wait
+    habit PHASE OP SIZE longest S [waits N] [bound S] [still S] [under S]   what this job has done before in such a
+                                               wait, and the timeout that it had then
     passed GROUP#SEQ PHASE...                  what the late ranks have done since that wait began
     phase RANKS NAME                           the user's mark
     work RANKS PHASE                           what a framework does on the stack of the main thread
@@ -48,12 +49,19 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
          [appends] [unanswered S] [thread 2]   a save of theirs; id: of the file, PATH if left out, "-" for none
     cuda RANKS UUID [index N] [chosen N] [used 1] [count N] [visible LIST] [by BACKEND] [may WHY] [sick TEXT]
     rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
+    facts RANKS KEY=VALUE...                   what they say of how they were set up (backend=nccl, NCCL_ALGO=Ring)
+    wrapped RANKS KIND MEMBERS [used] PARAMETER... [/ PARAMETER...]   models; "w float32 4x4", "/" between units
+    says RANKS N                               they say that the job has N ranks
+    twice RANKS HOST...                        ranks that exist twice
+    clock HOST S                               by how much its clock is ahead of the server's
     timeout S                                  of the default group
     limit GROUP S                              of one group
+    steps RANKS N                              optimizer steps made
     known S                                    for how long the server has known the job
 """
 
 import dataclasses
+import json
 import shlex
 from collections.abc import Callable
 
@@ -82,7 +90,9 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.preflight import LikeRanks, ModelFacts, RankFacts, Setup, bounded, parse, parse_parameters
 from ncclwatch.contract.testimony import CommRank, Communicator, Testimony, WitnessedGroup, WitnessedOp
+from ncclwatch.rank.preflight import Chain
 
 
 def ranks_of(text: str) -> list[int]:
@@ -135,6 +145,12 @@ class Situation:
         self.launched: dict[str, dict[int, int]] = {}
         self.known_s = 3600.0
         self.unasked: set[int] = set()
+        self.facts: dict[int, dict[str, str]] = {}
+        self.models: dict[int, tuple[ModelFacts, ...]] = {}
+        self.parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
+        self.worlds: dict[int, list[int]] = {}
+        self.twice: dict[int, tuple[str, ...]] = {}
+        self.clocks_s: dict[str, float] = {}
 
     def run(self, line: str) -> None:
         """Carry out one command."""
@@ -156,7 +172,51 @@ class Situation:
             testimonies=dict(self.testimonies),
             communicators=tuple(self._communicator(group) for group in self.launched),
             unasked=frozenset(self.unasked),
+            setup=self._setup(),
         )
+
+    def _setup(self) -> Setup:
+        alike: dict[RankFacts, list[int]] = {}
+        for rank in sorted(self.facts.keys() | self.models.keys()):
+            said = RankFacts(values=bounded(self.facts.get(rank, {}).items()), models=self.models.get(rank, ()))
+            alike.setdefault(said, []).append(rank)
+        return Setup(
+            alike=tuple(LikeRanks(facts=said, places=self._places(ranks)) for said, ranks in alike.items()),
+            parameters=self.parameters,
+            worlds={size: self._places(ranks) for size, ranks in self.worlds.items()},
+            twice=self.twice,
+            clocks_s=self.clocks_s,
+        )
+
+    def _places(self, ranks: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        hosts = sorted({self.ranks[rank].host for rank in ranks})
+        return tuple((host, tuple(rank for rank in ranks if self.ranks[rank].host == host)) for host in hosts)
+
+    def do_facts(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self.facts.setdefault(rank, {}).update(word.split("=", 1) for word in words[1:])
+
+    def do_wrapped(self, words: list[str]) -> None:
+        names, kind, members, *rest = words
+        used = rest[0] == "used"
+        chain = Chain(kind, members)
+        for unit in " ".join(f'"{word}"' if word != "/" else word for word in rest[used:]).split("/"):
+            chain.add([tuple(each.split(" ", 1)) for each in shlex.split(unit)], ["/home/user/train.py", 20, "main"])
+        if used:
+            chain.used = len(chain.units)
+        said = json.dumps({"models": [chain.told()]})
+        for rank in ranks_of(names):
+            self.models[rank] = (*self.models.get(rank, ()), *parse(said).models)
+            self.parameters.setdefault((kind, members), {})[rank] = parse_parameters(said, (kind, members))
+
+    def do_says(self, words: list[str]) -> None:
+        self.worlds[int(words[1])] = ranks_of(words[0])
+
+    def do_twice(self, words: list[str]) -> None:
+        self.twice |= {rank: tuple(words[1:]) for rank in ranks_of(words[0])}
+
+    def do_clock(self, words: list[str]) -> None:
+        self.clocks_s[words[0]] = float(words[1])
 
     def _change(self, rank: int, **changes: object) -> None:
         self.ranks[rank] = dataclasses.replace(self.ranks[rank], **changes)
@@ -576,7 +636,7 @@ class Situation:
         kind = WaitClass(phase=Phase.OTHER if name else Phase[phase], op=op, size=int(size), name=name)
         self.habits[kind] = Habit(
             waits=int(found.get("waits", "3")), longest_s=longest_s, bound_s=float(found.get("bound", 3 * longest_s)),
-            longest_still_s=float(found.get("still", "0")),
+            longest_still_s=float(found.get("still", "0")), timeout_s=float(found.get("under", "0")),
         )  # fmt: skip
 
     def do_passed(self, words: list[str]) -> None:
@@ -648,6 +708,10 @@ class Situation:
                 dataclasses.replace(g, timeout_s=float(words[1])) if g.name == words[0] else g for g in view.groups
             )
             self._change(rank, groups=tuple(groups))
+
+    def do_steps(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, steps=int(words[1]))
 
     def do_timeout(self, words: list[str]) -> None:
         for rank in self.ranks:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import Cause, Certainty, Lateness, Severity, Verdict
+from ncclwatch.contract.model import Cause, Certainty, Culprit, Lateness, Severity, Verdict
 from ncclwatch_server import settings
-from ncclwatch_server.confirmation import Confirmation, said_again
+from ncclwatch_server.confirmation import Confirmation, key_of, said_again
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
 from tests.unit.server_values import KEY, VERDICT, verdict
 
@@ -222,3 +222,32 @@ def test_a_later_judgement_may_name_the_cause_of_the_same_ranks_more_closely() -
     assert said_again(before, [closer, again]) is again
     for other in (verdict(Cause.STUCK_SAVE, culprits=(2,)), replace(closer, severity=Severity.WARNING)):
         assert said_again(before, [other]) is before
+
+
+def test_two_findings_about_the_same_ranks_are_two_incidents_and_one_finding_stays_one() -> None:
+    book = IncidentBook()
+    drift = verdict(Cause.CONFIGURATION_DRIFT, (1,), severity=Severity.WARNING, group="", seq=0)
+    versions, models = replace(drift, about="versions: torch"), replace(drift, about="models DDP 0-3")
+    assert key_of(versions) != key_of(models)
+    for each in (versions, models):
+        assert book.match(KEY, each, 0.0) is None
+        book.open(Opening(key=KEY, job="job", world_size=4, verdict=each), 0.0)
+    assert len(book.open_of(KEY)) == 2
+
+    more = replace(versions, culprits=(Culprit(rank=1), Culprit(rank=3)), summary="ranks 1,3 differ")
+    known = book.match(KEY, more, 1.0)
+
+    assert key_of(more) == key_of(versions)
+    assert known is not None
+    assert known.verdict.about == "versions: torch"
+    changed = book.update(known, more, frozenset((known.id,)))
+    assert changed is not None
+    assert changed.verdict.summary == "ranks 1,3 differ"
+    assert book.update(changed, more, frozenset((known.id,))) is None
+
+
+def test_a_hang_of_the_same_ranks_is_no_part_of_what_they_differ_in() -> None:
+    book = IncidentBook()
+    drift = verdict(Cause.CONFIGURATION_DRIFT, (1,), severity=Severity.WARNING, group="", seq=0, about="clocks")
+    book.open(Opening(key=KEY, job="job", world_size=4, verdict=drift), 0.0)
+    assert book.match(KEY, VERDICT, 1.0) is None

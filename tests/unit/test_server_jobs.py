@@ -5,6 +5,7 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.preflight import RankFacts
 from ncclwatch_server import settings
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
@@ -124,3 +125,51 @@ def test_commands_of_a_connection_have_different_ids() -> None:
     one = link(1)
     ids = [one.command(wire.CommandKind.INSPECT, 0) for _ in range(3)]
     assert len({*ids, 0}) == 4
+
+
+def set_up(jobs: Jobs, to: Link, job: Job, joined: tuple[int, ...]) -> None:
+    facts = wire.Alike(ranks=joined, facts=RankFacts(values=(("backend", "gloo"),)))
+    jobs.set_up(to, job, wire.Facts(index=0, alike=(facts,), joined=joined), 10.0)
+
+
+def test_ranks_that_say_another_number_of_ranks_are_told_in_the_job_and_leave_it_as_it_is() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    set_up(jobs, link(1), job, (0,))
+    other = announce(jobs, link(2), world_size=4, ranks=(3,))
+    assert other is not job
+    assert jobs.listed() == (job,)
+    set_up(jobs, link(2), other, (3,))
+    job.likeness.look(20.0, 1, {})
+    assert job.likeness.setup.worlds == {4: (("h", (3,)),)}
+    assert not jobs.may_begin(other)
+
+
+def test_a_child_that_is_no_rank_says_nothing_of_the_number_of_ranks() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    set_up(jobs, link(2), announce(jobs, link(2), world_size=1, ranks=(0,)), ())
+    job.likeness.look(20.0, 1, {})
+    assert not job.likeness.setup.worlds
+
+
+def test_a_run_with_another_number_of_ranks_begins_when_the_one_before_has_ended() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1, "a"))
+    early = announce(jobs, link(1, "a"), world_size=4, index=1)
+    assert early.astray
+    job.release()
+    assert jobs.may_begin(early)
+    later = announce(jobs, link(1, "a"), world_size=4, index=1)
+    assert (later.astray, jobs.listed()) == (False, (later,))
+
+
+def test_ranks_that_meet_at_a_loopback_address_of_two_nodes_are_not_one_rank_twice() -> None:
+    for instance, twice in (("127.0.0.1:29500/none", False), ("localhost:1/", False), ("node0:29500/none", True)):
+        jobs = Jobs()
+        for number, host in ((1, "node0"), (2, "node1")):
+            one = Link(number=number, agent=f"a{number}", host=host, version="1")
+            job = announce(jobs, one, instance=instance)
+            set_up(jobs, one, job, (0,))
+        job.likeness.look(20.0, 1, {})
+        assert bool(job.likeness.setup.twice) is twice

@@ -65,6 +65,8 @@ def _make_init(
         recorder = current()
         if recorder is not None:
             guarded.attempt(recorder, _note_endpoint, recorder)
+            backend = kwargs.get("backend", args[0] if args else None)
+            guarded.attempt(recorder, recorder.preflight.note_backend, str(backend or ""))
         result = waiting(*args, **kwargs)
         if recorder is not None:
             note_initialised(recorder, in_use=False)
@@ -91,7 +93,8 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
             timeout = pg._get_backend(device).options._timeout
             recorder.ring.set_word(Word.TIMEOUT_MS, int(timeout.total_seconds() * 1000))
     except Exception:  # a backend without options; the timeout stays unknown
-        return
+        pass
+    guarded.attempt(recorder, lambda: recorder.preflight.note_backend(devices.default_group()[1]))
 
 
 def _make_destroy(original: Callable[..., object], current: Current) -> Callable[..., object]:

@@ -6,6 +6,7 @@ gone; a group that a member has destroyed; a circle of waits; ranks that never c
 address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
 that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
 
+Ranks that were not set up alike are told of beside everything else, too.
 What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
 """
 
@@ -16,6 +17,8 @@ from ncclwatch_server.judge.abandoned import abandoned
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.desync import desyncs
+from ncclwatch_server.judge.drift import drifts, findings
+from ncclwatch_server.judge.drift_ends import with_drift
 from ncclwatch_server.judge.ended import endings
 from ncclwatch_server.judge.outside import outsiders
 from ncclwatch_server.judge.parted import mismatches
@@ -50,7 +53,9 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts)
     if all(verdict.certainty is Certainty.LATE for verdict in said):
         said += bad_saves(case)
-    return said + predictions(case)
+    differs = findings(snapshot.setup, snapshot.habits)
+    said = tuple(with_drift(case, verdict, differs) for verdict in said)
+    return said + predictions(case) + drifts(snapshot, differs)
 
 
 def _with_hosts(case: Case, verdict: Verdict) -> Verdict:

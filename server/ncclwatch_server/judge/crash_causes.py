@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from ncclwatch_server.judge.case import Case
+from ncclwatch_server.judge.drift_ends import wrapped_otherwise
 from ncclwatch_server.judge.known_ends import KnownEnd
 from ncclwatch_server.judge.random_states import of_other_ranks, too_many
 from ncclwatch_server.judge.shared_devices import refused_to_share
 
-_KNOWN = (refused_to_share, too_many, of_other_ranks)
+_KNOWN = (refused_to_share, too_many, of_other_ranks, wrapped_otherwise)
 
 
 def known_end(case: Case, crashed: Sequence[int], first: int) -> KnownEnd | None:

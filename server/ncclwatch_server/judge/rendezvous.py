@@ -133,7 +133,7 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
             cause=Cause.TRANSPORT,
             certainty=Certainty.STALLED,
             severity=Severity.CRITICAL,
-            summary=f"{ranks_words(ranks)} are all inside {what}{at(blocks[0].wait.site)} and nothing moves.",
+            summary=f"{ranks_words(ranks)} {_are_all(ranks)} inside {what}{at(blocks[0].wait.site)} and nothing moves.",
             explanation=(
                 f"Every member has entered with the same arguments and none has used CPU for "
                 f"{seconds_words(onset_s(blocks))}: the code agrees, the transfer does not end."
@@ -164,6 +164,10 @@ def _patience_s(case: Case, block: Block) -> float:
     timeout_s = timeout_of(case.views[block.rank], block.operation.group)
     longest_s = max((habit.longest_s for habit in case.snapshot.habits.values()), default=0.0)
     return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * longest_s)
+
+
+def _are_all(ranks: tuple[int, ...]) -> str:
+    return "are all" if len(ranks) > 1 else "is"
 
 
 def _is_still(case: Case, block: Block) -> bool:
