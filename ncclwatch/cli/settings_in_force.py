@@ -17,6 +17,8 @@ HIDDEN = "(hidden)"
 DEFAULT = "default"
 _FILE = "_FILE"
 
+_SCOPED = (config.ENV_AGENT_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_OPERATOR_TOKEN)
+
 # What each variable means, and its value where nobody sets it. "" stands for none.
 _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_JOB: ("name of the job", ""),
@@ -31,6 +33,12 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_TERMINAL: ("0: no verdict on the job's terminal", "1"),
     config.ENV_TOKEN: ("bearer token of a protected server", ""),
     config.ENV_TOKEN_FILE: ("file with that token", ""),
+    config.ENV_AGENT_TOKEN: ("token of agents only", ""),
+    config.ENV_VIEWER_TOKEN: ("token of those who only read", ""),
+    config.ENV_OPERATOR_TOKEN: ("token of those who also ask for stacks and delete", ""),
+    config.ENV_CA_FILE: ("certificates that agents and the command line trust, for https:// servers", ""),
+    config.ENV_NOTIFY: ("file with the targets of a server's alerts", ""),
+    **{f"{name}_FILE": (f"file with what {name} may hold", "") for name in _SCOPED},
 }
 
 
@@ -62,9 +70,8 @@ def in_force(environ: Mapping[str, str] = os.environ) -> InForce:
 
 def variables() -> frozenset[str]:
     """Return the names of all variables that ncclwatch reads."""
-    return frozenset(
-        value for name, value in vars(config).items() if name.startswith("ENV_") and isinstance(value, str)
-    )
+    named = {value for name, value in vars(config).items() if name.startswith("ENV_") and isinstance(value, str)}
+    return frozenset(named | {f"{name}{_FILE}" for name in _SCOPED})
 
 
 def _setting(name: str, environ: Mapping[str, str]) -> Setting:

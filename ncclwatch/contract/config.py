@@ -26,6 +26,7 @@ ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"
 ENV_AGENT_TOKEN = "NCCLWATCH_AGENT_TOKEN"  # the same for agents only
 ENV_VIEWER_TOKEN = "NCCLWATCH_VIEWER_TOKEN"  # for those who only read
 ENV_OPERATOR_TOKEN = "NCCLWATCH_OPERATOR_TOKEN"  # for those who also ask for stacks and delete
+ENV_NOTIFY = "NCCLWATCH_NOTIFY"  # file with the targets of a server's alerts
 ENV_CA_FILE = "NCCLWATCH_CA_FILE"  # certificates that agents and the command line trust, for https:// servers
 
 EVEN_BATCHES_GROUP = "ncclwatch even_batches"  # description of the groups in which even_batches agrees

@@ -7,9 +7,10 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from ncclwatch.cli import following, status
-from ncclwatch.cli.client import Incident, Job
+from ncclwatch.cli.answers import Incident, Job
 from ncclwatch.contract.text import harmless
 from ncclwatch_agent.commands import put_on_terminal
 from ncclwatch_server.logs import FORMAT, HarmlessFormatter
@@ -34,9 +35,13 @@ def test_the_status_of_hostile_jobs_is_as_many_lines_as_there_are_things_to_say(
     incident = Incident(
         id="1", job="job", state="open", cause="c", certainty="proven", severity="critical", summary=f"x\nOK {HOSTILE}"
     )
-    text = status._text([job], [incident])
+    shown = io.StringIO()
+    console = Console(file=shown, width=400)
+    for part in status.render((job,), (incident,)):
+        console.print(part)
+    text = shown.getvalue()
     assert not any(character in text for character in OBEYED)
-    assert len(text.splitlines()) == 7
+    assert len(text.splitlines()) == 8
 
 
 def test_what_run_tells_goes_to_the_terminal_as_text(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import click
 import httpx
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.model import CallSite, Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch.contract.text import ADVICE
@@ -17,7 +18,7 @@ from ncclwatch_server.notify.delivery import SEND_S
 from ncclwatch_server.notify.message import Message
 from ncclwatch_server.notify.posting import open_client
 from ncclwatch_server.notify.stages import Stage
-from ncclwatch_server.notify.targets import ENV_NOTIFY, AnyTarget, read_targets
+from ncclwatch_server.notify.targets import AnyTarget, read_targets
 
 EXIT_UNDELIVERED = 1
 EXIT_UNUSABLE = 2
@@ -43,7 +44,7 @@ def notify() -> None:
 
 
 @notify.command()
-@click.option("--notify", "path", default="", help=f"TOML file of the targets; else {ENV_NOTIFY} names it.")
+@click.option("--notify", "path", default="", help=f"TOML file of the targets; else {config.ENV_NOTIFY} names it.")
 @click.option("--target", "names", multiple=True, help="Only this one; may be given several times.")
 def test(path: str, names: tuple[str, ...]) -> None:
     """Send a made-up incident and its end to all targets, and say how each took it.
@@ -57,7 +58,7 @@ def test(path: str, names: tuple[str, ...]) -> None:
             raise NcclwatchError(f"there is no target {', '.join(sorted(unknown))} in that file")
         chosen = [target for target in targets.target if target.name in names or not names]
         if not chosen:
-            raise NcclwatchError(f"no targets are named; give --notify FILE, or set {ENV_NOTIFY}")
+            raise NcclwatchError(f"no targets are named; give --notify FILE, or set {config.ENV_NOTIFY}")
         trials = asyncio.run(_try_all(chosen, targets.link))
     except NcclwatchError as error:
         click.echo(f"ncclwatch: {error}", err=True)

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine, Row
 from sqlalchemy.exc import SQLAlchemyError
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server import database
+from ncclwatch_server import database, upgrading
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.store import RETRY_S
@@ -103,6 +103,7 @@ class Records:
         since = time.time() - KEPT_S
         newest = select(_told).order_by(_told.c.at.desc()).limit(TOLD_MAX)
         try:
+            upgrading.upgrade(engine)
             with engine.begin() as connection:
                 # Of an incident that still stands it must be known however old it is: only what is over is forgotten.
                 connection.execute(delete(_told).where(_told.c.at < since, _told.c.stage == Stage.RESOLVED.value))

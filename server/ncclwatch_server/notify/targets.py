@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model import Severity
 from ncclwatch_server.incidents import Incident
 
-ENV_NOTIFY = "NCCLWATCH_NOTIFY"
 TARGETS_MAX = 32
 NAME_MAX = 40
 FILE_BYTES_MAX = 256 * 1024
@@ -127,7 +127,7 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def read_targets(named: str = "", environ: Mapping[str, str] = os.environ) -> Targets:
     """Return the targets of the file that the flag or the environment names, none without. Raises `ConfigError`."""
-    path = named or environ.get(ENV_NOTIFY, "").strip()
+    path = named or environ.get(config.ENV_NOTIFY, "").strip()
     if not path:
         return Targets()
     try:
