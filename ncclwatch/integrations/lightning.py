@@ -31,7 +31,8 @@ class NcclwatchCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Mark how many optimizer steps there have been; micro-batches of one step count once."""
-        ncclwatch.step(trainer.global_step)
+        if next(each for each in trainer.callbacks if isinstance(each, NcclwatchCallback)) is self:
+            ncclwatch.step(trainer.global_step)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """The few batches of validation before training."""

@@ -1,7 +1,9 @@
 """How does a framework that tells of beginnings and ends mark phases, when an exception may leave out the end?"""
 
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import ClassVar
 
 import ncclwatch
 
@@ -15,16 +17,31 @@ REPORT = "report"
 
 
 class Phases:
-    """The phases that one callback has begun, innermost last. Nothing here raises or waits."""
+    """The phases that one callback has begun, innermost last. Nothing here raises or waits.
+
+    A callback that the user adds and one that an entry point adds tell of the same phases: what one has marked, the
+    other does not mark again.
+    """
+
+    _marked: ClassVar[set[str]] = set()  # by any callback of this process
 
     def __init__(self) -> None:
         self._open: list[tuple[str, AbstractContextManager[None]]] = []
 
     def begin(self, name: str) -> None:
         """Mark the beginning of a phase, inside of the one that lasts."""
-        phase = ncclwatch.phase(name)
+        phase = nullcontext() if name in self._marked else self._mark(name)
         phase.__enter__()
         self._open.append((name, phase))
+
+    @contextmanager
+    def _mark(self, name: str) -> Iterator[None]:
+        self._marked.add(name)
+        try:
+            with ncclwatch.phase(name):
+                yield
+        finally:
+            self._marked.discard(name)
 
     def end(self, name: str) -> None:
         """Mark the end of a phase, and of those in it whose end was never told; nothing if it has not begun."""

@@ -26,7 +26,9 @@ TOKEN = "a-token-of-the-tests"
 def ask(url: str, *arguments: str, token: str = "") -> Result:
     """Run a command as a user whose environment names nothing of ncclwatch but the token."""
     environ = {name: None for name in os.environ if name.startswith("NCCLWATCH")}
-    return CliRunner(env={**environ, "NCCLWATCH_TOKEN": token or None}).invoke(main, [*arguments, "--server", url])
+    return CliRunner(env={**environ, "NCCLWATCH_TOKEN": token or None, "COLUMNS": "120"}).invoke(
+        main, [*arguments, "--server", url]
+    )
 
 
 def told(url: str, *arguments: str) -> str:

@@ -26,6 +26,11 @@ OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 DEADLINE_S = 60.0
 
 
+def _hear_ctrl_c() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and with it all that this starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A command on a terminal of 100 columns and 24 lines."""
 
@@ -36,7 +41,7 @@ class Terminal:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH", "NO_COLOR", "FORCE_", "COLUMNS"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ncclwatch", *arguments],
-            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_hear_ctrl_c,
             env={**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ},
         )  # fmt: skip
         os.close(slave)

@@ -121,7 +121,12 @@ def test_the_command_line_reads_its_authority_from_the_environment(secure: tuple
     environ = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
     environ |= {"NCCLWATCH_SERVER": url, "NCCLWATCH_TOKEN": "sesame", "NCCLWATCH_CA_FILE": str(directory / "ca.pem")}
     done = subprocess.run(
-        [sys.executable, "-m", "ncclwatch", "status"], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "ncclwatch", "status", "--text"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "no job reports" in done.stdout
