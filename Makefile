@@ -53,10 +53,10 @@ frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accel
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2
 
-# Two at a time: half of a program's time is waiting. The same programs with NCCL's semantics would take as long again:
+# Three at a time: most of a program's time is waiting. The same programs with NCCL's semantics would take as long again:
 # pytest -m zoo tests/zoo/test_stream.py
 zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
-	$(BIN)/pytest -n 2 --dist load --ignore tests/zoo/test_stream.py tests/zoo
+	$(BIN)/pytest -n 3 --dist load --ignore tests/zoo/test_stream.py tests/zoo
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
 	$(BIN)/python -m grafana
