@@ -488,7 +488,7 @@ def test_at_the_end_what_can_be_told_is_and_what_cannot_is_left_for_the_next_sta
         post = Post(fails)
         courier = hired(post, records, rhythm=Rhythm())
         courier.take(News(incident=BARE))
-        await until(lambda: post.tried)
+        await until(lambda: courier.outcomes[Outcome.RETRIED])  # the first attempt has failed, and a pause begins
         await courier.close(5.0)
         assert len(post.tried) == 2
         assert records.told("t", BARE.id) is None
