@@ -51,7 +51,7 @@ def main() -> None:
         told = _run(ncclwatch, "run", "--", python, "-c", "print('trained')", cwd=place)
         assert "trained" in told, told
         assert "ncclwatch[server]" in told, "a missing server is not told"
-        # This very process waits, and so it stands still: exit code 1; or 0, if what the command writes wakes it meanwhile.
+        # This very process waits, and so it stands still: exit code 1; or 0, if what is written wakes it meanwhile.
         told = _run(ncclwatch, "diagnose", "--pid", str(os.getpid()), cwd=place, code=1, or_code=0)
         assert "check.py" in told or "could not be read" in told, told
         incident = {
