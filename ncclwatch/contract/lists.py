@@ -17,6 +17,11 @@ def host_list(hosts: Iterable[str]) -> str:
     The last number of a name counts. Where a number of some width begins with a zero, those of that width are joined
     with each other only, so that every name can be read back.
     """
+    return ",".join(host_groups(hosts))
+
+
+def host_groups(hosts: Iterable[str]) -> list[str]:
+    """Return the parts of such a list: ["gpu[1-3]", "login"]."""
     plain: list[str] = []
     by_width: dict[tuple[str, str, int], list[str]] = {}
     for host in sorted(set(hosts)):
@@ -30,7 +35,7 @@ def host_list(hosts: Iterable[str]) -> str:
         padded = width > 1 and any(number.startswith("0") for number in numbers)
         numbered.setdefault((before, after, width if padded else 0), []).extend(map(int, numbers))
     written = [_bracketed(*key, sorted(numbers)) for key, numbers in numbered.items()]
-    return ",".join(sorted([*plain, *written]))
+    return sorted([*plain, *written])
 
 
 def ranks_of(written: str) -> tuple[int, ...]:

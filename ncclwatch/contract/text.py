@@ -3,9 +3,9 @@
 A longer timeout is an advice only where the work really is long.
 """
 
-import re
 from collections.abc import Iterable
 
+from ncclwatch.contract.lists import host_groups
 from ncclwatch.contract.model import Cause, WaitKind
 
 ADVICE: dict[Cause, str] = {
@@ -173,19 +173,9 @@ def ranks_words(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {rank_list(found)}"
 
 
-def host_list(hosts: Iterable[str], most: int = 6) -> str:
-    """Return hosts as people write them: node[01-03,07], then the others by name."""
-    groups: dict[tuple[str, int, str], set[int]] = {}
-    for host in set(hosts):
-        found = re.fullmatch(r"(.*?)(\d+)(\D*)", host)
-        key = (found[1], len(found[2]), found[3]) if found else (host, 0, "")
-        groups.setdefault(key, set()).add(int(found[2]) if found else 0)
-    words = []
-    for (before, width, after), numbers in sorted(groups.items()):
-        spans = rank_list(numbers)
-        padded = re.sub(r"\d+", lambda n, w=width: n[0].zfill(w), spans)  # type: ignore[misc]
-        several = len(numbers) > 1
-        words.append(f"{before}{f'[{padded}]' if several else padded}{after}" if width else before)
+def host_words(hosts: Iterable[str], most: int = 6) -> str:
+    """Return hosts for a sentence: "gpu[1-3], login", and how many further groups there are."""
+    words = host_groups(hosts)
     return ", ".join(words if len(words) <= most else [*words[:most], f"and {len(words) - most} more"])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract import config, machine, preflight
 from ncclwatch.contract.preflight import RankFacts, parse, parse_parameters
-from ncclwatch.contract.text import host_list
+from ncclwatch.contract.text import host_words
 
 MODEL = {
     "kind": "DDP", "members": "0-1", "units": ["aa", "bb"], "order": "cc", "names": "dd", "count": 2, "used": 0,
@@ -64,7 +64,7 @@ def test_models_units_and_parameters_are_bounded():
     ],
 )
 def test_hosts_are_told_briefly(hosts: list[str], said: str):
-    assert host_list(hosts) == said
+    assert host_words(hosts) == said
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.preflight import LikeRanks, Setup
-from ncclwatch.contract.text import ADVICE, host_list, ranks_words, seconds_words
+from ncclwatch.contract.text import ADVICE, host_words, ranks_words, seconds_words
 from ncclwatch_server.judge import drift_models
 from ncclwatch_server.judge.drift_rules import RULES, Rule, Scope
 
@@ -195,7 +195,7 @@ def _who(odd: tuple[int, ...], others: tuple[int, ...], places: Mapping[int, str
 
 def ranks_at(ranks: Sequence[int], places: Mapping[int, str]) -> str:
     """Return "ranks 2-3 (node[1-2])"."""
-    hosts = host_list(places[rank] for rank in ranks if rank in places)
+    hosts = host_words(places[rank] for rank in ranks if rank in places)
     return f"{ranks_words(ranks)} ({hosts})" if hosts else ranks_words(ranks)
 
 
@@ -363,7 +363,7 @@ def _twins(setup: Setup) -> Iterator[Finding]:
         odd=odd,
         others=(),
         certain=True,
-        summary=f"{ranks_words(odd)} {'exists' if len(odd) == 1 else 'exist'} twice, on {host_list(hosts)}.",
+        summary=f"{ranks_words(odd)} {'exists' if len(odd) == 1 else 'exist'} twice, on {host_words(hosts)}.",
         explanation=(
             "Two processes came to one rendezvous with one RANK. Whichever comes second takes the other's place or is "
             "refused, and its peers connect to the wrong one or wait."
