@@ -4,9 +4,12 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
+from ncclwatch_server.notify import records as records_module
 from ncclwatch_server.notify import silences as module
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.silences import Silence, SilenceError, Silences, SilenceState
@@ -114,6 +117,39 @@ def test_silences_and_what_was_told_outlive_the_server(tmp_path: Path) -> None:
         assert records.told("slack", "abc123") == replace(told, stage=Stage.UPDATED, count=2)
         assert records.told("mail", "abc123") == told
         assert records.told("mail", "other") is None
+
+
+class _Stopping(Event):
+    """Lets the write that is under way end once the end has come."""
+
+    def __init__(self, may_end: Event) -> None:
+        super().__init__()
+        self._may_end = may_end
+
+    def set(self) -> None:
+        super().set()
+        self._may_end.set()
+
+
+def test_what_comes_while_it_writes_for_the_last_but_one_time_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'incidents.db'}"
+    put, writing, may_end = records_module._put, Event(), Event()
+
+    def slowly(*given: Any) -> None:
+        put(*given)
+        writing.set()
+        assert may_end.wait(30)
+
+    monkeypatch.setattr(records_module, "_put", slowly)
+    silence = Silence(id="first", job="j", starts_at=1.0, ends_at=time.time() + HOUR)
+    with Records(url) as records:
+        records.keep_silence(silence)
+        assert writing.wait(30)
+        records.keep_silence(replace(silence, id="second"))
+        monkeypatch.setattr(records, "_stopping", _Stopping(may_end))
+    assert {kept.id for kept in Records(url).silences} == {"first", "second"}
 
 
 def test_what_is_over_for_long_is_forgotten_and_what_stands_is_not(tmp_path: Path) -> None:

@@ -124,8 +124,9 @@ class Records:
         while True:
             self._wake.wait(RETRY_S if self._failing else None)
             self._wake.clear()
+            ending = self._stopping.is_set()  # asked before: what came before the end is written
             self._write()
-            if self._stopping.is_set():
+            if ending:
                 return
             if self._failing:
                 self._stopping.wait(RETRY_S)
