@@ -11,11 +11,13 @@ from pathlib import Path
 
 from ncclwatch.contract.ring import Ring
 from tests.bench.processes import cpu_s, resident_mb
+from tests.bench.row import Row, at_most, show
 from tests.integration.agent_node import Node
 from tests.integration.server_process import ServerProcess
 
 RANKS = 8
 SECONDS = 20.0
+PERCENT_MAX, MEMORY_MB_MAX = 0.1, 60.0
 
 
 def poll_us(paths: list[Path]) -> tuple[float, float]:
@@ -36,7 +38,7 @@ def poll_us(paths: list[Path]) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def measure() -> list[dict[str, object]]:
+def rows() -> list[Row]:
     """Return the rows of the agent."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime, ServerProcess(Path(runtime)) as server:
         node = Node(Path(runtime) / "rings")
@@ -51,22 +53,19 @@ def measure() -> list[dict[str, object]]:
             time.sleep(SECONDS)
             used = (cpu_s(pid) - before) / (time.monotonic() - began)
             heads, tables = poll_us(list((Path(runtime) / "rings").glob("*/*.ring")))
+            percent, percent_met = at_most(PERCENT_MAX, used * 100, "%")
+            memory_mb = resident_mb(pid)
+            memory, memory_met = at_most(MEMORY_MB_MAX, memory_mb, "MB")
             return [
-                {"agent": "CPU for 8 ranks at 1 Hz", "percent_of_a_core": round(used * 100, 3)},
-                {"agent": "resident memory", "mb": round(resident_mb(pid), 1)},
-                {"agent": "poll of 8 rings, live words", "us": round(heads, 2), "ratio": round(heads / tables, 4)},
-                {"agent": "poll of 8 rings, all small tables", "us": round(tables, 2), "ratio": 1.0},
+                Row(
+                    what="agent, 8 ranks at 1 Hz", unit="% of a core", ours=used * 100, budget=percent, met=percent_met
+                ),
+                Row(what="agent, resident", unit="MB", ours=memory_mb, budget=memory, met=memory_met),
+                Row(what="agent, a look at 8 rings", unit="µs", ours=heads, peer="reading their tables", theirs=tables),
             ]
         finally:
             node.close()
 
 
-def show(rows: list[dict[str, object]]) -> None:
-    """Print the rows."""
-    for row in rows:
-        print("agent:", ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.items() if key != "agent"),
-              f"({row['agent']})")  # fmt: skip
-
-
 if __name__ == "__main__":
-    show(measure())
+    show(rows())

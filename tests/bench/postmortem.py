@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench.row import Row, show
+
 PREFIX = "nccl_trace_rank_"
 FRAMES = 12
 AHEAD = 20  # collectives that the others issued after the one that the lost rank did not come to
@@ -110,47 +112,72 @@ def run(name: str, code: str, *arguments: str) -> Run:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What both tools used on the same files, and whether they named the rank that stopped."""
+
+    ours: Run
+    again: Run  # before and after the rival, so that what else the machine does weighs on both
+    rival: Run
+    bare: Run  # the rival's import of torch
+    named: bool
+    rival_named: bool
+
+    @property
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of ours."""
+        return (self.ours.cpu_s + self.again.cpu_s) / 2
+
+    @property
+    def peak_mb(self) -> float:
+        """Return the most memory of ours."""
+        return max(self.ours.peak_mb, self.again.peak_mb)
+
+
+def compare(ranks: int, entries: int, *, mixed: bool) -> Compared:
+    """Make the dumps and let both tools read them."""
+    lost = ranks // 3
+    with tempfile.TemporaryDirectory(prefix="ncclwatch-bench-") as name:
+        make(Path(name), ranks, entries, lost, mixed)
+        ours = run("analyze", OURS, name)
+        bare = run("import torch", RIVAL_IMPORT)
+        rival = run("torchfrtrace", RIVAL, name, "-p", PREFIX)
+        again = run("analyze", OURS, name)
+    named = all(f"rank {lost} " in done.output for done in (ours, again))
+    for done, right in ((ours, named), (rival, f"{{{lost}}}" in rival.output)):
+        if not right:
+            print(done.output[-2000:])
+    return Compared(
+        ours=ours, again=again, rival=rival, bare=bare, named=named, rival_named=f"{{{lost}}}" in rival.output
+    )
+
+
+def rows(ranks: int = 1024, entries: int = 1000, *, mixed: bool = False) -> list[Row]:
+    """Measure, without torchfrtrace's import of torch, which is not its analysis."""
+    found = compare(ranks, entries, mixed=mixed)
+    if not found.named:
+        raise SystemExit(f"analyze does not name rank {ranks // 3}")
+    what = f"analyze, {ranks:,} ranks x {entries:,} entries"
+    peer = "torchfrtrace" if found.rival_named else "torchfrtrace (names nobody)"
+    theirs_s = found.rival.cpu_s - found.bare.cpu_s
+    return [
+        Row(what=what, unit="s of CPU", ours=found.cpu_s, peer=peer, theirs=theirs_s,
+            budget=f">= {CPU_RATIO_MIN:g} x less", met=theirs_s >= CPU_RATIO_MIN * found.cpu_s),
+        Row(what=what, unit="MB at most", ours=found.peak_mb, peer=peer, theirs=found.rival.peak_mb,
+            budget=f">= {MEMORY_RATIO_MIN:g} x less", met=found.rival.peak_mb >= MEMORY_RATIO_MIN * found.peak_mb),
+    ]  # fmt: skip
+
+
 def main() -> int:
     """Run the bench. Exit code 1 if a number is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--mixed", action="store_true", help="world, tensor and data parallel groups in turn")
-    parser.add_argument("--ours-only", action="store_true")
     chosen = parser.parse_args()
-    lost = chosen.ranks // 3
-    with tempfile.TemporaryDirectory(prefix="ncclwatch-bench-") as name:
-        folder = Path(name)
-        make(folder, chosen.ranks, chosen.entries, lost, chosen.mixed)
-        megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-        print(f"{chosen.ranks} ranks x {chosen.entries} entries, {megabytes:.0f} MB; rank {lost} stops {AHEAD} early")
-        ours = run("analyze", OURS, name)
-        named = f"rank {lost} " in ours.output
-        _tell(ours, named)
-        if chosen.ours_only:
-            return 0 if named else 1
-        bare = run("import torch", RIVAL_IMPORT)
-        rival = run("torchfrtrace", RIVAL, name, "-p", PREFIX)
-        again = run("analyze", OURS, name)
-    _tell(bare, None)
-    rival_named = f"{{{lost}}}" in rival.output
-    _tell(rival, rival_named)
-    _tell(again, f"rank {lost} " in again.output)
-    # Before and after the rival, so that what else the machine does weighs on both.
-    mean_s = (ours.cpu_s + again.cpu_s) / 2
-    cpu, own = rival.cpu_s / mean_s, (rival.cpu_s - bare.cpu_s) / mean_s
-    memory = rival.peak_mb / max(ours.peak_mb, again.peak_mb)
-    print(f"CPU {cpu:.1f}x less, {own:.1f}x without its import of torch; memory {memory:.1f}x less")
-    print(f"asked: {CPU_RATIO_MIN:.0f}x and {MEMORY_RATIO_MIN:.0f}x, both naming rank {lost}")
-    return 0 if named and rival_named and own >= CPU_RATIO_MIN and memory >= MEMORY_RATIO_MIN else 1
-
-
-def _tell(done: Run, named: bool | None) -> None:
-    said = "" if named is None else ", names the rank" if named else ", DOES NOT name the rank"
-    used = f"{done.cpu_s:7.2f} s CPU {done.peak_mb:8.1f} MB {done.wall_s:7.1f} s"
-    print(f"  {done.name:14} {used}, exit {done.exit_code}{said}", flush=True)
-    if named is False:
-        print(done.output[-2000:])
+    found = rows(chosen.ranks, chosen.entries, mixed=chosen.mixed)
+    show(found)
+    return 0 if all(row.met for row in found) else 1
 
 
 if __name__ == "__main__":

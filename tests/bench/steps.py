@@ -20,9 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from tests.bench import recorder
+from tests.bench.row import Row, at_most, show
 
 PAIRS = 33
 STEPS = 12  # in a block
+STEP_RATIO_MAX = 1.001
 VARIANTS = {
     "default": {},
     "DETAIL": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
@@ -129,23 +134,25 @@ def run_job(kind: str, pairs: int, variant: str, port: int) -> dict[str, object]
     return dict(json.loads(outputs[0].splitlines()[-1]))
 
 
-def measure(costs_us: dict[str, float], pairs: int = PAIRS) -> list[dict[str, object]]:
+def measure(costs_us: dict[str, float], pairs: int = PAIRS) -> list[dict[str, Any]]:
     """Return one row for each job and recorder; `costs_us` is what recording one collective costs."""
     from tests.integration.launch import free_port
 
-    rows: list[dict[str, object]] = []
+    found_rows: list[dict[str, Any]] = []
     for kind in ("ddp", "fsdp2"):
         bare_ms = 0.0
         for variant in VARIANTS:
             found = run_job(kind, pairs if variant == "default" else 9, variant, free_port())
             if "ended_with" in found:
-                rows.append({"job": kind, "variant": variant, "recorder": "bare", "ended_with": found["ended_with"]})
+                found_rows.append(
+                    {"job": kind, "variant": variant, "recorder": "bare", "ended_with": found["ended_with"]}
+                )
                 continue
             times: dict[str, list[float]] = found["times"]  # type: ignore[assignment]
             per_step: float = found["collectives_per_step"]  # type: ignore[assignment]
             bare_ms = bare_ms or statistics.median(times["bare"])
             median = statistics.median(times["bare"])
-            rows.append({"job": kind, "variant": variant, "recorder": "bare", "step_ms": round(median, 2),
+            found_rows.append({"job": kind, "variant": variant, "recorder": "bare", "step_ms": round(median, 2),
                          "against_default": round(median / bare_ms, 3)})  # fmt: skip
             for name in [name for name in times if name != "bare"]:
                 middle, low, high = ratio(times["bare"], times[name])
@@ -154,27 +161,37 @@ def measure(costs_us: dict[str, float], pairs: int = PAIRS) -> list[dict[str, ob
                        "collectives_per_step": per_step}  # fmt: skip
                 if name in costs_us:
                     row["computed_percent"] = round(per_step * costs_us[name] / (median * 1000) * 100, 4)
-                rows.append(row)
-    return rows
+                found_rows.append(row)
+    return found_rows
 
 
-def show(rows: list[dict[str, object]]) -> None:
-    """Print the rows as a table."""
-    print(f"{'step of':6} {'torch':19} {'recorder':8} {'ratio':>7} {'95 % interval':>16} {'counts x cost':>14}")
-    for row in rows:
+def rows() -> list[Row]:
+    """Measure the jobs, and one collective for what its count alone explains. Only what noise cannot hide is missed."""
+    per_step = {
+        row["recorder"]: row["added_us"] for row in recorder.measure_in_child() if row["way"] == recorder.IN_A_STEP
+    }
+    found = []
+    for row in measure(per_step):
+        name = f"step of {row['job']}, {row['variant']}"
         if "ended_with" in row:
-            print(f"{row['job']:6} {row['variant']:19} ended with {row['ended_with']}")
+            found.append(Row(what=f"{name}: ended by torch with {row['ended_with']}", unit="ms", ours=float("nan")))
         elif row["recorder"] == "bare":
-            against = f"{row['against_default']:7} of default, {row['step_ms']} ms"
-            print(f"{row['job']:6} {row['variant']:19} bare     {against}")
+            found.append(Row(what=f"{name}, bare", unit="ms", ours=row["step_ms"]))
         else:
-            computed = f"{row['computed_percent']} %" if "computed_percent" in row else ""
-            print(f"{row['job']:6} {row['variant']:19} {row['recorder']:8} {row['ratio']:7} "
-                  f"{row['low']:7} - {row['high']:6} {computed:>14}")  # fmt: skip
+            what = f"{name}, {row['recorder']} recorder ({row['low']} to {row['high']})"
+            met = False if row["low"] > STEP_RATIO_MAX else True if row["high"] <= STEP_RATIO_MAX else None
+            found.append(
+                Row(what=what, unit="x", ours=row["ratio"], peer="bare", theirs=1.0, budget="< 1.001", met=met)
+            )
+            if "computed_percent" in row:
+                budget, met = at_most(0.1, row["computed_percent"], "%")
+                what = f"{name}, {row['recorder']} recorder, operations x cost of one"
+                found.append(Row(what=what, unit="%", ours=row["computed_percent"], budget=budget, met=met))
+    return found
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         print(json.dumps(run_rank(sys.argv[2], int(sys.argv[3]))))
     else:
-        show(measure({}))
+        show(rows())

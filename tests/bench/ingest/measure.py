@@ -53,7 +53,7 @@ class Cost:
 
 
 @contextlib.contextmanager
-def _serving(way: Way, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def serving(way: Way, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start a server, and tell it and its port."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
     reader, writer = os.pipe()
@@ -107,7 +107,7 @@ def _as_json(digest: bytes) -> bytes:
 def cost(way: Way, *, every_s: float, seconds: float, lines: int) -> Cost:
     """Return what digests cost one kind of server."""
     announces, digests = _payload(lines, way)
-    with tempfile.TemporaryDirectory() as name, _serving(way, Path(name)) as (server, port):
+    with tempfile.TemporaryDirectory() as name, serving(way, Path(name)) as (server, port):
         load = Path(name) / "load"
         load.write_bytes(pickle.dumps((way.value, port, announces, digests, every_s, seconds)))
         with subprocess.Popen(

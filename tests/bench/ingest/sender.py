@@ -112,8 +112,8 @@ def flooding(load: Load, lines: list[socket.socket]) -> int:
     waiting = {line: memoryview(chunk) for line, chunk in zip(lines, chunks, strict=True)}
     whole = dict(waiting)
     writable = selectors.DefaultSelector()
-    for line in lines:
-        writable.register(line, selectors.EVENT_WRITE)
+    for each in lines:
+        writable.register(each, selectors.EVENT_WRITE)
     sent, until = 0, time.monotonic() + load.seconds
     while time.monotonic() < until:
         for key, _ in writable.select(1.0):
@@ -136,9 +136,9 @@ def asking(load: Load, lines: list[socket.socket]) -> int:
     """Post, await the answer, post again; return how many were answered."""
     requests = {line: packed(load.way, some[0]) for line, some in zip(lines, load.digests, strict=True)}
     readable = selectors.DefaultSelector()
-    for line, request in requests.items():
-        readable.register(line, selectors.EVENT_READ)
-        line.sendall(request)
+    for each, request in requests.items():
+        readable.register(each, selectors.EVENT_READ)
+        each.sendall(request)
     sent, until = 0, time.monotonic() + load.seconds
     while time.monotonic() < until:
         for key, _ in readable.select(1.0):
@@ -162,8 +162,8 @@ def pacing(load: Load, lines: list[socket.socket]) -> tuple[int, float]:
     ready = [[packed(load.way, each) for each in some] for some in load.digests]
     turns = [0] * len(lines)
     answers = selectors.DefaultSelector()
-    for line in lines:
-        answers.register(line, selectors.EVENT_READ)
+    for each in lines:
+        answers.register(each, selectors.EVENT_READ)
     sent, late_s, until = 0, 0.0, began + load.seconds
     while (now := time.monotonic()) < until:
         while due[0][0] <= now:
