@@ -2,9 +2,12 @@
 
 import hmac
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
+from starlette.requests import HTTPConnection
 
 from ncclwatch.contract import config
+
+COOKIE = "ncclwatch_token"  # a browser cannot send a header with the address of a page
 
 
 def shows(authorization: str, token: str) -> bool:
@@ -18,11 +21,17 @@ class TokenGate:
     def __init__(self, token: str) -> None:
         self._token = token
 
-    def __call__(self, request: Request) -> None:
+    def __call__(self, connection: HTTPConnection) -> None:
         """Let the request through or answer 401."""
-        if not shows(request.headers.get("authorization", ""), self._token):
+        if not shows(shown(connection), self._token):
             raise HTTPException(
                 status_code=401,
                 detail=f"this server wants a token; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def shown(connection: HTTPConnection) -> str:
+    """Return what a request shows: its Authorization header, else the cookie that the login page sets, as one."""
+    cookie = connection.cookies.get(COOKIE, "")
+    return connection.headers.get("authorization", "") or (f"Bearer {cookie}" if cookie else "")

@@ -1,23 +1,38 @@
-"""What can be asked over HTTP? Jobs, incidents, figures and health. Requests read, they never judge."""
+"""What can be asked over HTTP? Jobs, incidents, figures and health. Requests read, they never judge.
+
+The event loop copies what an answer is made of; the answer is made and encoded in a thread.
+"""
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Protocol, TypeVar
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
-from fastapi.responses import PlainTextResponse
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from ncclwatch.contract.model import Severity
+from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import metrics
+from ncclwatch_server import metrics, pagination, ranks, stream
 from ncclwatch_server.access import TokenGate
 from ncclwatch_server.incidents import Incident, IncidentState
-from ncclwatch_server.jobs import Job
 from ncclwatch_server.metrics import Figures, Losses
+from ncclwatch_server.offloop import Desk
+from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Page, Wanted, page_of, seconds_of
+from ncclwatch_server.ranks import RankPage, groups_of, ranks_of
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
+from ncclwatch_server.sight import JobSight, JobStatus, sight_of, sights_of
+from ncclwatch_server.stream import Announcements, News
 from ncclwatch_server.terminal import render
-from ncclwatch_server.views import JobView, view_job
+from ncclwatch_server.ui.groups import Frontier
+from ncclwatch_server.views import JobView, view_of
 from ncclwatch_server.watch import Watch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +50,16 @@ class Problem:
     detail: str
 
 
+class Archive(Losses, Protocol):
+    """Keeps incidents, also those that are in memory no more. Its questions wait for a database."""
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Return incidents that are wanted and not held, the newest first."""
+
+    def get(self, incident: str) -> Incident | None:
+        """Return one incident."""
+
+
 class Figured:
     """Holds the figures of the last tick."""
 
@@ -48,14 +73,58 @@ class Figured:
         self.figures = metrics.measure(self._watch, self._losses)
 
 
-def add_routes(app: FastAPI, watch: Watch, losses: Losses, token: str) -> None:
+class Reader:
+    """Answers questions about jobs and incidents: copies in the event loop, works in a thread."""
+
+    def __init__(self, watch: Watch, archive: Archive, desk: Desk) -> None:
+        self.watch = watch
+        self._archive = archive
+        self._desk = desk
+
+    async def work(self, task: Callable[[], T]) -> T:
+        """Return what a task returns. It runs in a thread, and so works on copies."""
+        return await self._desk.make(task)
+
+    async def make(self, task: Callable[[], object], headers: dict[str, str] | None = None) -> Response:
+        """Return what a task in a thread returns, as JSON."""
+        data = await self._desk.make(lambda: _json(task()))
+        return Response(data, media_type="application/json", headers=headers)
+
+    def sight(self, job: str) -> JobSight:
+        """Copy what there is of a job. Raises 404."""
+        found = self.watch.jobs.get(job)
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no job {job!r} reports to this server")
+        return sight_of(found, self.watch.book.open_of(found.key), time.monotonic())
+
+    def sights(self) -> tuple[JobSight, ...]:
+        """Copy what there is of all jobs, by name."""
+        return sights_of(self.watch.jobs.listed(), self.watch.book.all(), time.monotonic())
+
+    async def incident(self, incident: str) -> Incident:
+        """Return one incident, of the store if it is in memory no more. Raises 404."""
+        found = self.watch.book.get(incident)
+        if found is None:
+            found = await self._desk.make(lambda: self._archive.get(incident))
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
+        return found
+
+    async def page(self, wanted: Wanted) -> Page:
+        """Return a page of incidents."""
+        known = self.watch.book.all()
+        return await self._desk.make(lambda: page_of(wanted, known, self._archive.find))
+
+
+def add_routes(app: FastAPI, reader: Reader, losses: Losses, token: str) -> None:
     """Give the application its routes."""
-    app.include_router(_health_routes(watch))
+    app.include_router(_health_routes(reader.watch))
     gate = Depends(TokenGate(token))
     refusal: dict[int | str, dict[str, object]] = {401: {"model": Problem}} if token else {}
-    app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
-    app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
-    app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)
+    app.include_router(_metrics_routes(reader.watch, losses), dependencies=[gate], responses=refusal)
+    app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_stream_routes(reader.watch.announcements), dependencies=[gate], responses=refusal)
 
 
 def _health_routes(watch: Watch) -> APIRouter:
@@ -90,62 +159,154 @@ def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
     return router
 
 
-def _job_routes(watch: Watch) -> APIRouter:
+def _job_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
 
-    def find(job: str) -> Job:
-        found = watch.jobs.get(job)
-        if found is None:
-            raise HTTPException(status_code=404, detail=f"no job {job!r} reports to this server")
-        return found
+    @router.get("", response_model=tuple[JobView, ...])
+    async def jobs(
+        state: JobStatus | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        after: Annotated[str | None, Query(description="the id of the last job of the page before")] = None,
+    ) -> Response:
+        """Return jobs, by name."""
+        sights = reader.sights()
+        wanted = [s for s in sights if state in (None, s.status) and (after is None or s.id > after)]
+        return await reader.make(lambda: [view_of(sight) for sight in wanted[:limit]])
 
-    @router.get("")
-    async def jobs() -> tuple[JobView, ...]:
-        """Return all jobs, by name."""
-        return tuple(view_job(job, watch.book, time.monotonic()) for job in watch.jobs.listed())
-
-    @router.get("/{job}", responses={404: {"model": Problem}})
-    async def job_by_id(job: str) -> JobView:
-        """Return one job."""
-        return view_job(find(job), watch.book, time.monotonic())
-
-    @router.get("/{job}/report", responses={404: {"model": Problem}})
-    async def report(job: str) -> JobReport:
+    @router.get("/{job:path}/report", response_model=JobReport, responses=unknown)
+    async def report(job: str) -> Response:
         """Return a job's incidents, of all its attempts, in the schema of `ncclwatch run --report`."""
-        found = find(job)
-        return report_job(job, found.world_size, (i for i in watch.book.all() if i.job == job))
+        sight = reader.sight(job)
+        incidents = tuple(incident for incident in reader.watch.book.all() if incident.job == job)
+        return await reader.make(lambda: report_job(job, sight.world_size, incidents))
+
+    @router.get("/{job:path}/ranks", response_model=RankPage, responses=unknown)
+    async def ranks_by_job(
+        job: str,
+        first: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        limit: Annotated[int, Query(ge=1, le=ranks.LIMIT_MAX)] = ranks.LIMIT,
+    ) -> Response:
+        """Return ranks of a job as their nodes last told of them."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: ranks_of(sight, first, limit))
+
+    @router.get("/{job:path}/groups", response_model=Frontier, responses=unknown)
+    async def groups_by_job(job: str, limit: Annotated[int, Query(ge=1, le=ranks.GROUPS_MAX)] = 100) -> Response:
+        """Return how far the process groups of a job have come; those with somebody behind or waiting first."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: groups_of(sight, limit))
+
+    @router.get("/{job:path}", response_model=JobView, responses=unknown)
+    async def job_by_id(job: str) -> Response:
+        """Return one job."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: view_of(sight))
 
     return router
 
 
-def _incident_routes(watch: Watch) -> APIRouter:
+def _incident_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
+    described: dict[int | str, dict[str, object]] = {
+        200: {
+            "headers": {
+                "Link": {"description": 'the next page, rel="next"; absent on the last', "schema": {"type": "string"}}
+            }
+        }
+    }
 
-    def find(incident: str) -> Incident:
-        found = watch.book.get(incident)
-        if found is None:
-            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
-        return found
-
-    @router.get("")
-    async def incidents(
-        job: str | None = None, state: IncidentState | None = None, severity: Severity | None = None
-    ) -> tuple[IncidentReport, ...]:
-        """Return the open and the latest closed incidents, the newest first."""
-        return tuple(
-            report_incident(i)
-            for i in watch.book.all()
-            if job in (None, i.job) and state in (None, i.state) and severity in (None, i.verdict.severity)
+    @router.get("", response_model=tuple[IncidentReport, ...], responses=described)
+    async def incidents(  # noqa: PLR0913 the parameters are those of the query
+        request: Request,
+        job: str | None = None,
+        state: IncidentState | None = None,
+        severity: Severity | None = None,
+        cause: Cause | None = None,
+        since: Annotated[datetime | None, Query(description="opened at or after; without a zone it is UTC")] = None,
+        until: Annotated[datetime | None, Query(description="opened before")] = None,
+        after: Annotated[
+            str | None, Query(pattern=CURSOR_PATTERN, description="where the page before ended; see the Link header")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=pagination.LIMIT_MAX)] = pagination.LIMIT,
+    ) -> Response:
+        """Return incidents, the newest first, also those of which only the store knows."""
+        wanted = Wanted(
+            job=job,
+            state=state,
+            severity=severity,
+            cause=cause,
+            since=seconds_of(since),
+            until=seconds_of(until),
+            after=Cursor.parse(after) if after is not None else None,
+            limit=limit,
         )
+        page = await reader.page(wanted)
+        return await reader.make(lambda: [report_incident(i) for i in page.incidents], _link(request, page.next))
 
-    @router.get("/{incident}", responses={404: {"model": Problem}})
-    async def incident_by_id(incident: str) -> IncidentReport:
+    @router.get("/{incident}", response_model=IncidentReport, responses=unknown)
+    async def incident_by_id(incident: str) -> Response:
         """Return one incident."""
-        return report_incident(find(incident))
+        found = await reader.incident(incident)
+        return await reader.make(lambda: report_incident(found))
 
-    @router.get("/{incident}/text", response_class=PlainTextResponse, responses={404: {"model": Problem}})
+    @router.get("/{incident}/text", response_class=PlainTextResponse, responses=unknown)
     async def text(incident: str) -> str:
         """Return one incident as `ncclwatch run` prints it."""
-        return render(find(incident))
+        found = await reader.incident(incident)
+        return await asyncio.to_thread(render, found)
 
     return router
+
+
+def _stream_routes(announcements: Announcements) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/stream", tags=["stream"])
+    what: dict[int | str, dict[str, object]] = {
+        200: {
+            "description": "server-sent events `opened`, `changed`, `escalated` and `closed`, each with an incident",
+            "content": {stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
+        },
+        503: {"model": Problem},
+    }
+
+    @router.get("", response_class=StreamingResponse, responses=what)
+    async def follow(
+        job: str | None = None,
+        severity: Severity | None = None,
+        cause: Cause | None = None,
+        last_event_id: Annotated[str | None, Header(description="of the last event before the line broke")] = None,
+    ) -> StreamingResponse:
+        """Send verdicts as they are told, until the reader hangs up. A comment every 15 s keeps the line."""
+        if announcements.listeners >= stream.LISTENERS_MAX:
+            raise HTTPException(status_code=503, detail=f"{stream.LISTENERS_MAX} readers listen already; try again")
+        wanted = Wanted(job=job, severity=severity, cause=cause)
+        news = announcements.listen(_number(last_event_id), lambda each: wanted.fits(each.incident))
+        return StreamingResponse(_events(news), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+
+    return router
+
+
+async def _events(heard: AsyncIterator[News | None]) -> AsyncIterator[bytes]:
+    yield b": ncclwatch\n\n"
+    async for news in heard:
+        yield await asyncio.to_thread(stream.encoded, news) if news is not None else b":\n\n"
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number of an event; what no event of ours has is as good as none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _link(request: Request, cursor: Cursor | None) -> dict[str, str]:
+    if cursor is None:
+        return {}
+    query = [(name, value) for name, value in request.query_params.multi_items() if name != "after"]
+    return {"Link": f'<{request.url.path}?{urlencode([*query, ("after", str(cursor))])}>; rel="next"'}
+
+
+def _json(found: object) -> bytes:
+    """Encode an answer. A list part by part, so that other threads get their turn between them."""
+    if isinstance(found, list):
+        return b"[" + b",".join(map(msgspec.json.encode, found)) + b"]"
+    return msgspec.json.encode(found)

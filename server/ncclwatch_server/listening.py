@@ -12,6 +12,16 @@ class Listening:
         self._number: dict[int, int] = {}
         self._free: list[int] = []
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._place
+
+    def copy(self) -> "Listening":
+        """Return the same moments, for somebody in another thread."""
+        found = Listening()
+        found._at, found._place, found._number = self._at.copy(), dict(self._place), dict(self._number)
+        found._free = list(self._free)
+        return found
+
     def note(self, number: int, now: float) -> None:
         """Note that a connection has just spoken."""
         place = self._place.get(number)

@@ -9,6 +9,7 @@ from ncclwatch_server.counters import Counters
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.stream import Announcements, What
 from ncclwatch_server.terminal import first_line, render
 
 log = logging.getLogger("ncclwatch.server")
@@ -27,23 +28,27 @@ class Keeper(Protocol):
 class Publisher:
     """Carries out what the incident book decided."""
 
-    def __init__(self, keeper: Keeper, counters: Counters) -> None:
+    def __init__(self, keeper: Keeper, counters: Counters, announcements: Announcements | None = None) -> None:
         self._keeper = keeper
         self._counters = counters
+        self._announcements = announcements or Announcements()
 
     def opened(self, job: Job, incident: Incident) -> None:
         """Tell of a new incident."""
         self._keeper.put(incident)
         self._counters.count_opened(incident.verdict.cause.value, incident.verdict.severity.value)
+        self._announcements.tell(What.OPENED, incident)
         self._tell(job, incident)
 
     def changed(self, incident: Incident) -> None:
         """Keep a new form of a known incident."""
         self._keeper.put(incident)
+        self._announcements.tell(What.CHANGED, incident)
 
     def escalated(self, job: Job, incident: Incident) -> None:
         """Tell again of an incident that has become more urgent."""
         self._keeper.put(incident)
+        self._announcements.tell(What.ESCALATED, incident)
         self._tell(job, incident)
 
     def learned(self, job: Job, lessons: Iterable[Lesson]) -> None:
@@ -54,6 +59,7 @@ class Publisher:
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""
         self._keeper.put(incident)
+        self._announcements.tell(What.CLOSED, incident)
         log.info("job %s: incident %s is %s", incident.job, incident.id, incident.state.value)
 
     def _tell(self, job: Job, incident: Incident) -> None:

@@ -47,6 +47,20 @@ class Suspicion:
         return bool(self.waiting or self.ended or self.silent or hinted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of a job, for those who only show them. They may change under the eyes of a reader in a thread."""
+
+    ranks: Rows
+    row_rank: Numbers  # the rank of each row
+    reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
+    groups: Rows
+    owner: Numbers  # by rank: number of the connection that speaks for it
+    moved_at: NDArray[np.float64]  # by rank, on the clock of `fold`
+    seen: NDArray[np.bool_]  # by rank
+    ended: NDArray[np.bool_]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Slot:
     """Where the rows of one connection lie, or those that still have to be laid out."""
@@ -147,6 +161,23 @@ class JobState:
     def steps(self) -> int:
         """The furthest rank's optimizer steps."""
         return int(self._ranks["steps"].max(initial=0))
+
+    def tables(self) -> Tables:
+        """Return the tables as they are, without a copy."""
+        return Tables(
+            ranks=self._ranks,
+            row_rank=self._row_rank,
+            reporting=self._reporting,
+            groups=self._groups,
+            owner=self._owner,
+            moved_at=self._moved_at,
+            seen=self.seen,
+            ended=self.ended,
+        )
+
+    def listening(self) -> Listening:
+        """Return when each connection was heard last, as a copy."""
+        return self._heard.copy()
 
     def owner(self, rank: int) -> int:
         """Return the number of the connection that speaks for a rank, -1 if none."""

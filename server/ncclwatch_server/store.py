@@ -38,6 +38,7 @@ from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server import settings
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident, JobKey
+from ncclwatch_server.pagination import Wanted
 from ncclwatch_server.report import IncidentReport, report_incident, revive
 
 log = logging.getLogger("ncclwatch.server")
@@ -155,6 +156,47 @@ class Store:
         except SQLAlchemyError as error:
             raise ConfigError(_cannot("read", self._url, error)) from error
         return tuple(incident for row in rows if (incident := _revive(row)) is not None)
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Return stored incidents that are wanted and not held, the newest first. Waits for the database: in a thread.
+
+        Of a database that does not answer nothing is found; that it fails is told when it is written.
+        """
+        rows = select(_incidents).order_by(_incidents.c.opened_at.desc(), _incidents.c.id).limit(limit)
+        rows = rows.where(_incidents.c.id.not_in(held))
+        for column, value in (
+            (_incidents.c.job, wanted.job),
+            (_incidents.c.state, wanted.state.value if wanted.state is not None else None),
+            (_incidents.c.severity, wanted.severity.value if wanted.severity is not None else None),
+            (_incidents.c.cause, wanted.cause.value if wanted.cause is not None else None),
+        ):
+            if value is not None:
+                rows = rows.where(column == value)
+        if wanted.since is not None:
+            rows = rows.where(_incidents.c.opened_at >= wanted.since)
+        bounds = [wanted.until, wanted.after.until_s if wanted.after is not None else None]
+        for bound in bounds:
+            if bound is not None:
+                rows = rows.where(_incidents.c.opened_at < bound)
+        try:
+            with self._engine.connect() as connection:
+                found = list(connection.execute(rows))
+        except SQLAlchemyError as error:
+            self.failures += 1
+            log.warning("%s; only what is in memory is shown", _cannot("read", self._url, error))
+            return ()
+        return tuple(incident for row in found if (incident := _revive(row)) is not None)
+
+    def get(self, incident: str) -> Incident | None:
+        """Return one stored incident. Waits for the database, as `find`."""
+        try:
+            with self._engine.connect() as connection:
+                row = connection.execute(select(_incidents).where(_incidents.c.id == incident)).first()
+        except SQLAlchemyError as error:
+            self.failures += 1
+            log.warning("%s; only what is in memory is shown", _cannot("read", self._url, error))
+            return None
+        return _revive(row) if row is not None else None
 
     def _run(self) -> None:
         while True:
@@ -303,3 +345,11 @@ class NoStore:
 
     def learn(self, job: str, lesson: Lesson) -> None:
         """Do nothing."""
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Find nothing."""
+        return ()
+
+    def get(self, incident: str) -> Incident | None:
+        """Find nothing."""
+        return None

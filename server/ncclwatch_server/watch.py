@@ -14,6 +14,7 @@ from ncclwatch_server.incidents import IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper, Publisher
+from ncclwatch_server.stream import Announcements
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -39,7 +40,8 @@ class Watch:
         self._clock = clock
         self._wall = wall
         self._started_at = clock()
-        self._publisher = Publisher(keeper, self.counters)
+        self.announcements = Announcements()
+        self._publisher = Publisher(keeper, self.counters, self.announcements)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

@@ -1,0 +1,165 @@
+"""What have the ranks of each job done in the last minutes, and who looks on?
+
+Every second each job's column is painted in a thread. Whoever has a job's page open hears of it: what pages show
+is made once for all of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from ncclwatch.contract.wire import CommandKind
+from ncclwatch_server import settings
+from ncclwatch_server.incidents import JobKey
+from ncclwatch_server.jobs import Job
+from ncclwatch_server.offloop import Desk
+from ncclwatch_server.sight import JobSight, sights_of
+from ncclwatch_server.topology import Topology
+from ncclwatch_server.ui.matrix import Matrix
+from ncclwatch_server.ui.panel import Panel, panel_of
+from ncclwatch_server.ui.pace import Pace
+from ncclwatch_server.ui.render import PAGES
+from ncclwatch_server.ui.states import States, states_of
+from ncclwatch_server.watch import Watch
+
+log = logging.getLogger("ncclwatch.server")
+
+VIEWERS_MAX = 256
+FRAMES_WAITING_MAX = 4  # of one viewer that does not read; then it gets the newest only
+ASK_EVERY_S = 2.0
+ASK_MAX = 4  # nodes asked at a time
+ASK_OF_NODE_MAX = 8  # ranks of one node; of a big job one: a view of it takes milliseconds to decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What is new on a job's page."""
+
+    number: int  # of the column
+    at: float  # seconds since 1970
+    states: States
+    panel: Panel
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Strip:
+    """What the board keeps of one attempt of one job."""
+
+    matrix: Matrix
+    pace: Pace = field(default_factory=Pace)
+    topology: Topology | None = None
+    viewers: "set[asyncio.Queue[Frame]]" = field(default_factory=set)
+    ask_at: float = 0.0
+
+
+class Board:
+    """Paints all jobs, once a second."""
+
+    def __init__(self, watch: Watch, desk: Desk) -> None:
+        self.lag_s = 0.0  # by how much the event loop was late when it was due last, the worst of a minute
+        self._watch = watch
+        self._desk = desk
+        self._strips: dict[JobKey, Strip] = {}
+        self._failing = False
+        self._lags: list[float] = []
+
+    @property
+    def viewers(self) -> int:
+        """How many job pages are open."""
+        return sum(len(strip.viewers) for strip in self._strips.values())
+
+    async def run(self) -> None:
+        """Paint until cancelled."""
+        await self._desk.make(PAGES.warm)
+        due = time.monotonic() + settings.TICK_S
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            now = time.monotonic()
+            self._note_lag(now - due)
+            due = max(due + settings.TICK_S, now)
+            try:
+                await self._paint(now)
+                self._failing = False
+            except Exception:
+                if not self._failing:  # told once, not every second
+                    log.exception("the pages could not be brought up to date; it is tried again every second")
+                self._failing = True
+
+    def strip(self, key: JobKey) -> Strip | None:
+        """Return what is kept of a job."""
+        return self._strips.get(key)
+
+    async def follow(self, key: JobKey) -> AsyncIterator[Frame]:
+        """Yield a job's frames as they come, for as long as the job is known."""
+        strip = self._strips.get(key)
+        if strip is None:
+            return
+        box: asyncio.Queue[Frame] = asyncio.Queue(FRAMES_WAITING_MAX)
+        strip.viewers.add(box)
+        try:
+            while self._strips.get(key) is strip:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    yield await asyncio.wait_for(box.get(), settings.SILENT_S)
+        finally:
+            strip.viewers.discard(box)
+
+    async def _paint(self, now: float) -> None:
+        jobs = [job for job in self._watch.jobs.listed() if not self._is_done(job)]
+        sights = sights_of(jobs, self._watch.book.all(), now)
+        self._strips = {
+            job.key: self._strips.get(job.key) or Strip(matrix=Matrix(job.world_size))
+            for job in self._watch.jobs.listed()
+        }
+        wall = time.time()
+        strips = [(sight, self._strips[sight.key]) for sight in sights]
+        frames = await self._desk.make(lambda: [_painted(sight, strip, wall) for sight, strip in strips])
+        for (_, strip), frame in zip(strips, frames, strict=True):
+            for box in strip.viewers if frame is not None else ():
+                if box.full():
+                    box.get_nowait()
+                if frame is not None:
+                    box.put_nowait(frame)
+        for job, frame in zip(jobs, frames, strict=True):
+            if frame is not None:
+                self._ask(job, self._strips[job.key], frame.panel.unnamed, now)
+
+    def _is_done(self, job: Job) -> bool:
+        """Whether nothing about a job changes any more."""
+        strip = self._strips.get(job.key)
+        return job.ended and strip is not None and strip.matrix.newest >= 0 and not strip.viewers
+
+    def _ask(self, job: Job, strip: Strip, unnamed: tuple[int, ...], now: float) -> None:
+        """Ask a few nodes for one full view each, so that the open page can tell groups, phases and lines by name."""
+        if now < strip.ask_at or job.ended:
+            return
+        strip.ask_at = now + ASK_EVERY_S
+        by_node: dict[int, list[int]] = {}
+        for rank in unnamed:
+            node = job.state.owner(rank)
+            if not job.state.ended[rank] and (node in by_node or len(by_node) < ASK_MAX):
+                by_node.setdefault(node, []).append(rank)
+        of_node = ASK_OF_NODE_MAX if job.world_size <= settings.INSPECT_ALL_MAX else 1
+        for node, ranks in by_node.items():
+            served = job.served.get(node)
+            if served is not None and served.alive:
+                command = served.link.command(CommandKind.INSPECT, served.index, tuple(ranks[:of_node]))
+                job.showing.expect((node, command))
+
+    def _note_lag(self, late_s: float) -> None:
+        self._lags = [*self._lags[-59:], late_s]
+        self.lag_s = max(self._lags)
+
+
+def _painted(sight: JobSight, strip: Strip, wall: float) -> Frame | None:
+    """Add a column to a job's strip, and make its frame if somebody looks. In a thread, one at a time."""
+    states = states_of(sight.tables, sight.now, silent=sight.silent, blamed=sight.blamed)
+    number = strip.matrix.add(states, wall)
+    strip.pace.note(sight.steps, sight.now)
+    if not strip.viewers:
+        return None
+    if strip.topology is None or not strip.topology.fits(sight.tables.groups):
+        strip.topology = Topology.of(sight.tables.groups)
+    return Frame(number=number, at=wall, states=states, panel=panel_of(sight, states, strip.pace, strip.topology))
