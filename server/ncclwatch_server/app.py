@@ -21,7 +21,7 @@ from ncclwatch_server.settings import Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.ui.board import Board
 from ncclwatch_server.ui.login import PageGate
-from ncclwatch_server.ui.pages import Site, add_pages
+from ncclwatch_server.ui.pages import Site, add_pages, job_parts
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -35,7 +35,7 @@ def create_app(settings: Settings, judge: Judge | None = None) -> FastAPI:
     watch = Watch(judge or default_judge, book, store or NoStore(), memory=memory)
     door = Door(watch, settings.token)
     desk = Desk()
-    board = Board(watch, desk)
+    board = Board(watch, desk, job_parts)
     reader = Reader(watch, store or NoStore(), desk)
 
     @contextlib.asynccontextmanager

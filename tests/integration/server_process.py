@@ -12,14 +12,22 @@ ROOT = Path(__file__).parents[2]
 
 
 class ServerProcess:
-    """A server with the stub judge. Its log is in `log`."""
+    """A server, with the stub judge where none is named. Its log is in `log`."""
 
-    def __init__(self, directory: Path, *, port: int = 0, store: str = "", token: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        store: str = "",
+        token: str = "",
+        program: str = "tests.integration.stub_server",
+    ) -> None:
         self.log = directory / "server.log"
         environ = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
         if token:
             environ["NCCLWATCH_TOKEN"] = token
-        command = [sys.executable, "-m", "tests.integration.stub_server", str(port)]
+        command = [sys.executable, "-m", program, str(port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command + ([store] if store else []),

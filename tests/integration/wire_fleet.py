@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -25,11 +25,21 @@ STEPS = 12  # training steps of a healthy job, one each second; then it stands
 class WireFleet:
     """The nodes of one job: each a connection that sends a digest every second and answers what it is asked."""
 
-    def __init__(self, url: str, fleets: Sequence[Fleet], *, job: str, loops: Sequence[wire.Loop] = ()) -> None:
+    def __init__(
+        self,
+        url: str,
+        fleets: Sequence[Fleet],
+        *,
+        job: str,
+        loops: Sequence[wire.Loop] = (),
+        host: Callable[[int], str] = "node{:05d}".format,
+        disguise: Callable[[RankView], RankView] = lambda view: view,
+    ) -> None:
         self._address = url.replace("http", "ws", 1) + wire.AGENT_PATH
         self._fleets = list(fleets)
         self._job = job
         self._loops = tuple(loops)
+        self._host, self._disguise = host, disguise
         self._number = 0
         self._hung_at: float | None = None
         self._loop = asyncio.new_event_loop()
@@ -67,13 +77,15 @@ class WireFleet:
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._all())
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 it is raised where the test sees it
             self.failures.append(error)
 
     async def _all(self) -> None:
         lines = [await connect(self._address, proxy=None) for _ in range(self._fleet.nodes)]
         for node, line in enumerate(lines):
-            said = wire.Hello(protocol=config.PROTOCOL, agent=f"{self._job}-{node}", host=_host(node), version="0.1.0")
+            said = wire.Hello(
+                protocol=config.PROTOCOL, agent=f"{self._job}-{node}", host=self._host(node), version="0.1.0"
+            )
             await line.send(wire.encode(said).decode())
             await line.recv()
             await line.send(wire.encode(self._fleet.announce(node, self._job)).decode())
@@ -117,10 +129,9 @@ class WireFleet:
     async def _obey(self, line: ClientConnection, command: wire.Command) -> None:
         said: wire.AgentMessage
         if command.kind is wire.CommandKind.INSPECT:
-            views = tuple(replace(view, phase="train") for view in self._fleet.views(command.ranks, self._hang_s))
-            said = wire.Views(index=0, ranks=views, reply_to=command.id)
+            said = wire.Views(index=0, ranks=self._views(command.ranks), reply_to=command.id)
         elif command.kind is wire.CommandKind.STACKS:
-            dumps = tuple(map(_stack, self._fleet.views(command.ranks, self._hang_s)))
+            dumps = tuple(map(_stack, self._views(command.ranks)))
             said = wire.Stacks(index=0, dumps=dumps, reply_to=command.id)
         elif command.kind is wire.CommandKind.WITNESS:
             ranks = tuple(Testimony(rank=rank, failure="it has no worker server") for rank in command.ranks)
@@ -129,9 +140,11 @@ class WireFleet:
             return
         await line.send(wire.encode(said).decode())
 
-
-def _host(node: int) -> str:
-    return f"node{node:05d}"
+    def _views(self, ranks: Sequence[int]) -> tuple[RankView, ...]:
+        seen = self._fleet.views(ranks, self._hang_s)
+        hosts = (self._host(view.rank // self._fleet.still.layout.node) for view in seen)
+        named = (replace(view, host=host, phase="train") for view, host in zip(seen, hosts, strict=True))
+        return tuple(map(self._disguise, named))
 
 
 def _stack(view: RankView) -> StackDump:

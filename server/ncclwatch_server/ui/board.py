@@ -5,43 +5,47 @@ is made once for all of them.
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
-from ncclwatch_server.incidents import JobKey
+from ncclwatch_server.incidents import Incident, JobKey
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.sight import JobSight, sights_of
 from ncclwatch_server.topology import Topology
 from ncclwatch_server.ui.matrix import Matrix
-from ncclwatch_server.ui.panel import Panel, panel_of
 from ncclwatch_server.ui.pace import Pace
+from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
-from ncclwatch_server.ui.states import States, states_of
+from ncclwatch_server.ui.states import states_of
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
 
-VIEWERS_MAX = 256
 FRAMES_WAITING_MAX = 4  # of one viewer that does not read; then it gets the newest only
 ASK_EVERY_S = 2.0
 ASK_MAX = 4  # nodes asked at a time
 ASK_OF_NODE_MAX = 8  # ranks of one node; of a big job one: a view of it takes milliseconds to decode
+
+Sections = dict[str, str]  # HTML, by the name of the part of a page
+Render = Callable[[str, Panel, tuple[Incident, ...]], Sections]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """What is new on a job's page."""
 
-    number: int  # of the column
-    at: float  # seconds since 1970
-    states: States
-    panel: Panel
+    column: bytes  # JSON: its number, time and states
+    parts: Sections  # HTML of the parts of the page
+    unnamed: tuple[int, ...]  # ranks whose full views would tell more
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,12 +60,16 @@ class Strip:
 
 
 class Board:
-    """Paints all jobs, once a second."""
+    """Paints all jobs, once a second.
 
-    def __init__(self, watch: Watch, desk: Desk) -> None:
+    `render` makes the parts of a job's page of (its id, its panel, its incidents). It is called in a thread.
+    """
+
+    def __init__(self, watch: Watch, desk: Desk, render: Render) -> None:
         self.lag_s = 0.0  # by how much the event loop was late when it was due last, the worst of a minute
         self._watch = watch
         self._desk = desk
+        self._render = render
         self._strips: dict[JobKey, Strip] = {}
         self._failing = False
         self._lags: list[float] = []
@@ -107,24 +115,39 @@ class Board:
             strip.viewers.discard(box)
 
     async def _paint(self, now: float) -> None:
-        jobs = [job for job in self._watch.jobs.listed() if not self._is_done(job)]
-        sights = sights_of(jobs, self._watch.book.all(), now)
-        self._strips = {
-            job.key: self._strips.get(job.key) or Strip(matrix=Matrix(job.world_size))
-            for job in self._watch.jobs.listed()
-        }
+        listed = self._watch.jobs.listed()
+        self._strips = {job.key: self._strips.get(job.key) or Strip(matrix=Matrix(job.world_size)) for job in listed}
+        jobs = [job for job in listed if not self._is_done(job)]
+        every = self._watch.book.all()
+        strips = [(sight, self._strips[sight.key]) for sight in sights_of(jobs, every, now)]
         wall = time.time()
-        strips = [(sight, self._strips[sight.key]) for sight in sights]
-        frames = await self._desk.make(lambda: [_painted(sight, strip, wall) for sight, strip in strips])
-        for (_, strip), frame in zip(strips, frames, strict=True):
-            for box in strip.viewers if frame is not None else ():
+        frames = await self._desk.make(lambda: [self._frame(sight, strip, every, wall) for sight, strip in strips])
+        for job, (_, strip), frame in zip(jobs, strips, frames, strict=True):
+            if frame is None:
+                continue
+            for box in strip.viewers:
                 if box.full():
                     box.get_nowait()
-                if frame is not None:
-                    box.put_nowait(frame)
-        for job, frame in zip(jobs, frames, strict=True):
-            if frame is not None:
-                self._ask(job, self._strips[job.key], frame.panel.unnamed, now)
+                box.put_nowait(frame)
+            self._ask(job, strip, frame.unnamed, now)
+
+    def _frame(self, sight: JobSight, strip: Strip, every: tuple[Incident, ...], wall: float) -> Frame | None:
+        """Add a column to a job's strip, and make its frame if somebody looks. In a thread, one at a time."""
+        states = states_of(sight.tables, sight.now, silent=sight.silent, blamed=sight.blamed)
+        number = strip.matrix.add(states, wall)
+        strip.pace.note(sight.steps, sight.now)
+        if not strip.viewers:
+            return None
+        if strip.topology is None or not strip.topology.fits(sight.tables.groups):
+            strip.topology = Topology.of(sight.tables.groups)
+        panel = panel_of(sight, states, strip.pace, strip.topology)
+        packed = base64.b64encode(states.tobytes()).decode()
+        column = {"number": number, "at": wall, "states": packed, "summary": summary_of(panel.states)}
+        return Frame(
+            column=msgspec.json.encode(column),
+            parts=self._render(sight.id, panel, tuple(i for i in every if i.job == sight.id)),
+            unnamed=panel.unnamed,
+        )
 
     def _is_done(self, job: Job) -> bool:
         """Whether nothing about a job changes any more."""
@@ -151,15 +174,3 @@ class Board:
     def _note_lag(self, late_s: float) -> None:
         self._lags = [*self._lags[-59:], late_s]
         self.lag_s = max(self._lags)
-
-
-def _painted(sight: JobSight, strip: Strip, wall: float) -> Frame | None:
-    """Add a column to a job's strip, and make its frame if somebody looks. In a thread, one at a time."""
-    states = states_of(sight.tables, sight.now, silent=sight.silent, blamed=sight.blamed)
-    number = strip.matrix.add(states, wall)
-    strip.pace.note(sight.steps, sight.now)
-    if not strip.viewers:
-        return None
-    if strip.topology is None or not strip.topology.fits(sight.tables.groups):
-        strip.topology = Topology.of(sight.tables.groups)
-    return Frame(number=number, at=wall, states=states, panel=panel_of(sight, states, strip.pace, strip.topology))

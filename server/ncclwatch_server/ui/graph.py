@@ -134,13 +134,14 @@ def _lay_out(nodes: list[_Node]) -> Drawing:
         left = (width - len(row) * (WIDTH + GAP_X) + GAP_X) // 2
         for column, node in enumerate(row):
             places[id(node)] = (left + column * (WIDTH + GAP_X), MARGIN + number * (HEIGHT + GAP_Y))
-    beside = any(node.layer == other.layer for node in nodes for other in node.to)
-    height = len(rows) * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN + (GAP_Y // 2 if beside else 0)
+    arrows = tuple(_arrow(places[id(node)], places[id(other)]) for node in nodes for other in node.to)
+    last = MARGIN + len(rows) * (HEIGHT + GAP_Y) - GAP_Y
+    arcs = any(f" {last}C" in arrow for arrow in arrows)  # from box to box of the last row, below it
     return Drawing(
         width=width,
-        height=height,
+        height=last + (GAP_Y if arcs else MARGIN),
         boxes=tuple(_box(node, places[id(node)]) for node in nodes),
-        arrows=tuple(_arrow(places[id(node)], places[id(other)]) for node in nodes for other in node.to),
+        arrows=arrows,
         sentences=tuple(_sentence(node) for node in nodes),
     )
 

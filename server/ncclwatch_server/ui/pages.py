@@ -5,9 +5,7 @@ the parts that have changed.
 """
 
 import asyncio
-import base64
 import gzip
-import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,13 +22,13 @@ from starlette.staticfiles import StaticFiles
 from ncclwatch.contract.model import Cause, Severity
 from ncclwatch_server import stream
 from ncclwatch_server.api import Reader
-from ncclwatch_server.incidents import IncidentState
+from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.metrics import Losses
 from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Wanted
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.sight import JobSight
 from ncclwatch_server.ui import effective, matrix
-from ncclwatch_server.ui.board import Board, Frame
+from ncclwatch_server.ui.board import Board, Sections
 from ncclwatch_server.ui.headers import SafeHeaders
 from ncclwatch_server.ui.hosts import host_of
 from ncclwatch_server.ui.incident_page import view_incident
@@ -38,6 +36,7 @@ from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
 from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
+from ncclwatch_server.ui.shared import Lines, Shared
 from ncclwatch_server.ui.states import RankState, states_of
 
 PAGE_INCIDENTS = 50
@@ -49,8 +48,6 @@ STATIC = Path(__file__).parent / "static"
 # Parts of the job page that a stream sends anew, by the id of their element.
 JOB_PARTS = ("headline", "states", "alarms", "groups", "batches", "doing", "hosts")
 
-Sections = dict[str, str]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -61,6 +58,28 @@ class Site:
     settings: Settings
     losses: Losses
     gate: PageGate = field(default_factory=PageGate)
+    shared: Shared = field(default_factory=Shared)
+    lines: Lines = field(default_factory=Lines)
+
+    def streamed(self, events: AsyncIterator[bytes]) -> StreamingResponse:
+        """Return an open line. Raises 503 if there are too many."""
+        if self.lines.full:
+            raise HTTPException(status_code=503, detail=f"{self.lines.open} pages are open already; close some")
+        return StreamingResponse(self.lines.counted(events), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+
+    async def changes(self, topic: str, make: Callable[[], Awaitable[Sections]]) -> AsyncIterator[bytes]:
+        """Send parts whenever they have changed; a comment when they have not for a while."""
+        sent, told_at = b"", time.monotonic()
+        yield b": ncclwatch\n\n"
+        while True:
+            data = await self.shared.get(topic, make)
+            if data != sent:
+                sent, told_at = data, time.monotonic()
+                yield stream.event("parts", data)
+            elif time.monotonic() - told_at > ALIVE_S:
+                told_at = time.monotonic()
+                yield b":\n\n"
+            await asyncio.sleep(REFRESH_S)
 
     async def render(self, task: Callable[[], str]) -> HTMLResponse:
         """Return a page that is made in a thread."""
@@ -103,7 +122,7 @@ def _list_routes(site: Site) -> APIRouter:
 
     @router.get("/live/jobs")
     async def live() -> Response:
-        return _streamed(_changes(lambda: _jobs_parts(site)))
+        return site.streamed(site.changes("jobs", lambda: _jobs_parts(site)))
 
     return router
 
@@ -138,10 +157,16 @@ def _job_routes(site: Site) -> APIRouter:
         def page() -> str:
             states = states_of(sight.tables, sight.now, silent=sight.silent, blamed=sight.blamed)
             panel = panel_of(sight, states, pace)
-            parts = _job_parts(sight.id, panel)
+            parts = job_parts(sight.id, panel, latest.incidents)
             return PAGES.render(
-                "job.html", parts=parts, job=sight, panel=panel, legend=tuple(RankState), latest=latest.incidents,
-                summary=summary_of(panel.states), title=sight.id,
+                "job.html",
+                parts=parts,
+                job=sight,
+                panel=panel,
+                legend=tuple(RankState),
+                latest=latest.incidents,
+                summary=summary_of(panel.states),
+                title=sight.id,
             )
 
         return await site.render(page)
@@ -166,13 +191,16 @@ def _job_routes(site: Site) -> APIRouter:
     @router.get("/live/jobs/{job:path}")
     async def live(job: str) -> Response:
         sight = site.reader.sight(job)
-        return _streamed(_frames(site, sight))
+        return site.streamed(_frames(site, sight))
 
     return router
 
 
-def _job_parts(job: str, panel: Panel) -> Sections:
-    return {name: PAGES.render(f"parts/job_{name}.html", panel=panel, job_id=job) for name in JOB_PARTS}
+def job_parts(job: str, panel: Panel, incidents: tuple[Incident, ...]) -> Sections:
+    """Return the parts of a job's page that change."""
+    parts = {name: PAGES.render(f"parts/job_{name}.html", panel=panel, job_id=job) for name in JOB_PARTS}
+    latest = incidents[:LATEST_INCIDENTS]
+    return parts | {"latest": PAGES.render("parts/incident_rows.html", incidents=latest, with_job=False)}
 
 
 async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
@@ -180,24 +208,18 @@ async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
     sent: Sections = {}
     yield b": ncclwatch\n\n"
     async for frame in site.board.follow(sight.key):
-        parts = await site.reader.work(lambda frame=frame: _job_parts(sight.id, frame.panel))  # type: ignore[misc]
-        yield stream.event("column", _column(frame))
-        changed = {name: html for name, html in parts.items() if sent.get(name) != html}
-        sent = parts
+        yield stream.event("column", frame.column)
+        changed = {name: html for name, html in frame.parts.items() if sent.get(name) != html}
+        sent = frame.parts
         if changed:
             yield stream.event("parts", msgspec.json.encode(changed))
-
-
-def _column(frame: Frame) -> bytes:
-    column = {"number": frame.number, "at": frame.at, "states": base64.b64encode(frame.states.tobytes()).decode()}
-    return msgspec.json.encode({**column, "summary": summary_of(frame.panel.states)})
 
 
 def _incident_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/incidents")
-    async def incidents(  # noqa: PLR0913 the parameters are those of the query
+    async def incidents(
         request: Request,
         job: str = "",
         state: Annotated[str, Query(max_length=40)] = "",
@@ -240,7 +262,7 @@ def _incident_routes(site: Site) -> APIRouter:
     async def live(request: Request, incident: str) -> Response:
         url = str(request.url).replace("/live/incidents/", "/incidents/", 1)
         await site.reader.incident(incident)
-        return _streamed(_changes(lambda: _incident_parts(site, incident, url)))
+        return site.streamed(site.changes(url, lambda: _incident_parts(site, incident, url)))
 
     return router
 
@@ -287,23 +309,3 @@ def _settings_routes(site: Site) -> APIRouter:
         )
 
     return router
-
-
-async def _changes(make: Callable[[], Awaitable[Sections]]) -> AsyncIterator[bytes]:
-    """Send parts whenever they have changed; a comment when they have not for a while."""
-    digest, told_at = b"", time.monotonic()
-    yield b": ncclwatch\n\n"
-    while True:
-        data = msgspec.json.encode(await make())
-        now_digest = hashlib.sha256(data).digest()
-        if now_digest != digest:
-            digest, told_at = now_digest, time.monotonic()
-            yield stream.event("parts", data)
-        elif time.monotonic() - told_at > ALIVE_S:
-            told_at = time.monotonic()
-            yield b":\n\n"
-        await asyncio.sleep(REFRESH_S)
-
-
-def _streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(events, media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)

@@ -11,7 +11,7 @@ const canvas = document.getElementById("matrix");
 const cursor = document.getElementById("cursor");
 const tip = document.getElementById("tip");
 const world = Number(picture.dataset.ranks);
-const context = canvas.getContext("2d", { alpha: false });
+const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true }); // it is written by the byte
 
 const states = new Uint8Array(world * COLUMNS_MAX); // column after column, a ring
 const times = new Float64Array(COLUMNS_MAX);
@@ -41,11 +41,12 @@ function readColours() {
 function measure() {
   const width = Math.max(60, canvas.clientWidth);
   const shown = until - from;
-  const height = Math.min(HEIGHT_MAX, Math.max(96, shown * Math.min(ROW_PIXELS_MAX, Math.max(1, HEIGHT_MAX / shown))));
-  canvas.style.height = `${Math.round(height)}px`;
-  rows = Math.min(shown, Math.round(height));
-  columnPixels = Math.max(1, Math.floor(width / COLUMNS_MAX * 2)) ;
-  const columns = Math.floor(width / columnPixels);
+  const rowPixels = Math.max(1, Math.min(ROW_PIXELS_MAX, Math.floor(HEIGHT_MAX / shown)));
+  const height = Math.min(HEIGHT_MAX, shown * rowPixels);
+  canvas.style.height = `${height}px`;
+  rows = Math.min(shown, height);
+  columnPixels = Math.max(1, Math.floor((2 * width) / COLUMNS_MAX)); // as many seconds as fit at two pixels each
+  const columns = Math.ceil(width / columnPixels);
   canvas.width = columns * columnPixels;
   canvas.height = rows;
 }
