@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BeforeValidator
 
 from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
@@ -33,6 +34,19 @@ from ncclwatch_server.views import JobView, view_of
 from ncclwatch_server.watch import Watch
 
 T = TypeVar("T")
+
+# A refusal is JSON also where the answer is text: so the answer is described, and not its class.
+TEXT: dict[int | str, dict[str, object]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+def _written(value: object) -> object:
+    """Refuse a bare number, which pydantic would take for seconds since 1970. Raises `ValueError`."""
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("write a moment as 2026-11-22T03:00:00Z")
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_written)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +164,7 @@ def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
     figured = Figured(watch, losses)
     watch.on_tick = figured.refresh
 
-    @router.get("/metrics", response_class=PlainTextResponse)
+    @router.get("/metrics", response_class=Response, responses=TEXT)
     async def scrape() -> Response:
         """Return the figures of the last tick in Prometheus' text format."""
         text = await asyncio.to_thread(metrics.render, figured.figures)
@@ -224,8 +238,8 @@ def _incident_routes(reader: Reader) -> APIRouter:
         state: IncidentState | None = None,
         severity: Severity | None = None,
         cause: Cause | None = None,
-        since: Annotated[datetime | None, Query(description="opened at or after; without a zone it is UTC")] = None,
-        until: Annotated[datetime | None, Query(description="opened before")] = None,
+        since: Annotated[Moment | None, Query(description="opened at or after; without a zone it is UTC")] = None,
+        until: Annotated[Moment | None, Query(description="opened before")] = None,
         after: Annotated[
             str | None, Query(pattern=CURSOR_PATTERN, description="where the page before ended; see the Link header")
         ] = None,
@@ -251,11 +265,11 @@ def _incident_routes(reader: Reader) -> APIRouter:
         found = await reader.incident(incident)
         return await reader.make(lambda: report_incident(found))
 
-    @router.get("/{incident}/text", response_class=PlainTextResponse, responses=unknown)
-    async def text(incident: str) -> str:
+    @router.get("/{incident}/text", response_class=Response, responses=unknown | TEXT)
+    async def text(incident: str) -> Response:
         """Return one incident as `ncclwatch run` prints it."""
         found = await reader.incident(incident)
-        return await asyncio.to_thread(render, found)
+        return PlainTextResponse(await reader.work(lambda: render(found)))
 
     return router
 

@@ -33,6 +33,8 @@ def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
     incident = server.incidents()[0]["id"]
     checked = 0
     for template in document["paths"]:
+        if template == "/api/v1/stream":
+            continue  # it does not end
         path = template.replace("{job}", "hung").replace("{incident}", incident)
         answer = server.get(path)
         (content,) = document["paths"][template]["get"]["responses"]["200"]["content"].items()
@@ -41,7 +43,7 @@ def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
         if content[0] == "application/json":
             assert_fits(answer.json(), content[1]["schema"], document)
             checked += 1
-    assert checked == 7
+    assert checked == 9
 
 
 def assert_fits(value: object, schema: dict, document: dict) -> None:

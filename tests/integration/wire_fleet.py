@@ -56,8 +56,9 @@ class WireFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
-        self._loop.close()
+        self._thread.join(60)
+        if not self._thread.is_alive():
+            self._loop.close()
         if error is None and self.failures:
             raise self.failures[0]
 
@@ -81,7 +82,10 @@ class WireFleet:
             self.failures.append(error)
 
     async def _all(self) -> None:
-        lines = [await connect(self._address, proxy=None) for _ in range(self._fleet.nodes)]
+        lines = [
+            await connect(self._address, proxy=None, ping_interval=None, close_timeout=5)
+            for _ in range(self._fleet.nodes)
+        ]
         for node, line in enumerate(lines):
             said = wire.Hello(
                 protocol=config.PROTOCOL, agent=f"{self._job}-{node}", host=self._host(node), version="0.1.0"

@@ -31,6 +31,11 @@ def _build(into: Path) -> Path:
     packed = set(zipfile.ZipFile(wheel).namelist())
     missing = {f"ncclwatch/native/{name}" for name in SOURCES} - packed
     assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
+    ui = ROOT / "server" / "ncclwatch_server" / "ui"
+    assets = {
+        f"ncclwatch_server/ui/{path.relative_to(ui)}" for path in ui.rglob("*.*") if "__pycache__" not in path.parts
+    }
+    assert assets <= packed, f"the wheel lacks {assets - packed}: pages would have no style, or not be there"
     return wheel
 
 

@@ -17,7 +17,7 @@ from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.states import RankState, States, counted
 from ncclwatch_server.views import nodes_of
 
-GROUPS_MAX = 24
+GROUPS_MAX = 16
 HOSTS_MAX = 32
 STATE_RANKS_MAX = 256  # listed by number; of more only the count is told
 ROTATION = 32  # ranks whose phase is looked up in turn

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Final
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from ncclwatch.contract.ownership import is_users_by_path
@@ -29,8 +29,8 @@ def shown(text: str) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Clean every text that a template shows; markup of our own passes."""
-    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Clean all that a template shows; markup of our own passes."""
+    return value if isinstance(value, Markup | int | float | Undefined) else shown(str(value))
 
 
 def _ranks(ranks: Iterable[int]) -> str:
