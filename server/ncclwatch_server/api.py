@@ -27,7 +27,7 @@ from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Page, Wanted, pa
 from ncclwatch_server.ranks import RankPage, groups_of, ranks_of
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
 from ncclwatch_server.sight import JobSight, JobStatus, sight_of, sights_of
-from ncclwatch_server.stream import Announcements, News
+from ncclwatch_server.stream import News
 from ncclwatch_server.terminal import render
 from ncclwatch_server.ui.groups import Frontier
 from ncclwatch_server.views import JobView, view_of
@@ -138,7 +138,7 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, token: str) -> None
     app.include_router(_metrics_routes(reader.watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
-    app.include_router(_stream_routes(reader.watch.announcements), dependencies=[gate], responses=refusal)
+    app.include_router(_stream_routes(reader), dependencies=[gate], responses=refusal)
 
 
 def _health_routes(watch: Watch) -> APIRouter:
@@ -274,7 +274,8 @@ def _incident_routes(reader: Reader) -> APIRouter:
     return router
 
 
-def _stream_routes(announcements: Announcements) -> APIRouter:
+def _stream_routes(reader: Reader) -> APIRouter:
+    announcements = reader.watch.announcements
     router = APIRouter(prefix="/api/v1/stream", tags=["stream"])
     what: dict[int | str, dict[str, object]] = {
         200: {
@@ -296,15 +297,15 @@ def _stream_routes(announcements: Announcements) -> APIRouter:
             raise HTTPException(status_code=503, detail=f"{stream.LISTENERS_MAX} readers listen already; try again")
         wanted = Wanted(job=job, severity=severity, cause=cause)
         news = announcements.listen(_number(last_event_id), lambda each: wanted.fits(each.incident))
-        return StreamingResponse(_events(news), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+        return StreamingResponse(_events(reader, news), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
 
     return router
 
 
-async def _events(heard: AsyncIterator[News | None]) -> AsyncIterator[bytes]:
+async def _events(reader: Reader, heard: AsyncIterator[News | None]) -> AsyncIterator[bytes]:
     yield b": ncclwatch\n\n"
     async for news in heard:
-        yield await asyncio.to_thread(stream.encoded, news) if news is not None else b":\n\n"
+        yield await reader.work(news.encoded) if news is not None else stream.ALIVE
 
 
 def _number(text: str | None) -> int | None:

@@ -20,6 +20,7 @@ LISTENERS_MAX = 256
 WAITING_MAX = 256  # for one listener; who reads more slowly is let go, and comes back with the last id it had
 ALIVE_S = 15.0  # a comment is sent when there was no news for so long, so that proxies keep the line
 
+ALIVE = b":\n\n"  # a comment
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -33,13 +34,21 @@ class What(str, Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class News:
     """Something that happened to an incident."""
 
     number: int  # rises
     what: What
     incident: Incident
+    _encoded: bytes = b""
+
+    def encoded(self) -> bytes:
+        """Return it as a server-sent event. The first time takes milliseconds where there are stacks: in a thread."""
+        if not self._encoded:
+            data = msgspec.json.encode(report_incident(self.incident))
+            self._encoded = event(self.what.value, data, self.number)
+        return self._encoded
 
 
 class TooMany(Exception):
@@ -105,8 +114,3 @@ def event(name: str, data: bytes, number: int | None = None) -> bytes:
     """Return one server-sent event. `data` has no newline."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
-
-
-def encoded(news: News) -> bytes:
-    """Return news as a server-sent event. Takes milliseconds where there are many stacks: in a thread."""
-    return event(news.what.value, msgspec.json.encode(report_incident(news.incident)), news.number)

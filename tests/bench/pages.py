@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import Layout
 from tests.integration.browser import chromium, window
 from tests.integration.fake_agent import until
@@ -32,6 +33,7 @@ from tests.integration.wire_fleet import WireFleet, healthy, stuck
 
 LAYOUT = "tp=8,pp=8,dp=256,ep=8,node=256"
 CULPRIT = 1001
+SMALL = Layout.parse("tp=2,pp=2,dp=4,ep=2")  # its incident is read, too
 PING_S = 0.02
 READERS = 4
 PAINT_S_MAX, UPDATE_MS_MAX, DELAY_MS_MAX = 1.0, 200.0, 20.0
@@ -56,13 +58,15 @@ def measure(seconds: float, history_s: float) -> Measured:
     with (
         tempfile.TemporaryDirectory() as directory,
         ServerProcess(Path(directory), program="tests.integration.pages_server") as server,
-        WireFleet(server.url, healthy(layout), job="big") as fleet,
+        WireFleet(server.url, healthy(layout), job="big", answers=False) as fleet,
+        WireFleet(server.url, [stuck(SMALL, 5)], job="small") as small,
         chromium() as browser,
     ):
         until(lambda: fleet.rounds > 2, timeout_s=120)
         quiet = _pinged(server.url, seconds)
         until(lambda: fleet.rounds > history_s, timeout_s=history_s * 3 + 120)
-        fleet.hang(stuck(layout, CULPRIT))
+        fleet.hang(stuck(layout, CULPRIT, FaultKind.STOPPED))
+        small.hang(stuck(SMALL, 5))
         until(lambda: json.loads(_asked(server.url, "/api/v1/incidents")), timeout_s=120)
         paints, updates, columns = [], [], 0
         for _ in range(5):

@@ -301,7 +301,7 @@ def harmless(seen: Window, url: str = "") -> None:
 
 def test_one_rank_of_16384_is_seen(server: ServerProcess, browser: Browser):
     still: list[Fleet] = [stuck(BIG, 1001, FaultKind.STOPPED)]
-    with WireFleet(server.url, still, job="big") as fleet, window(browser) as seen:
+    with WireFleet(server.url, still, job="big", answers=False) as fleet, window(browser) as seen:
         until(lambda: fleet.rounds > 1, timeout_s=60.0)
         page = seen.go(f"{server.url}/jobs/big")
         painted(page)

@@ -6,7 +6,6 @@ is made once for all of them.
 
 import asyncio
 import base64
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -57,6 +56,7 @@ class Strip:
     topology: Topology | None = None
     viewers: "set[asyncio.Queue[Frame]]" = field(default_factory=set)
     ask_at: float = 0.0
+    over: bool = False  # the job has ended, and that is painted
 
 
 class Board:
@@ -100,8 +100,8 @@ class Board:
         """Return what is kept of a job."""
         return self._strips.get(key)
 
-    async def follow(self, key: JobKey) -> AsyncIterator[Frame]:
-        """Yield a job's frames as they come, for as long as the job is known."""
+    async def follow(self, key: JobKey) -> AsyncIterator[Frame | None]:
+        """Yield a job's frames as they come, for as long as the job is known; None when there was none for a while."""
         strip = self._strips.get(key)
         if strip is None:
             return
@@ -109,8 +109,11 @@ class Board:
         strip.viewers.add(box)
         try:
             while self._strips.get(key) is strip:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    yield await asyncio.wait_for(box.get(), settings.SILENT_S)
+                try:
+                    frame: Frame | None = await asyncio.wait_for(box.get(), settings.SILENT_S)
+                except asyncio.TimeoutError:
+                    frame = None
+                yield frame
         finally:
             strip.viewers.discard(box)
 
@@ -123,6 +126,7 @@ class Board:
         wall = time.time()
         frames = await self._desk.make(lambda: [self._frame(sight, strip, every, wall) for sight, strip in strips])
         for job, (_, strip), frame in zip(jobs, strips, frames, strict=True):
+            strip.over = job.ended
             if frame is None:
                 continue
             for box in strip.viewers:
@@ -152,7 +156,7 @@ class Board:
     def _is_done(self, job: Job) -> bool:
         """Whether nothing about a job changes any more."""
         strip = self._strips.get(job.key)
-        return job.ended and strip is not None and strip.matrix.newest >= 0 and not strip.viewers
+        return strip is not None and strip.over
 
     def _ask(self, job: Job, strip: Strip, unnamed: tuple[int, ...], now: float) -> None:
         """Ask a few nodes for one full view each, so that the open page can tell groups, phases and lines by name."""

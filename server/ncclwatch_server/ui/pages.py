@@ -78,7 +78,7 @@ class Site:
                 yield stream.event("parts", data)
             elif time.monotonic() - told_at > ALIVE_S:
                 told_at = time.monotonic()
-                yield b":\n\n"
+                yield stream.ALIVE
             await asyncio.sleep(REFRESH_S)
 
     async def render(self, task: Callable[[], str]) -> HTMLResponse:
@@ -208,6 +208,9 @@ async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
     sent: Sections = {}
     yield b": ncclwatch\n\n"
     async for frame in site.board.follow(sight.key):
+        if frame is None:
+            yield stream.ALIVE
+            continue
         yield stream.event("column", frame.column)
         changed = {name: html for name, html in frame.parts.items() if sent.get(name) != html}
         sent = frame.parts
