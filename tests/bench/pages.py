@@ -2,7 +2,7 @@
 
 A simulated job of 16,384 ranks reports over the real wire to a real server, in a process of its own, and hangs.
 
-- paint: from the click to the picture of all ranks in headless Chromium, its ten minutes of history included;
+- paint: from the click to the picture of all ranks in headless Chromium, its history included;
 - update: what a new column costs in the browser;
 - delay: how long the server's event loop takes to answer a WebSocket ping, as a digest would wait: quiet, and while
   pages, the picture, and every question of the API are asked for without a pause by several readers. Measured by a
@@ -46,6 +46,9 @@ class Measured:
     ranks: int
     history: int  # columns that were painted
     paint_s: tuple[float, ...]
+    paint_cpu_s: tuple[
+        float, ...
+    ]  # of the browser's main thread until then: what other work of the machine leaves alone
     update_ms: tuple[float, ...]
     quiet_ms: tuple[float, float, float]  # answer to a ping: median, 99th percentile, worst
     asked_ms: tuple[float, float, float]  # the same while readers ask
@@ -68,11 +71,15 @@ def measure(seconds: float, history_s: float) -> Measured:
         fleet.hang(stuck(layout, CULPRIT, FaultKind.STOPPED))
         small.hang(stuck(SMALL, 5))
         until(lambda: json.loads(_asked(server.url, "/api/v1/incidents")), timeout_s=120)
-        paints, updates, columns = [], [], 0
+        paints, cpus, updates, columns = [], [], [], 0
         for _ in range(5):
             with window(browser, viewport={"width": 1280, "height": 900}) as seen:
+                devtools = seen.page.context.new_cdp_session(seen.page)
+                devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
                 seen.go(f"{server.url}/jobs/big")
                 seen.page.wait_for_function("() => document.getElementById('picture').dataset.columns", timeout=60_000)
+                metrics = {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
+                cpus.append(round(metrics["TaskDuration"], 3))
                 paints.append(float(seen.page.evaluate("document.getElementById('picture').dataset.paintedMs")) / 1e3)
                 columns = int(seen.page.evaluate("document.getElementById('picture').dataset.columns"))
                 seen.page.wait_for_function("() => document.getElementById('picture').dataset.updateMs", timeout=60_000)
@@ -80,7 +87,8 @@ def measure(seconds: float, history_s: float) -> Measured:
         with _readers(server.url) as answered:
             asked = _pinged(server.url, seconds)
         return Measured(
-            ranks=layout.world_size, history=columns, paint_s=tuple(sorted(paints)), update_ms=tuple(sorted(updates)),
+            ranks=layout.world_size, history=columns, paint_s=tuple(sorted(paints)),
+            paint_cpu_s=tuple(sorted(cpus)), update_ms=tuple(sorted(updates)),
             quiet_ms=quiet, asked_ms=asked, questions=sum(answered.values()),
         )  # fmt: skip
 
