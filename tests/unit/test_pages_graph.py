@@ -36,6 +36,7 @@ def test_ranks_at_one_line_are_one_box_and_the_culprit_is_below_them():
     assert boxes["rank 2"].blamed
     assert boxes["rank 2"].y > boxes["ranks 0-1,3"].y
     assert len(found.arrows) == 2  # each side waits for the other
+    assert all(int(x) <= found.width for arrow in found.arrows for x in re.findall(r"[MC ](\d+) \d+", arrow))
     assert "ranks 0-1,3 are in all_reduce at train.py:97 in step(), waiting for rank 2." in found.sentences
 
 
