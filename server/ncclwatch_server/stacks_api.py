@@ -130,7 +130,7 @@ def stack_routes(watch: Watch) -> APIRouter:
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
     refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 409, 429)}
 
-    @router.post("/{job}/stacks", response_model=JobStacks, responses=refusals)
+    @router.post("/{job:path}/stacks", response_model=JobStacks, responses=refusals)
     async def stacks(job: str, wanted: Wanted, request: Request) -> Response:
         """Let the nodes look where ranks of a job stand, and return their stacks merged."""
         found = watch.jobs.get(job)
