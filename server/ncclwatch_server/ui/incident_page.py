@@ -1,10 +1,10 @@
 """What does an incident's page show beside the incident itself? Worked out in a thread."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import MergedStack
-from ncclwatch.contract.stack_places import MAIN_THREAD
+from ncclwatch.contract.stack_places import MAIN_THREAD, Place
 from ncclwatch.contract.stack_tree import Branch, Gang, tree
 from ncclwatch.contract.text import seconds_words
 from ncclwatch_server.incidents import Incident, IncidentState
@@ -34,18 +34,31 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Ranks whose main threads stand in one place, all of them blamed or none."""
+
+    ranks: tuple[int, ...]
+    place: Place
+    blamed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentView:
     """One incident, ready to be shown."""
 
     incident: Incident
     drawing: Drawing | None
-    places: tuple[Gang, ...]
+    places: tuple[Standing, ...]  # those of the culprits first
     branches: tuple[Branch, ...]  # of the main threads
     others: tuple[MergedStack, ...]  # of other threads, native frames, children
     facts: tuple[Fact, ...]
     more_facts: int
     timeline: tuple[Moment, ...]
     slack: str
+
+    def blames(self, ranks: Iterable[int]) -> bool:
+        """Whether the verdict names each of these ranks as a culprit."""
+        return _culprits(self.incident).issuperset(ranks)
 
 
 def view_incident(incident: Incident, url: str) -> IncidentView:
@@ -54,7 +67,7 @@ def view_incident(incident: Incident, url: str) -> IncidentView:
     return IncidentView(
         incident=incident,
         drawing=drawing_of(incident.verdict),
-        places=where(incident.stacks),
+        places=tuple(_standing(where(incident.stacks), _culprits(incident))),
         branches=tree(stack for stack in incident.stacks if stack.thread == MAIN_THREAD),
         others=tuple(stack for stack in incident.stacks if stack.thread != MAIN_THREAD),
         facts=facts[:FACTS_MAX],
@@ -62,6 +75,19 @@ def view_incident(incident: Incident, url: str) -> IncidentView:
         timeline=tuple(_timeline(incident)),
         slack=slack_text(incident, url),
     )
+
+
+def _culprits(incident: Incident) -> frozenset[int]:
+    return frozenset(culprit.rank for culprit in incident.verdict.culprits)
+
+
+def _standing(found: tuple[Gang, ...], culprits: frozenset[int]) -> Iterator[Standing]:
+    """Yield who stands where. Whom the verdict blames stands out, and not who merely differs from the others."""
+    for blamed in (True, False):
+        for gang in found:
+            ranks = tuple(rank for rank in gang.ranks if (rank in culprits) is blamed)
+            if ranks:
+                yield Standing(ranks=ranks, place=gang.place, blamed=blamed)
 
 
 def _facts(incident: Incident) -> Iterator[Fact]:
