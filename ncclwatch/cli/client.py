@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from ncclwatch.cli.answers import Health, Incident, Job, JobStacks, Problem, Whole
-from ncclwatch.cli.printable import printable
 from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.text import one_line
 
 BYTES_MAX = 64 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
@@ -172,7 +172,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
         said = msgspec.json.decode(error.read(DETAIL_BYTES_MAX), type=Problem).detail
     except (OSError, HTTPException, ValueError, msgspec.DecodeError):
         return ""
-    return printable(said)[:DETAIL_CHARS_MAX]
+    return one_line(said)[:DETAIL_CHARS_MAX]
 
 
 def _quoted(name: str) -> str:

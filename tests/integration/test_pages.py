@@ -164,7 +164,7 @@ def test_the_incident_can_be_copied_for_slack(scene: Scene, browser: Browser):
         page.get_by_role("button", name="Copy for Slack").click()
         expect(page.locator("#copied")).to_have_text("copied")
         text = page.evaluate("navigator.clipboard.readText()")
-        assert scene.incident["summary"] in text
+        assert f"> {scene.incident['summary']}" in text.splitlines()
         assert f"{scene.url}/incidents/{scene.incident['id']}" in text
 
 

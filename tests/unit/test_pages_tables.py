@@ -19,7 +19,6 @@ from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
 from ncclwatch_server.ui.groups import frontier
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
 from ncclwatch_server.ui.pace import Pace
-from ncclwatch_server.ui.render import shown
 from ncclwatch_server.ui.states import RankState, states_of
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
@@ -170,18 +169,3 @@ def test_ranks_with_equal_batches_are_one_row_and_the_fewest_come_first():
     (table,) = loop_tables([loop(0, 8, buckets=many)])
     assert (len(table.buckets), table.more_buckets) == (BUCKETS_MAX, 5)
     assert table.buckets[0] == f"b{BUCKETS_MAX + 4:02}"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a b", "a b"),
-        ("a\nb\tc", "a b c"),
-        ("x\u202ey", "x\ufffdy"),
-        ("x\x1b[31m", "x\ufffd[31m"),
-        ("größe", "größe"),
-        ("\ud800", "\ufffd"),
-    ],
-)
-def test_what_does_not_show_is_shown_as_such(text: str, said: str):
-    assert shown(text) == said

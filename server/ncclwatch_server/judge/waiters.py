@@ -17,11 +17,14 @@ _Key = tuple[str, str, int, CallSite | None, tuple[int, ...]]
 
 def waiters_of(case: Case, verdict: Verdict) -> tuple[Waiters, ...]:
     """Return who waits for whom, the rows with culprits first, then those of the most ranks."""
-    culprits = {culprit.rank for culprit in verdict.culprits}
+    culprits = frozenset(culprit.rank for culprit in verdict.culprits)
+    awaited = _Awaited(case.graph, culprits)
     together: dict[_Key, list[int]] = {}
-    for rank in sorted(culprits | set(verdict.victims)):
+    for rank in sorted(culprits.union(verdict.victims)):
         for block in case.graph.blocks.get(rank, ()):
-            together.setdefault(_key(case.graph, block, culprits), []).append(rank)
+            wait = block.wait
+            key = (wait_words(wait), wait.group, wait.seq, wait.site, awaited.by(block))
+            together.setdefault(key, []).append(rank)
     rows = [
         Waiters(ranks=tuple(dict.fromkeys(ranks)), doing=doing, group=group, seq=seq, site=site, awaits=awaits)
         for (doing, group, seq, site, awaits), ranks in together.items()
@@ -30,18 +33,33 @@ def waiters_of(case: Case, verdict: Verdict) -> tuple[Waiters, ...]:
     return tuple(rows[:ROWS_MAX])
 
 
-def _key(graph: WaitGraph, block: Block, culprits: set[int]) -> _Key:
-    wait = block.wait
-    awaits = tuple(sorted({*_awaited(graph, block, culprits)} - {block.rank})[:AWAITED_MAX])
-    return (wait_words(wait), wait.group, wait.seq, wait.site, awaits)
+class _Awaited:
+    """Whom blocked ranks wait for, found out once for each operation, or for each side of one that parts them.
 
+    Half of 16,384 ranks may wait for the other half: asked rank by rank that is a hundred million answers.
+    """
 
-def _awaited(graph: WaitGraph, block: Block, culprits: set[int]) -> tuple[int, ...]:
-    """Return whom a blocked rank waits for: who has not come, the other sides of a mismatch, or who is gone inside."""
-    operation = block.operation
-    for mismatch in graph.mismatches:
-        if mismatch.operation == operation:
-            return tuple(rank for side in mismatch.sides if block.rank not in side for rank in side)
-    missing = (*waited_for(graph, block), *graph.unseen[operation])
-    # All have entered, and one holds it up from inside: it is frozen, or gone.
-    return missing or tuple(rank for rank in operation.members if rank in culprits and rank not in graph.blocks)
+    def __init__(self, graph: WaitGraph, culprits: frozenset[int]) -> None:
+        self._graph = graph
+        self._culprits = culprits
+        self._sides = {m.operation: tuple(map(frozenset, m.sides)) for m in reversed(graph.mismatches)}
+        self._known: dict[object, tuple[int, ...]] = {}
+
+    def by(self, block: Block) -> tuple[int, ...]:
+        """Return whom a blocked rank waits for, itself left out."""
+        operation = block.operation
+        sides = self._sides.get(operation)
+        mine = next((side for side in sides if block.rank in side), frozenset[int]()) if sides is not None else None
+        found = self._known.get((operation, mine))
+        if found is None:
+            ranks = self._missing(block) if sides is None else {rank for side in sides if side != mine for rank in side}
+            found = self._known[operation, mine] = tuple(sorted(ranks)[: AWAITED_MAX + 1])
+        if block.rank in found:
+            return tuple(rank for rank in found if rank != block.rank)
+        return found[:AWAITED_MAX]
+
+    def _missing(self, block: Block) -> set[int]:
+        """Return who has not come, or who is gone inside."""
+        missing = {*waited_for(self._graph, block), *self._graph.unseen[block.operation]}
+        # All have entered, and one holds it up from inside: it is frozen, or gone.
+        return missing or {r for r in block.operation.members if r in self._culprits and r not in self._graph.blocks}

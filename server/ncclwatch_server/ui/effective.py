@@ -15,7 +15,7 @@ from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
 from ncclwatch_server.scopes import Grant
 from ncclwatch_server.settings import Settings
-from ncclwatch_server.store_health import StoreHealth
+from ncclwatch_server.store_health import MEMORY, StoreHealth
 from ncclwatch_server.ui.board import Board
 from ncclwatch_server.watch import Watch
 
@@ -82,8 +82,9 @@ def _health(watch: Watch, board: Board) -> Iterator[Line]:
 
 
 def _store(store: StoreHealth) -> Iterator[Line]:
+    working = "works" if store.place != MEMORY else "there is none"
     failing = f"fails for {seconds_words(store.failing_s)}: {store.problem}"
-    yield Line(name="the store", value="works" if store.working else failing, well=store.working)
+    yield Line(name="the store", value=working if store.working else failing, well=store.working)
     yield Line(name="waiting to be stored", value=f"{store.waiting:,}", well=store.working)
     yield Line(name="writes that the store refused", value=f"{store.failures:,}", well=not store.failures)
     yield Line(name="incidents that could not be stored", value=f"{store.not_stored:,}", well=not store.not_stored)

@@ -1,36 +1,29 @@
-"""How do values become HTML? Jinja with autoescape; what ranks send is stripped of what could deceive a reader."""
+"""How do values become HTML? Jinja with autoescape; of what ranks send, what could deceive a reader is spelt out."""
 
-import unicodedata
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ncclwatch.contract.ownership import is_users_by_path
 from ncclwatch.contract.stack_tree import short_path
-from ncclwatch.contract.text import rank_list, ranks_words, seconds_words
+from ncclwatch.contract.text import harmless, one_line, rank_list, ranks_words, seconds_words
 from ncclwatch.contract.version import VERSION
 
 RANKS_CHARS_MAX = 60
 
-# Controls, formats (bidirectional overrides, zero-width), surrogates, private use: what they show is not what is there.
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
-
-
-def shown(text: str) -> str:
-    """Return a text without characters that do not show or that turn others round. A newline or tab is a space."""
-    if text.isascii() and text.isprintable():
-        return text
-    spaced = text.replace("\n", " ").replace("\t", " ")
-    return "".join(c if unicodedata.category(c) not in _HIDDEN else "\N{REPLACEMENT CHARACTER}" for c in spaced)
-
 
 def _finalize(value: object) -> object:
     """Clean all that a template shows; markup of our own passes."""
-    return value if isinstance(value, Markup | int | float | Undefined) else shown(str(value))
+    return value if isinstance(value, Markup | int | float | Undefined) else one_line(str(value))
+
+
+def _lines(text: str) -> Markup:
+    """Return a text of several lines, for an element that shows them."""
+    return escape(harmless(text, keep_lines=True))
 
 
 def _ranks(ranks: Iterable[int]) -> str:
@@ -77,8 +70,8 @@ class Pages:
             auto_reload=False,
         )
         self._environment.filters.update(
-            ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day, iso=_iso,
-            number=_number, segment=_segment, short=short_path, users=is_users_by_path,
+            lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
+            iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 
