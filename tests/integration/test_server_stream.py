@@ -15,6 +15,15 @@ from tests.integration.server_process import ServerProcess
 
 pytestmark = pytest.mark.integration
 
+# What a schema cannot say: which ranks a job has, and that a silence ends after it has begun. That may be refused.
+BY_CONTENT = """
+[[operations]]
+include-path = ["/api/v1/silences", "/api/v1/jobs/{job}/stacks"]
+[operations.checks]
+positive_data_acceptance.enabled = false
+"""
+FUZZ_S = 20  # of asking; what comes first is the same on a slow machine, and there is less of it
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -126,16 +135,18 @@ def test_a_job_with_a_slash_in_its_name_can_be_asked_for(server: ServerProcess):
 
 def test_a_fuzzer_of_schemas_finds_no_error_and_no_broken_promise(server: ServerProcess, tmp_path: Path):
     """The stream is left out: it does not end."""
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(BY_CONTENT)
     with FakeAgent(server.url, job="fuzzed") as agent:
         agent.hang(1)
         until(lambda: server.job("fuzzed").get("state") == "hung")
         done = subprocess.run(
             [
-                sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--max-examples", "5",
-                "--seed", "1", "--exclude-path", "/api/v1/stream", "--phases",
-                "coverage,fuzzing", "--no-color",
+                sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--max-examples", "3",
+                "--seed", "1", "--exclude-path", "/api/v1/stream", "--phases", "coverage,fuzzing", "--no-color",
+                "--max-time", str(FUZZ_S),
             ],
-            cwd=tmp_path, capture_output=True, text=True, timeout=100,
+            cwd=config.parent, capture_output=True, text=True, timeout=100,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert server.get("/healthz").status_code == 200

@@ -8,17 +8,19 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch_server.showing import GroupName
+from ncclwatch_server.sight import sight_of
 from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training
-from ncclwatch_server.simulation.run import run
+from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state import JobState
 from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
 from ncclwatch_server.ui.groups import frontier
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
 from ncclwatch_server.ui.pace import Pace
+from ncclwatch_server.ui.panel import panel_of
 from ncclwatch_server.ui.states import RankState, states_of
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
@@ -90,6 +92,15 @@ def test_ranks_of_a_silent_node_are_silent_however_they_were(one_step: int):
     job.state.lose(0, 5.0)
     job.state.fold(5.0)
     assert states_of(job.state.picture(5.0))[3] == RankState.SILENT
+
+
+def test_a_job_that_waits_is_not_called_well_before_its_verdict(one_step: int):
+    job = hearing(Fault(kind=FaultKind.STUCK, rank=5, at=one_step), 20.0).job
+    waits = sight_of(job, (), 20.0)
+    said = panel_of(waits, states_of(waits.picture), Pace()).sentence
+    assert "15 of 16 ranks have waited for others for over 10 s, without a verdict yet" in said
+    healthy = sight_of(Hearing(fleet=Fleet(cruising(LAYOUT, Training(), steps=2, at_step=1))).job, (), 0.0)
+    assert "no rank is waited for longer than usual" in panel_of(healthy, states_of(healthy.picture), Pace()).sentence
 
 
 def test_the_frontier_names_who_is_behind_and_shows_those_groups_first(one_step: int):

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
+from ncclwatch_server import settings as limits
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey
 from ncclwatch_server.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
 from ncclwatch_server.store import opened
@@ -162,3 +164,7 @@ def test_a_store_that_cannot_be_read_is_as_good_as_an_empty_one(tmp_path: Path, 
         assert store.find(Wanted(), frozenset(), 100) == ()
         assert store.get("a") is None
         assert "readers see only what is in memory" in caplog.text
+
+
+def test_all_open_incidents_are_on_one_page_for_who_asks_for_as_many_as_there_are():
+    assert limits.OPEN_MAX <= config.INCIDENTS_PAGE_MAX

@@ -98,11 +98,10 @@ class Board:
         """Return what is kept of a job."""
         return self._strips.get(key)
 
-    async def follow(self, key: JobKey) -> AsyncIterator[Frame | None]:
+    async def follow(self, key: JobKey, world_size: int) -> AsyncIterator[Frame | None]:
         """Yield a job's frames as they come, for as long as the job is known; None when there was none for a while."""
-        strip = self._strips.get(key)
-        if strip is None:
-            return
+        # A job that has come just now is not painted yet.
+        strip = self._strips.setdefault(key, Strip(matrix=Matrix(world_size)))
         box: asyncio.Queue[Frame] = asyncio.Queue(FRAMES_WAITING_MAX)
         strip.viewers.add(box)
         try:

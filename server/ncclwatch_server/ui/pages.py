@@ -14,13 +14,12 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ncclwatch.contract.model import Cause, Severity
-from ncclwatch_server import stream
+from ncclwatch_server import methods, stream
 from ncclwatch_server.incidents import Incident, IncidentState
 from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Wanted
 from ncclwatch_server.reader import Archive, Reader
@@ -102,7 +101,7 @@ async def _tell(request: Request, error: Exception) -> Response:
     if not isinstance(error, StarletteHTTPException):
         raise error
     if request.url.path.startswith(MACHINES) or "text/html" not in request.headers.get("accept", ""):
-        return await http_exception_handler(request, error)
+        return await methods.tell(request, error)
     html = PAGES.render("missing.html", title=f"{error.status_code}", sentence=str(error.detail))
     return HTMLResponse(html, status_code=error.status_code, headers=error.headers)
 
@@ -206,7 +205,7 @@ async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
     """Send what is new of a job: the newest column, and the parts that have changed."""
     sent: Sections = {}
     yield b": ncclwatch\n\n"
-    async for frame in site.board.follow(sight.key):
+    async for frame in site.board.follow(sight.key, sight.world_size):
         if frame is None:
             yield stream.ALIVE
             continue

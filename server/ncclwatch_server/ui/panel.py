@@ -13,7 +13,7 @@ from ncclwatch_server.sight import JobSight, JobStatus
 from ncclwatch_server.ui.batches import LoopTable, loop_tables
 from ncclwatch_server.ui.groups import Frontier, frontier
 from ncclwatch_server.ui.pace import Pace
-from ncclwatch_server.ui.states import RankState, States, counted
+from ncclwatch_server.ui.states import LONG_S, RankState, States, counted
 from ncclwatch_server.views import nodes_of
 
 GROUPS_MAX = 16
@@ -99,16 +99,21 @@ def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[Stat
         return incidents[0].verdict.summary
     if sight.status is JobStatus.WAITING:
         return sight.waiting[0]
-    moving = next((row.count for row in rows if row.state is RankState.MOVING), 0)
-    who = f"All {sight.world_size} ranks communicate" if moving == sight.world_size else _who(sight, moving)
+    counts = {row.state: row.count for row in rows}
+    who = _who(sight, counts.get(RankState.MOVING, 0), counts.get(RankState.LONG_WAITING, 0))
     speed = f", {pace.per_s:.2g} steps a second" if pace.per_s else ""
     return f"{who}; step {sight.steps}{speed}."
 
 
-def _who(sight: JobSight, moving: int) -> str:
-    missing = sight.world_size - int(sight.picture.seen.sum())
-    told = f"{moving} of {sight.world_size} ranks communicate, no rank is waited for longer than usual"
-    return f"{told}; {missing} were not seen yet" if missing else told
+def _who(sight: JobSight, moving: int, waiting: int) -> str:
+    every, missing = sight.world_size, sight.world_size - int(sight.picture.seen.sum())
+    if moving == every:
+        return f"All {every:,} ranks communicate"
+    if waiting:
+        told = f"{waiting:,} of {every:,} ranks have waited for others for over {LONG_S:.0f} s, without a verdict yet"
+    else:
+        told = f"{moving:,} of {every:,} ranks communicate, no rank is waited for longer than usual"
+    return f"{told}; {missing:,} were not seen yet" if missing else told
 
 
 def _state_row(states: States, state: RankState, count: int) -> StateRow:
