@@ -22,7 +22,6 @@ from ncclwatch_server.sight import JobSight, sights_of
 from ncclwatch_server.ui.matrix import Matrix
 from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
-from ncclwatch_server.ui.render import PAGES
 from ncclwatch_server.ui.states import states_of
 from ncclwatch_server.watch import Watch
 
@@ -79,7 +78,6 @@ class Board:
 
     async def run(self) -> None:
         """Paint until cancelled."""
-        await self._desk.make(PAGES.warm)
         due = time.monotonic() + settings.TICK_S
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))

@@ -57,7 +57,7 @@ def _segment(text: str) -> str:
 
 
 class Pages:
-    """The templates."""
+    """The templates, each compiled when it is shown first: most servers are never looked at."""
 
     def __init__(self) -> None:
         self._environment = Environment(
@@ -74,11 +74,6 @@ class Pages:
             iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
-
-    def warm(self) -> None:
-        """Compile all templates, so that nobody waits for it."""
-        for name in self._environment.list_templates():
-            self._environment.get_template(name)
 
     def render(self, template: str, **values: object) -> str:
         """Return a template with its values."""
