@@ -42,6 +42,7 @@ STILL_S = 0.5  # and the rank's frontier has not moved for so long
 SILENT_S = 5.0  # an agent that sent nothing for so long
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
 DESYNC_EVERY_S = 2.0  # between two comparisons of all ranks: two digests apart, and soon, while histories still hold it
+DESYNC_REMEMBERED_S = 60.0  # a difference that was seen once, until it is seen again
 DESYNC_RANKS_MAX = 16  # inspected of each side
 DESYNC_ROWS_MIN = 2048  # compared at one tick, if there are so many
 DESYNC_PORTIONS = 256  # in which the rows of a very big job are compared, one at each tick

@@ -109,7 +109,7 @@ class JobState:
         self._slots: dict[int, _Slot] = {}
         self._stale = False
         self._desynced: tuple[int, ...] = ()
-        self._apart_before = False
+        self._apart_at = -np.inf  # when a difference was seen last
         self._compare_at = -np.inf
         self._compare_from = 0  # number of the group
         self._topology: Topology | None = None
@@ -288,11 +288,18 @@ class JobState:
         if topology.groups and not seen:
             self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
         again_s = settings.DESYNC_EVERY_S
-        if not (seen or self._apart_before):
+        remembered = now - self._apart_at <= settings.DESYNC_REMEMBERED_S
+        if not (seen or remembered):
             again_s *= min(1.0, rows_max / max(1, len(topology.order)))
         self._compare_at = now + max(settings.TICK_S, again_s)
-        # One torn look at a ring is no difference: it has to be there twice.
-        self._desynced, self._apart_before = (seen if self._apart_before else ()), bool(seen)
+        # One torn look at a ring is no difference: it has to be there twice. In between, nodes may report at moments at
+        # which counts differ and nothing can be compared.
+        if not remembered:
+            self._desynced = ()
+        elif seen:
+            self._desynced = seen
+        if seen:
+            self._apart_at = now
 
     def _portion(self) -> int:
         """Return how many rows are compared at one tick."""

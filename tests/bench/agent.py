@@ -4,29 +4,18 @@ CPU seconds of the agent's process per second, from /proc, and its resident memo
 eight rings read once, against reading all small tables of the same rings.
 """
 
-import os
 import tempfile
 import time
 import timeit
 from pathlib import Path
 
 from ncclwatch.contract.ring import Ring
+from tests.bench.processes import cpu_s, resident_mb
 from tests.integration.agent_node import Node
 from tests.integration.server_process import ServerProcess
 
 RANKS = 8
 SECONDS = 20.0
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def poll_us(paths: list[Path]) -> tuple[float, float]:

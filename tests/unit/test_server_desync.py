@@ -38,6 +38,20 @@ def test_different_histories_of_one_length_are_noticed_when_seen_twice():
     assert looked_at(apart, [(0, 9, 90), (1, 9, 90), (2, 9, 91)]) == (0, 1, 2)
 
 
+def test_a_difference_is_remembered_over_moments_at_which_nothing_can_be_compared():
+    apart, unlike = [(0, 7, 70), (1, 7, 71)], [(0, 8, 80), (1, 9, 91)]
+    assert looked_at(apart, unlike, unlike) == ()
+    assert looked_at(apart, unlike, [(0, 9, 90), (1, 9, 91)]) == (0, 1)
+    assert looked_at(apart, [(0, 9, 90), (1, 9, 91)], unlike) == (0, 1)
+
+
+def test_a_difference_that_was_not_seen_again_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "DESYNC_REMEMBERED_S", 1.5 * settings.DESYNC_EVERY_S)
+    apart, unlike = [(0, 7, 70), (1, 7, 71)], [(0, 8, 80), (1, 9, 91)]
+    assert looked_at(apart, unlike, [(0, 9, 90), (1, 9, 91)]) == ()
+    assert looked_at(apart, apart, unlike, unlike) == ()
+
+
 def test_one_torn_look_is_nothing():
     assert looked_at([(0, 7, 70), (1, 7, 71)], [(0, 9, 90), (1, 9, 90)]) == ()
     assert looked_at([(0, 7, 70), (1, 7, 71)]) == ()
