@@ -22,7 +22,7 @@ include-path = ["/api/v1/silences", "/api/v1/jobs/{job}/stacks"]
 [operations.checks]
 positive_data_acceptance.enabled = false
 """
-FUZZ_S = 20  # of asking; what comes first is the same on a slow machine, and there is less of it
+FUZZ_S = 15  # of asking; what comes first is the same on a slow machine, and there is less of it
 
 
 @pytest.fixture(scope="module")
