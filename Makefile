@@ -36,6 +36,8 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 	@for tool in prometheus promtool prometheus-alertmanager amtool; do command -v $$tool > /dev/null || { \
 	  echo "$$tool is missing: apt-get install -y --no-install-recommends prometheus prometheus-alertmanager" >&2; \
 	  exit 1; }; done
+	@command -v chromium > /dev/null || { \
+	  echo "chromium is missing: apt-get install -y --no-install-recommends chromium" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { \
 	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 

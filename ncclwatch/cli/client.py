@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from ncclwatch.cli.answers import Health, Incident, Job, JobStacks, Problem, Whole
-from ncclwatch.cli.printable import printable
 from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.text import one_line
 
 BYTES_MAX = 64 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
@@ -57,10 +57,13 @@ class Client:
         """Return all jobs."""
         return self.decode(self._get_ours("/api/v1/jobs"), tuple[Job, ...])
 
-    def incidents(self, *, open_only: bool = False) -> tuple[Incident, ...]:
-        """Return the incidents the server knows, the newest first."""
-        path = "/api/v1/incidents" + ("?state=open" if open_only else "")
-        return self.decode(self._get_ours(path), tuple[Incident, ...])
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return the newest incidents, a page of them."""
+        return self.decode(self.incidents_json({}), tuple[Incident, ...])
+
+    def open_incidents_json(self) -> bytes:
+        """Return all open incidents, as machines read them."""
+        return self.incidents_json({"state": "open", "limit": str(config.INCIDENTS_PAGE_MAX)})
 
     def incidents_json(self, wanted: Mapping[str, str]) -> bytes:
         """Return the incidents that fit, as machines read them. `wanted` are the parameters of the API."""
@@ -169,7 +172,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
         said = msgspec.json.decode(error.read(DETAIL_BYTES_MAX), type=Problem).detail
     except (OSError, HTTPException, ValueError, msgspec.DecodeError):
         return ""
-    return printable(said)[:DETAIL_CHARS_MAX]
+    return one_line(said)[:DETAIL_CHARS_MAX]
 
 
 def _quoted(name: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from ncclwatch.cli.answers import Listed
 from ncclwatch.cli.asking import complete_incident, complete_job, connect, json_option, put_json, server_option
 from ncclwatch.cli.moments import moment, span_s
+from ncclwatch.contract import config
 from ncclwatch.contract.console import Progress, wants_json
 from ncclwatch.contract.model import Cause, Severity
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 SUMMARY_CHARS_MAX = 300  # the report has the rest
-LIMIT_MAX = 999  # the server gives out one more at a time
+LIMIT_MAX = config.INCIDENTS_PAGE_MAX - 1  # one more tells whether there are more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

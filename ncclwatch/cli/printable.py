@@ -1,13 +1,8 @@
-"""What of a text may a terminal, a page or a ticket be given? Ranks choose names of jobs, files and functions."""
+"""How is JSON shown to people? So that a terminal obeys nothing of it: ranks choose names of files and functions."""
 
 import re
 
 _UNPRINTED = re.compile(r"[^\x20-\x7e\n]")
-
-
-def printable(text: str) -> str:
-    """Return a text in one line, without control characters, escapes and marks that turn the writing direction."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
 
 
 def readable_json(data: bytes) -> str:

@@ -10,10 +10,11 @@ import msgspec
 from ncclwatch.cli.answers import Whole
 from ncclwatch.cli.asking import complete_incident, connect, server_option
 from ncclwatch.cli.client import NotKnown
-from ncclwatch.cli.printable import printable, readable_json
+from ncclwatch.cli.printable import readable_json
 from ncclwatch.cli.report_file import prepare
 from ncclwatch.contract.console import Progress
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
+from ncclwatch.contract.text import one_line
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}
@@ -92,7 +93,7 @@ def written(data: bytes, form: str, text: Callable[[], str] | None) -> str:
         from ncclwatch.cli.report_markdown import markdown
 
         return markdown(whole)
-    return "".join(f"{printable(line)}\n" for line in text().splitlines())
+    return "".join(f"{one_line(line)}\n" for line in text().splitlines())
 
 
 def _saved(named: str) -> bytes | None:

@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ncclwatch.cli import incident_facts as the
 from ncclwatch.cli.answers import Whole
-from ncclwatch.cli.printable import printable, readable_json
+from ncclwatch.cli.printable import readable_json
+from ncclwatch.contract.text import one_line
 from ncclwatch.contract.version import VERSION
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -36,6 +37,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         # Terminal escapes and marks that turn the writing direction have no place on a page either.
-        finalize=lambda value: printable(value) if type(value) is str and "\n" not in value else value,
+        finalize=lambda value: one_line(value) if type(value) is str and "\n" not in value else value,
     )
     return environment.get_template("incident.html")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclwatch.cli import incident_facts as the
 from ncclwatch.cli.answers import Whole
-from ncclwatch.cli.printable import printable
+from ncclwatch.contract.text import one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
 _LINKED = re.compile(r"([@#](?=\w)|://|\bwww(?=\.))", re.IGNORECASE)
@@ -20,13 +20,13 @@ _APART = "\u200b"
 
 def prose(text: str) -> str:
     """Return a text as it is read in a paragraph or a cell, and as nothing else. It is never put first in a line."""
-    safe = _SPECIAL.sub(r"\\\1", printable(text).replace("&", "&amp;"))
+    safe = _SPECIAL.sub(r"\\\1", one_line(text).replace("&", "&amp;"))
     return _unlinked(safe)
 
 
 def in_html(text: str) -> str:
     """Return a text as it is read between tags of HTML, where backslashes escape nothing."""
-    return html.escape(_unlinked(printable(text)))
+    return html.escape(_unlinked(one_line(text)))
 
 
 def _unlinked(text: str) -> str:
@@ -35,7 +35,7 @@ def _unlinked(text: str) -> str:
 
 def fence(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines as they are, in a fence."""
-    shown = [printable(line).rstrip() for line in lines]
+    shown = [one_line(line).rstrip() for line in lines]
     longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
     mark = "`" * max(3, longest + 1)
     yield f"{mark}text"

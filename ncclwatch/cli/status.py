@@ -60,7 +60,7 @@ def ask(client: Client, job: str) -> Status:
     if job:
         the_job(client, job)
     jobs = client.decode(client.fetch("/api/v1/jobs"), tuple[msgspec.Raw, ...])
-    incidents = client.decode(client.fetch("/api/v1/incidents?state=open"), tuple[msgspec.Raw, ...])
+    incidents = client.decode(client.open_incidents_json(), tuple[msgspec.Raw, ...])
     if job:
         jobs = tuple(each for each in jobs if msgspec.json.decode(each, type=_Named).id == job)
         incidents = tuple(each for each in incidents if msgspec.json.decode(each, type=_Named).job == job)

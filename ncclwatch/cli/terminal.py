@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ncclwatch.cli.printable import printable
+from ncclwatch.contract.text import one_line
 
 WIDTH_ELSEWHERE = 120  # columns where no terminal tells how many it has
 STYLES = {
@@ -33,7 +33,7 @@ def console() -> Console:
 
 def said(text: str, style: str = "") -> Text:
     """Return what somebody else has written, safe to show."""
-    return Text(printable(text), style=style)
+    return Text(one_line(text), style=style)
 
 
 def word(text: str) -> Text:

@@ -57,6 +57,7 @@ ANSWER_SUFFIX = ".stacks"  # the rank's answer
 # A file beside a ring with what the rank says of how it was set up, see `contract.preflight`.
 FACTS_SUFFIX = ".facts"
 FACTS_BYTES_MAX = 512 * 1024
+INCIDENTS_PAGE_MAX = 2000  # that a server gives out at a time; no more are open
 FACT_CHARS_MAX = 200
 
 # Rhythm.

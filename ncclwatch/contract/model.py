@@ -497,6 +497,8 @@ class Divergence:
     victim_op: str
     victim_site: CallSite | None
     fact: str
+    culprit_source: str = ""  # the line itself, and the test of the rank it stands under; "" where nobody read it
+    victim_source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,6 +508,18 @@ class MergedStack:
     ranks: tuple[int, ...]
     thread: str
     frames: tuple[StackFrame, ...]  # innermost first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiters:
+    """Ranks that wait together: in one operation, at one line, for the same others."""
+
+    ranks: tuple[int, ...]
+    doing: str  # "all_reduce of gradient bucket 0", in the user's words
+    group: str = ""
+    seq: int = 0
+    site: CallSite | None = None
+    awaits: tuple[int, ...] = ()  # who has not come, as far as it was looked at; (): all are inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,3 +548,4 @@ class Verdict:
     explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
     first_divergence: Divergence | None = None
     evidence: tuple[Evidence, ...] = ()
+    waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)

@@ -206,5 +206,10 @@ def harmless(text: str, *, keep_lines: bool = False) -> str:
     return "".join(c if c.isprintable() or (keep_lines and c == "\n") else _shown(c) for c in text)
 
 
+def one_line(text: str) -> str:
+    """Return text for a table, a page or a ticket: white space of any kind is a space, all else is `harmless`."""
+    return text if text.isprintable() else harmless("".join(" " if c.isspace() else c for c in text))
+
+
 def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

@@ -1,27 +1,53 @@
-"""What can be asked over HTTP? Jobs, incidents, figures and health. Requests read, they never judge."""
+"""What can be asked over HTTP? Jobs, incidents, the stream of verdicts, figures and health. Requests never judge."""
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BeforeValidator
 
+from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
+from ncclwatch_server import pagination, ranks, stream
 from ncclwatch_server.access import AuditedGate, Gate
 from ncclwatch_server.audit import Act, AuditTrail
-from ncclwatch_server.incidents import Incident
-from ncclwatch_server.jobs import Job
-from ncclwatch_server.listing import NoSuchPage, Wanted, page
+from ncclwatch_server.incidents import IncidentState
 from ncclwatch_server.metrics import Losses, PerRank, Scrapes
 from ncclwatch_server.metrics import Wanted as WantedFigures
+from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Wanted, cursor_of, seconds_of
 from ncclwatch_server.problem import Problem
+from ncclwatch_server.ranks import RankPage, groups_of, ranks_of
+from ncclwatch_server.reader import Reader
 from ncclwatch_server.report import IncidentReport, JobReport, report_incident, report_job
 from ncclwatch_server.scopes import Access, Scope
+from ncclwatch_server.sight import JobStatus
 from ncclwatch_server.stacks_api import stack_routes
+from ncclwatch_server.stream import News
 from ncclwatch_server.terminal import render
-from ncclwatch_server.views import JobView, view_job
+from ncclwatch_server.ui.groups import Frontier
+from ncclwatch_server.views import JobView, view_of
 from ncclwatch_server.watch import Watch
+
+# A refusal is JSON also where the answer is text: so the answer is described, and not its class.
+TEXT: dict[int | str, dict[str, object]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+FIGURES: dict[int | str, dict[str, object]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}}
+}
+
+
+def _written(value: object) -> object:
+    """Refuse a bare number, which pydantic would take for seconds since 1970. Raises `ValueError`."""
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("write a moment as 2026-11-22T03:00:00Z")
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_written)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +58,19 @@ class Health:
     version: str
 
 
-def add_routes(app: FastAPI, watch: Watch, losses: Losses, access: Access, trail: AuditTrail) -> None:
+def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, trail: AuditTrail) -> None:
     """Give the application its routes."""
-    app.include_router(_health_routes(watch))
+    app.include_router(_health_routes(reader.watch))
     gate = Depends(Gate(access, Scope.VIEWER))
     refusal: dict[int | str, dict[str, object]] = (
         {401: {"model": Problem}, 403: {"model": Problem}} if access.guarded else {}
     )
-    app.include_router(_metrics_routes(watch, losses), dependencies=[gate], responses=refusal)
-    app.include_router(_job_routes(watch), dependencies=[gate], responses=refusal)
-    app.include_router(_incident_routes(watch), dependencies=[gate], responses=refusal)
+    app.include_router(_metrics_routes(reader.watch, losses), dependencies=[gate], responses=refusal)
+    app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_stream_routes(reader), dependencies=[gate], responses=refusal)
     operator = Depends(AuditedGate(access, trail, Act.STACKS))
-    app.include_router(stack_routes(watch), dependencies=[operator], responses=refusal)
+    app.include_router(stack_routes(reader.watch), dependencies=[operator], responses=refusal)
 
 
 def _health_routes(watch: Watch) -> APIRouter:
@@ -67,8 +94,9 @@ def _health_routes(watch: Watch) -> APIRouter:
 def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
     router = APIRouter(tags=["metrics"])
     scrapes = Scrapes(watch, losses)
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
 
-    @router.get("/metrics", response_class=PlainTextResponse, responses={404: {"model": Problem}})
+    @router.get("/metrics", response_class=Response, responses=FIGURES | unknown)
     async def scrape(request: Request, per_rank: PerRank = PerRank.SUSPECTS, job_id: str | None = None) -> Response:
         """Return figures for Prometheus, in OpenMetrics with exemplars where the Accept header asks for that.
 
@@ -84,61 +112,170 @@ def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
     return router
 
 
-def _job_routes(watch: Watch) -> APIRouter:
+def _job_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
 
-    def find(job: str) -> Job:
-        found = watch.jobs.get(job)
-        if found is None:
-            raise HTTPException(status_code=404, detail=f"no job {job!r} reports to this server")
-        return found
+    @router.get("", response_model=tuple[JobView, ...])
+    async def jobs(
+        state: JobStatus | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        after: Annotated[str | None, Query(description="the id of the last job of the page before")] = None,
+    ) -> Response:
+        """Return jobs, by name."""
+        sights = reader.sights()
+        wanted = [s for s in sights if state in (None, s.status) and (after is None or s.id > after)]
+        return await reader.make(lambda: [view_of(sight) for sight in wanted[:limit]])
 
-    @router.get("")
-    async def jobs() -> tuple[JobView, ...]:
-        """Return all jobs, by name."""
-        return tuple(view_job(job, watch.book, time.monotonic()) for job in watch.jobs.listed())
-
-    @router.get("/{job}", responses={404: {"model": Problem}})
-    async def job_by_id(job: str) -> JobView:
-        """Return one job."""
-        return view_job(find(job), watch.book, time.monotonic())
-
-    @router.get("/{job}/report", responses={404: {"model": Problem}})
-    async def report(job: str) -> JobReport:
+    @router.get("/{job:path}/report", response_model=JobReport, responses=unknown)
+    async def report(job: str) -> Response:
         """Return a job's incidents, of all its attempts, in the schema of `ncclwatch run --report`."""
-        found = find(job)
-        return report_job(job, found.world_size, (i for i in watch.book.all() if i.job == job))
+        sight = reader.sight(job)
+        incidents = tuple(incident for incident in reader.watch.book.all() if incident.job == job)
+        return await reader.make(lambda: report_job(job, sight.world_size, incidents))
+
+    @router.get("/{job:path}/ranks", response_model=RankPage, responses=unknown)
+    async def ranks_by_job(
+        job: str,
+        first: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        limit: Annotated[int, Query(ge=1, le=ranks.LIMIT_MAX)] = ranks.LIMIT,
+    ) -> Response:
+        """Return ranks of a job as their nodes last told of them."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: ranks_of(sight, first, limit))
+
+    @router.get("/{job:path}/groups", response_model=Frontier, responses=unknown)
+    async def groups_by_job(job: str, limit: Annotated[int, Query(ge=1, le=ranks.GROUPS_MAX)] = 100) -> Response:
+        """Return how far the process groups of a job have come; those with somebody behind or waiting first."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: groups_of(sight, limit))
+
+    @router.get("/{job:path}", response_model=JobView, responses=unknown)
+    async def job_by_id(job: str) -> Response:
+        """Return one job."""
+        sight = reader.sight(job)
+        return await reader.make(lambda: view_of(sight))
 
     return router
 
 
-def _incident_routes(watch: Watch) -> APIRouter:
+def _incident_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
+    described: dict[int | str, dict[str, object]] = {
+        200: {
+            "headers": {
+                "Link": {"description": 'the next page, rel="next"; absent on the last', "schema": {"type": "string"}}
+            }
+        }
+    }
 
-    def find(incident: str) -> Incident:
-        found = watch.book.get(incident)
-        if found is None:
-            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
-        return found
+    @router.get("", response_model=tuple[IncidentReport, ...], responses=described | unknown)
+    async def incidents(  # noqa: PLR0913 the parameters are those of the query
+        request: Request,
+        job: str | None = None,
+        state: IncidentState | None = None,
+        severity: Severity | None = None,
+        cause: Cause | None = None,
+        since: Annotated[Moment | None, Query(description="opened at or after; without a zone it is UTC")] = None,
+        until: Annotated[Moment | None, Query(description="opened before")] = None,
+        after: Annotated[
+            str | None, Query(pattern=CURSOR_PATTERN, description="where the page before ended; see the Link header")
+        ] = None,
+        before: Annotated[
+            str | None, Query(max_length=64, description="id of an incident: those that are listed after it")
+        ] = None,
+        within_s: Annotated[
+            float | None, Query(ge=0, allow_inf_nan=False, description="opened so lately, by the server's clock")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=pagination.LIMIT_MAX)] = pagination.LIMIT,
+    ) -> Response:
+        """Return incidents, the newest first, also those of which only the store knows."""
+        ends = [Cursor.parse(after)] if after is not None else []
+        if before is not None:
+            ends.append(await _end_of(reader, before))
+        began = [seconds_of(since)] if since is not None else []
+        if within_s is not None:
+            began.append(time.time() - within_s)
+        wanted = Wanted(
+            job=job,
+            state=state,
+            severity=severity,
+            cause=cause,
+            since=max(began, default=None),
+            until=seconds_of(until) if until is not None else None,
+            after=max(ends, key=lambda end: end.place, default=None),
+            limit=limit,
+        )
+        page = await reader.page(wanted)
+        return await reader.make(lambda: [report_incident(i) for i in page.incidents], _link(request, page.next))
 
-    @router.get("", responses={404: {"model": Problem}})
-    async def incidents(wanted: Annotated[Wanted, Depends()]) -> tuple[IncidentReport, ...]:
-        """Return the open and the latest closed incidents, the newest first: `limit` of them, after `before`."""
-        try:
-            return tuple(report_incident(i) for i in page(watch.book.all(), wanted, time.time()))
-        except NoSuchPage:
-            raise HTTPException(
-                404, f"no incident {wanted.before!r} is known any more to begin a page after; begin without `before`"
-            ) from None
-
-    @router.get("/{incident}", responses={404: {"model": Problem}})
-    async def incident_by_id(incident: str) -> IncidentReport:
+    @router.get("/{incident}", response_model=IncidentReport, responses=unknown)
+    async def incident_by_id(incident: str) -> Response:
         """Return one incident."""
-        return report_incident(find(incident))
+        found = await reader.incident(incident)
+        return await reader.make(lambda: report_incident(found))
 
-    @router.get("/{incident}/text", response_class=PlainTextResponse, responses={404: {"model": Problem}})
-    async def text(incident: str) -> str:
+    @router.get("/{incident}/text", response_class=Response, responses=unknown | TEXT)
+    async def text(incident: str) -> Response:
         """Return one incident as `ncclwatch run` prints it."""
-        return render(find(incident))
+        found = await reader.incident(incident)
+        return PlainTextResponse(await reader.desk.make(lambda: render(found)))
 
     return router
+
+
+def _stream_routes(reader: Reader) -> APIRouter:
+    announcements = reader.watch.announcements
+    router = APIRouter(prefix="/api/v1/stream", tags=["stream"])
+    what: dict[int | str, dict[str, object]] = {
+        200: {
+            "description": "server-sent events `opened`, `changed`, `escalated` and `closed`, each with an incident",
+            "content": {stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
+        },
+        503: {"model": Problem},
+    }
+
+    @router.get("", response_class=StreamingResponse, responses=what)
+    async def follow(
+        job: str | None = None,
+        severity: Severity | None = None,
+        cause: Cause | None = None,
+        last_event_id: Annotated[str | None, Header(description="of the last event before the line broke")] = None,
+    ) -> StreamingResponse:
+        """Send verdicts as they are told, until the reader hangs up. A comment every 15 s keeps the line."""
+        if announcements.listeners >= stream.LISTENERS_MAX:
+            raise HTTPException(status_code=503, detail=f"{stream.LISTENERS_MAX} readers listen already; try again")
+        wanted = Wanted(job=job, severity=severity, cause=cause)
+        news = announcements.listen(_number(last_event_id), lambda each: wanted.fits(each.incident))
+        return StreamingResponse(_events(reader, news), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+
+    return router
+
+
+async def _end_of(reader: Reader, incident: str) -> Cursor:
+    """Return where a page ended that ended with this incident. Raises 404."""
+    found = await reader.find(incident)
+    if found is None:
+        raise HTTPException(
+            404, f"no incident {incident!r} is known any more to begin a page after; begin without `before`"
+        )
+    return cursor_of(found)
+
+
+async def _events(reader: Reader, heard: AsyncIterator[News | None]) -> AsyncIterator[bytes]:
+    yield b": ncclwatch\n\n"
+    async for news in heard:
+        yield await reader.desk.make(news.encoded) if news is not None else stream.ALIVE
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number of an event; what no event of ours has is as good as none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _link(request: Request, cursor: Cursor | None) -> dict[str, str]:
+    if cursor is None:
+        return {}
+    query = [(name, value) for name, value in request.query_params.multi_items() if name not in ("after", "before")]
+    return {"Link": f'<{request.url.path}?{urlencode([*query, ("after", str(cursor))])}>; rel="next"'}

@@ -26,9 +26,13 @@ from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
 from ncclwatch_server.notify.targets import Targets
 from ncclwatch_server.operating import add_operating_routes
+from ncclwatch_server.reader import Reader
 from ncclwatch_server.scopes import Scope
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.store import NoStore, Store
+from ncclwatch_server.ui.board import Board
+from ncclwatch_server.ui.login import PageGate
+from ncclwatch_server.ui.pages import Site, add_pages, job_parts
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -47,6 +51,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch.counters.notified = notifier.counts
     access = settings.access()
     door = Door(watch, access)
+    reader = Reader(watch, kept)
+    board = Board(watch, reader.desk, job_parts)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,25 +64,31 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
             watching = asyncio.create_task(watch.run())
             watching.add_done_callback(_tell_failure)
             lag = asyncio.create_task(measure(watch.counters.timings))
+            painting = asyncio.create_task(board.run())
             yield
-            for task in (watching, lag):
+            for task in (watching, lag, painting):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            reader.close()
 
     app = FastAPI(
         title="ncclwatch",
         summary="Which rank, on which host, at which line, hangs the training",
         version=VERSION,
         lifespan=lifespan,
+        docs_url=None,  # they load scripts from other hosts, which a cluster may not reach
+        redoc_url=None,
     )
     app.state.watch = watch
     app.state.access = access
     app.state.audit = AuditTrail(kept)
     app.add_middleware(Boundary, hosts=settings.hosts)
-    add_routes(app, watch, kept, access, app.state.audit)
+    add_routes(app, reader, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
     app.include_router(silence_routes(silences, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR)))
+    gate = PageGate(check=Gate(access, Scope.VIEWER))
+    add_pages(app, Site(reader=reader, board=board, settings=settings, store=kept, gate=gate))
 
     @app.websocket(wire.AGENT_PATH)
     async def agent(socket: WebSocket) -> None:

@@ -125,6 +125,9 @@ class _Session:
 
     def _views(self, job: Job, message: wire.Views) -> None:
         _check_ranks(job, (view.rank for view in message.ranks))
+        job.showing.take(message.ranks)
+        if job.showing.asked((self.link.number, message.reply_to)):
+            return  # for people: the judge asks for itself
         now = self.clock()
         job.inspection.take(message.ranks, (self.link.number, message.reply_to), now)
         for view in message.ranks:

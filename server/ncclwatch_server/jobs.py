@@ -19,6 +19,7 @@ from ncclwatch_server.likeness import Likeness
 from ncclwatch_server.links import Link
 from ncclwatch_server.loops import Loops
 from ncclwatch_server.patience import Patience
+from ncclwatch_server.showing import Showing
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
 
@@ -67,6 +68,7 @@ class Job:
     suspicious_at: float = float("-inf")  # when it was so last
     judge_failing: bool = False  # told already
     look_failing: bool = False
+    showing: Showing = field(default_factory=Showing)
     hung_s: float = 0.0  # for how long critical incidents of it have been open
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time

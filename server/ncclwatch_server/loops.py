@@ -29,6 +29,10 @@ class Loops:
         self._changed = self._changed or changed or bool(self._uneven)
         return changed
 
+    def all(self) -> tuple[Loop, ...]:
+        """Return the newest loop of each rank that told of one."""
+        return tuple(self._loops.values())
+
     def uneven(self) -> tuple[int, ...]:
         """Return some ranks with the fewest and with the most batches of one loop, () if all have equally many."""
         if self._changed:

@@ -106,7 +106,7 @@ def _operator_routes(watch: Watch, store: KeptStore, access: Access, trail: Audi
             raise HTTPException(status_code=503, detail=str(error)) from error
         return AuditPage(entries=tuple(found), next=found[-1].id if len(found) == limit else None)
 
-    @router.delete("/jobs/{job}", responses={code: {"model": Problem} for code in (404, 409, 503)})
+    @router.delete("/jobs/{job:path}", responses={code: {"model": Problem} for code in (404, 409, 503)})
     async def delete(job: str, caller: Annotated[Caller, Depends(gate)]) -> Deleted:
         """Delete a job that is over: its incidents with their stacks, and what it has taught.
 

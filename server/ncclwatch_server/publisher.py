@@ -1,4 +1,4 @@
-"""Who learns of an incident? The store, the log, the figures, the terminal of the job and who wants to be alerted."""
+"""Who learns of an incident? The store, the log, the figures, the stream, the terminal of the job, and people."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,7 @@ from ncclwatch_server.counters import Counters
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.stream import Announcements, What
 from ncclwatch_server.terminal import first_line, render
 
 log = logging.getLogger("ncclwatch.server")
@@ -46,8 +47,11 @@ class NoTeller:
 class Publisher:
     """Carries out what the incident book decided."""
 
-    def __init__(self, keeper: Keeper, counters: Counters, teller: Teller | None = None) -> None:
+    def __init__(
+        self, keeper: Keeper, counters: Counters, announcements: Announcements, teller: Teller | None = None
+    ) -> None:
         self._keeper = keeper
+        self._announcements = announcements
         self._counters = counters
         self._audit = AuditTrail(keeper)
         self._teller = teller or NoTeller()
@@ -56,12 +60,14 @@ class Publisher:
         """Tell of a new incident."""
         self._keeper.put(incident)
         self._counters.count_opened(incident)
+        self._announcements.tell(What.OPENED, incident)
         self._teller.hear(incident, step=job.state.steps)
         self._tell(job, incident)
 
     def changed(self, incident: Incident) -> None:
         """Keep a new form of a known incident."""
         self._keeper.put(incident)
+        self._announcements.tell(What.CHANGED, incident)
         self._teller.hear(incident)
 
     def settled(self, incidents: Iterable[Incident]) -> None:
@@ -72,6 +78,7 @@ class Publisher:
     def escalated(self, job: Job, incident: Incident) -> None:
         """Tell again of an incident that has become more urgent."""
         self._keeper.put(incident)
+        self._announcements.tell(What.ESCALATED, incident)
         self._teller.hear(incident, step=job.state.steps)
         self._tell(job, incident)
 
@@ -88,6 +95,7 @@ class Publisher:
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""
         self._keeper.put(incident)
+        self._announcements.tell(What.CLOSED, incident)
         self._teller.hear(incident)
         log.info("job %s: incident %s is %s", incident.job, incident.id, incident.state.value)
 

@@ -19,6 +19,7 @@ from ncclwatch.contract.model import (
     MergedStack,
     Severity,
     Verdict,
+    Waiters,
 )
 from ncclwatch.contract.stack_tree import gang_line
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey
@@ -58,6 +59,7 @@ class IncidentReport:
     lateness: Lateness = Lateness.NONE  # of a wait for ranks that work
     where: str = ""  # by the stacks: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55", the odd ones first
     stack_tree: tuple[str, ...] = ()  # the main threads merged by their common beginnings, lines of text
+    waiters: tuple[Waiters, ...] = ()  # who waits for whom, when it was told (bounded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         lateness=verdict.lateness,
         where=gang_line(where(incident.stacks)),
         stack_tree=main_tree(incident.stacks),
+        waiters=verdict.waiters,
     )
 
 
@@ -136,6 +139,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         first_divergence=report.first_divergence,
         evidence=report.evidence,
         lateness=report.lateness,
+        waiters=report.waiters,
     )
     return Incident(
         id=report.id,

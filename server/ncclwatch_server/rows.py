@@ -106,8 +106,9 @@ def _revive(row: "Row[tuple[object, ...]]") -> Incident | None:
 
 def _storable(values: Values) -> Values:
     """Return values that every database takes: PostgreSQL has no NUL in a text, and nobody a lone surrogate."""
-    return {key: _text(value) if isinstance(value, str) else value for key, value in values.items()}
+    return {key: storable(value) if isinstance(value, str) else value for key, value in values.items()}
 
 
-def _text(value: str) -> str:
+def storable(value: str) -> str:
+    """Return a text as a store has it."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ncclwatch.contract.model import MergedStack, Op, RankView, StackDump
 from ncclwatch.contract.stack_places import MAIN_THREAD, Doing, Place, place_of
@@ -43,7 +43,15 @@ log = logging.getLogger("ncclwatch.server")
 SCHEMA = 1
 STACKS_MAX = 256  # distinct ones in an answer
 
-Rank = Annotated[int, Field(ge=0, lt=2**31)]
+
+def _number(value: object) -> object:
+    """Refuse what pydantic would take for 0 or 1. Raises `ValueError`."""
+    if isinstance(value, bool):
+        raise ValueError("a rank is a number")
+    return value
+
+
+Rank = Annotated[int, BeforeValidator(_number), Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +138,7 @@ def stack_routes(watch: Watch) -> APIRouter:
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
     refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 409, 429)}
 
-    @router.post("/{job}/stacks", response_model=JobStacks, responses=refusals)
+    @router.post("/{job:path}/stacks", response_model=JobStacks, responses=refusals)
     async def stacks(job: str, wanted: Wanted, request: Request) -> Response:
         """Let the nodes look where ranks of a job stand, and return their stacks merged."""
         found = watch.jobs.get(job)

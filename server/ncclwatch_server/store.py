@@ -21,11 +21,12 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
-from ncclwatch_server import database, retention, rows, settings, tables, upgrading
+from ncclwatch_server import database, finding, retention, rows, settings, tables, upgrading
 from ncclwatch_server.audit import AuditEntry
 from ncclwatch_server.database import cannot
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident
+from ncclwatch_server.pagination import Wanted
 from ncclwatch_server.retention import Removed
 from ncclwatch_server.rows import Learned, Values
 from ncclwatch_server.store_health import MEMORY, StoreHealth
@@ -188,6 +189,29 @@ class Store:
             raise StoreFailed(cannot("read", self._url, error)) from error
         every = {entry.id: entry for entry in (*stored, *waiting)}
         return sorted(every.values(), key=lambda entry: entry.id, reverse=True)[:limit]
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Return stored incidents that are wanted and not held, the newest first; none if it cannot be read.
+
+        Waits for the database: to be called in a thread.
+        """
+        return rows.incidents_of(self._rows(finding.wanted_rows(wanted, held, limit)))
+
+    def get(self, incident: str) -> Incident | None:
+        """Return one stored incident, None also if it cannot be read. Waits for the database."""
+        found = rows.incidents_of(self._rows(finding.row_of(incident)))
+        return found[0] if found else None
+
+    def _rows(self, query: finding.Query) -> list[Row[tuple[object, ...]]]:
+        """Return what readers ask for. That it cannot be read is for the log: they get what is in memory."""
+        if not self._open:
+            return []
+        try:
+            with self._engine.connect() as connection:
+                return list(connection.execute(query))
+        except SQLAlchemyError as error:
+            log.warning("%s; readers see only what is in memory", cannot("read", self._url, error))
+            return []
 
     def delete_job(self, job: str) -> Removed:
         """Delete what is kept of a job. Waits for the database. Raises `StoreFailed`; then nothing stored has gone."""
@@ -387,6 +411,14 @@ class NoStore:
         """Return lines of the audit log, the newest first."""
         found = (e for e in reversed(self._audit) if (not before or e.id < before) and job in ("", e.job))
         return list(islice(found, limit))
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Find nothing."""
+        return ()
+
+    def get(self, incident: str) -> Incident | None:
+        """Find nothing."""
+        return None
 
     def delete_job(self, job: str) -> Removed:
         """Return that nothing was stored of a job."""

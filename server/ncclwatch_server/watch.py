@@ -15,6 +15,7 @@ from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper, Publisher, Teller
+from ncclwatch_server.stream import Announcements
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -42,7 +43,8 @@ class Watch:
         self._clock = clock
         self._wall = wall
         self._started_at = self._ticked_at = clock()
-        self._publisher = Publisher(keeper, self.counters, teller)
+        self.announcements = Announcements()
+        self._publisher = Publisher(keeper, self.counters, self.announcements, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

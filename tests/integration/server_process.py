@@ -23,6 +23,7 @@ class ServerProcess:
         token: str = "",
         notify: str = "",
         environ: dict[str, str] | None = None,
+        program: str = "tests.integration.stub_server",
     ) -> None:
         self.log = directory / "server.log"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
@@ -31,7 +32,7 @@ class ServerProcess:
             environ["NCCLWATCH_TOKEN"] = token
         if notify:
             environ["NCCLWATCH_NOTIFY"] = notify
-        command = [sys.executable, "-m", "tests.integration.stub_server", str(port)]
+        command = [sys.executable, "-m", program, str(port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command + ([store] if store else []),

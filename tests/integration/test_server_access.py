@@ -167,3 +167,61 @@ def test_stacks_and_deletions_are_written_down_and_only_operators_read_them(serv
 
 def _incidents(server: ServerProcess, job: str) -> list[dict]:
     return ask(server, "GET", f"/api/v1/incidents?job={job}", "s3-viewer").json()
+
+
+PAGES = ("/jobs", "/incidents", "/settings", "/jobs/job", "/incidents/none", "/hosts/none")
+
+
+def log_in(server: ServerProcess, token: str, **headers: str) -> httpx2.Response:
+    """Do what the login page's form does."""
+    form = {"token": token, "next": "/settings"}
+    return httpx2.post(server.url + "/login", data=form, headers={"Origin": server.url, **headers}, timeout=10)
+
+
+@pytest.mark.parametrize("token", ["", "s3-viewe", "s3-old", "s3-agent"])
+def test_a_page_leads_whoever_may_not_read_it_to_the_login(server: ServerProcess, token: str) -> None:
+    for path in PAGES:
+        answer = ask(server, "GET", path, Cookie=f"ncclwatch_token={token}")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/login?next={path.replace('/', '%2F')}")
+    for path in ("/live/jobs", "/live/jobs/job", "/matrix/job", "/live/incidents/none", "/api/v1/stream"):
+        assert ask(server, "GET", path, token).status_code in (401, 403)
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ("", "wants a token"),
+        ("s3-viewe", "does not know the token"),
+        ("s3-old", "the token of bob ended on 2020-01-01"),
+        ("s3-agent", "this wants scope viewer"),
+        ("größe", "plain letters"),
+        ("x" * 9000, "too long"),
+    ],
+)
+def test_the_login_page_says_what_is_wrong_with_a_token(server: ServerProcess, token: str, words: str) -> None:
+    answer = log_in(server, token)
+    assert answer.status_code == 401
+    assert words in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_who_has_logged_in_may_do_what_the_token_allows_and_no_more(server: ServerProcess) -> None:
+    for token, deletes in (("s3-viewer", 403), ("s3-operator", 404)):
+        answer = log_in(server, token)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/settings")
+        cookie, *rules = answer.headers["set-cookie"].split("; ")
+        assert {"HttpOnly", "SameSite=strict"} <= set(rules)
+        for path in PAGES[:3]:
+            page = ask(server, "GET", path, Cookie=cookie)
+            assert page.status_code == 200
+            assert not [secret for secret in TOKENS.values() if secret.split()[0] in page.text]
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+        own = {"Cookie": cookie, "Origin": server.url}
+        assert ask(server, "DELETE", "/api/v1/jobs/none", **own).status_code == deletes
+        assert ask(server, "DELETE", "/api/v1/jobs/none", Cookie=cookie, Origin="http://evil").status_code == 403
+
+
+def test_no_page_of_a_stranger_logs_anybody_in_or_out(server: ServerProcess) -> None:
+    assert log_in(server, "s3-viewer", Origin="http://evil.example").status_code == 403
+    assert ask(server, "POST", "/logout", Origin="http://evil.example").status_code == 403
+    assert "Max-Age=0" in ask(server, "POST", "/logout", Origin=server.url).headers["set-cookie"]

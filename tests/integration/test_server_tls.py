@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from ncclwatch.cli.client import Client, ServerUnreachable
@@ -114,6 +116,14 @@ def test_who_dials_http_where_https_is_spoken_gets_no_answer_and_no_harm(secure:
     assert failure is not None
     with pytest.raises(ServerUnreachable):
         Client(url).check()
+
+
+def test_a_browser_is_told_to_show_its_token_over_tls_only(secure: tuple[str, Path]) -> None:
+    url, directory = secure
+    trust = ssl.create_default_context(cafile=str(directory / "ca.pem"))
+    answer = httpx2.post(f"{url}/login", data={"token": "sesame"}, headers={"Origin": url}, verify=trust, timeout=10)
+    assert answer.status_code == 303
+    assert "Secure" in answer.headers["set-cookie"].split("; ")
 
 
 def test_the_command_line_reads_its_authority_from_the_environment(secure: tuple[str, Path]) -> None:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from ncclwatch.cli.answers import Whole
-from ncclwatch.cli.printable import printable, readable_json
+from ncclwatch.cli.printable import readable_json
 from ncclwatch.cli.report import written
 from ncclwatch.cli.report_html import html as as_html
 from ncclwatch.cli.report_markdown import in_html, markdown, prose
 from ncclwatch.contract.model import CallSite, Cause, Certainty, Culprit, Divergence, Evidence, MergedStack, StackFrame
+from ncclwatch.contract.text import one_line
 
 HOSTILE = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "</pre></details><h1>x",
@@ -158,5 +159,5 @@ def test_one_of_several_culprits_is_not_called_the_culprit():
     assert "One of these keeps the others waiting" in written(msgspec.json.encode(raw), "md", None)
 
 
-def test_what_is_printable_is_one_line():
-    assert printable("a\tb\nc\x1b[0m\u2028d") == "a b c[0m d"
+def test_what_is_shown_in_one_line_is_one_line_and_hides_nothing():
+    assert one_line("a\tb\nc\x1b[0m\u2028d") == r"a b c\x1b[0m d"

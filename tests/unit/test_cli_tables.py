@@ -15,7 +15,7 @@ from ncclwatch.cli.top import RATE_OVER_S, Rates
 from ncclwatch.contract.model import MergedStack, StackFrame
 
 HOSTILE = "evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"
-HARMLESS = "evil]0;title[31m[bold red]markup[/]:skull:"
+HARMLESS = r"evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"
 
 
 def shown(parts: "list[RenderableType]", width: int = 120) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ncclwatch.cli import following, status
 from ncclwatch.cli.answers import Incident, Job
-from ncclwatch.contract.text import harmless
+from ncclwatch.contract.text import harmless, one_line
 from ncclwatch_agent.commands import put_on_terminal
 from ncclwatch_server.logs import FORMAT, HarmlessFormatter
 
@@ -28,6 +28,20 @@ def test_what_a_terminal_would_obey_is_shown_instead() -> None:
     assert harmless("Größe 日本 ✓ x") == "Größe 日本 ✓ x"
     assert harmless("a\nb\tc") == r"a\nb\tc"
     assert harmless("a\nb\tc", keep_lines=True) == "a\nb\\tc"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("größe b", "größe b"),
+        ("a\nb\tc\r\u2028d", "a b c  d"),
+        ("x\u202ey", r"x\u202ey"),
+        ("x\x1b[31m", r"x\x1b[31m"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_of_one_line_white_space_is_a_space_and_the_rest_is_spelt_out(text: str, said: str) -> None:
+    assert one_line(text) == said
 
 
 def test_the_status_of_hostile_jobs_is_as_many_lines_as_there_are_things_to_say() -> None:

@@ -29,8 +29,8 @@ from ncclwatch_server.jobs import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper
+from ncclwatch_server.sight import sight_of
 from ncclwatch_server.store import NoStore, Store
-from ncclwatch_server.views import view_job
 from ncclwatch_server.watch import Watch
 from tests.unit.server_values import digest, view
 
@@ -97,7 +97,7 @@ class Node:
             self._answer([at_work(*doing(waited_s), self.seq), in_barrier(self.seq, waited_s)])
             await self.watch._look_at_safely(self.job)
             if waited_s % 1 == 0:
-                said += view_job(self.job, self.watch.book, self.clock[0]).waiting
+                said += sight_of(self.job, self.watch.book.open_of(self.job.key), self.clock[0]).waiting
         return said
 
     async def train(self, seconds: float) -> None:

@@ -32,6 +32,11 @@ def _build(into: Path) -> Path:
     missing = {f"ncclwatch/native/{name}" for name in SOURCES} - packed
     assert "ncclwatch/inject/sitecustomize.py" in packed, "the wheel lacks what `run --inject` puts on PYTHONPATH"
     assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
+    ui = ROOT / "server" / "ncclwatch_server" / "ui"
+    assets = {
+        f"ncclwatch_server/ui/{path.relative_to(ui)}" for path in ui.rglob("*.*") if "__pycache__" not in path.parts
+    }
+    assert assets <= packed, f"the wheel lacks {assets - packed}: pages would have no style, or not be there"
     return wheel
 
 

@@ -27,6 +27,8 @@ from ncclwatch_server.judge.random_states import half_restored
 from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.saves import bad_saves
 from ncclwatch_server.judge.shared_devices import shared
+from ncclwatch_server.judge.source import source_line
+from ncclwatch_server.judge.waiters import waiters_of
 from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]
@@ -50,12 +52,23 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     """Return what is wrong with a job at this moment, the empty tuple if nothing is."""
     case = open_case(snapshot)
     verdicts = next((found for stage in STAGES if (found := stage(case))), ())
-    said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in verdicts)
+    drawn = (replace(_with_sources(case, verdict), waiters=waiters_of(case, verdict)) for verdict in verdicts)
+    said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in drawn)
     if all(verdict.certainty is Certainty.LATE for verdict in said):
         said += bad_saves(case)
     differs = findings(snapshot.setup, snapshot.habits)
     said = tuple(with_drift(case, verdict, differs) for verdict in said)
     return said + predictions(case) + drifts(snapshot, differs)
+
+
+def _with_sources(case: Case, verdict: Verdict) -> Verdict:
+    """Add the source lines at which histories parted."""
+    parted = verdict.first_divergence
+    if parted is None:
+        return verdict
+    lines = (source_line(case.views.values(), site) for site in (parted.culprit_site, parted.victim_site))
+    culprits, victims = lines
+    return replace(verdict, first_divergence=replace(parted, culprit_source=culprits, victim_source=victims))
 
 
 def _with_hosts(case: Case, verdict: Verdict) -> Verdict:

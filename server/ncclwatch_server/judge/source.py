@@ -4,6 +4,7 @@ The agent reads the source on the node that has it; here its notes are compared.
 not proof: it chooses the name of the cause, never whether there is a hang.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ncclwatch.contract.model import CallSite, OpView, RankView, SourceNote, WaitView
@@ -14,6 +15,15 @@ FRAMES_MAX = 8
 def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
     """Return what is known of a call site on this rank's node."""
     return next((note for note in view.sources if note.site == site), None)
+
+
+def source_line(views: Iterable[RankView], site: CallSite | None) -> str:
+    """Return the text of a call site and the test of the rank it stands under, "" if no node has read it."""
+    notes = (note_at(view, site) for view in views if site is not None)
+    note = next((note for note in notes if note is not None and note.text), None)
+    if note is None:
+        return ""
+    return f"{note.text}  (under `{note.condition}`)" if note.condition else note.text
 
 
 def route_of(view: RankView, item: OpView | WaitView) -> tuple[CallSite, ...]:

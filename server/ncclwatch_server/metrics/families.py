@@ -18,7 +18,7 @@ from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
 from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigures, Spread, summarise
-from ncclwatch_server.views import JobStatus
+from ncclwatch_server.sight import JobStatus
 
 SUSPECTS_MAX = 16  # of one job
 
@@ -38,8 +38,10 @@ class Families(Collector):
     def __init__(self, moment: Moment, *, suspects: bool = True) -> None:
         self._moment = moment
         self._suspects = suspects
-        over = JobStatus.ENDED.value
-        self._jobs = [_Job(moment=job, figures=summarise(job) if job.state != over else None) for job in moment.jobs]
+        self._jobs = [
+            _Job(moment=job, figures=summarise(job) if job.status is not JobStatus.ENDED else None)
+            for job in moment.jobs
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families."""
@@ -72,11 +74,11 @@ def rising(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> 
 
 def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     counters = moment.counters
-    states = Counter(job.moment.state for job in jobs)
+    states = Counter(job.moment.status for job in jobs)
     quiet_s = max((job.figures.digest_age_s for job in jobs if job.figures is not None), default=0.0)
     yield gauge("build_info", "Version of this server", ["version"], [((VERSION,), 1)])
     yield gauge("agents_connected", "Agents connected now", [], [((), moment.agents)])
-    yield gauge("jobs", "Jobs, by state", ["state"], [((state.value,), states[state.value]) for state in JobStatus])
+    yield gauge("jobs", "Jobs, by state", ["state"], [((state.value,), states[state]) for state in JobStatus])
     yield gauge("digest_age_seconds", "Since the quietest connected node was heard", [], [((), quiet_s)])
     for name, text, value in (
         ("digests_received", "Digests taken", counters.digests),
@@ -106,16 +108,15 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
 
 def _of_jobs(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     all_jobs = [job.moment for job in jobs]
-    hung = JobStatus.HUNG.value
     names = [((job.id, job.name), 1.0) for job in all_jobs]
     yield gauge("job_info", "The name under which the ranks of a job report", ["job_id", "job_name"], names)
     sizes = [((job.id,), float(job.world_size)) for job in all_jobs]
     yield gauge("job_world_size", "Ranks that a job has", ["job_id"], sizes)
     attempts = [((job.id,), float(job.attempt)) for job in all_jobs]
     yield gauge("job_attempt", "How often the launcher has started a job again", ["job_id"], attempts)
-    states = [((job.id, state.value), float(job.state == state.value)) for job in all_jobs for state in JobStatus]
+    states = [((job.id, state.value), float(job.status is state)) for job in all_jobs for state in JobStatus]
     yield gauge("job_state", "1 for the state that a job is in", ["job_id", "state"], states)
-    hangs = [((job.id,), float(job.state == hung)) for job in all_jobs]
+    hangs = [((job.id,), float(job.status is JobStatus.HUNG)) for job in all_jobs]
     yield gauge("job_hung", "Whether a critical incident of a job is open", ["job_id"], hangs)
     yield rising(
         "job_hung_seconds", "Time for which critical incidents of a job were open", ["job_id"],

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.jobs import Job, Served
+from ncclwatch_server.sight import JobStatus, status_of
 from ncclwatch_server.state import Picture
-from ncclwatch_server.views import state_with
 from ncclwatch_server.watch import Watch
 
 
@@ -32,7 +32,7 @@ class JobMoment:
     id: str
     name: str
     attempt: int
-    state: str  # running, hung, waiting, ended
+    status: JobStatus
     world_size: int
     hung_s: float  # for how long critical incidents of it have been open
     completed: int  # collectives of all ranks together since the server knows the job
@@ -74,7 +74,7 @@ def _job(job: Job, incidents: tuple[Incident, ...], now: float) -> JobMoment:
         id=job.id,
         name=job.key.name,
         attempt=job.key.attempt,
-        state=state_with(job, incidents),
+        status=status_of(job, incidents),
         world_size=job.world_size,
         hung_s=job.hung_s,
         completed=job.state.completed,

@@ -1,0 +1,109 @@
+"""How are questions of people and programs answered without holding anything up?
+
+The event loop copies what an answer is made of; the answer is made and encoded in a thread. What only the store knows
+is asked for in another one: a database that does not answer delays those who ask it for a moment, and nobody else.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+from fastapi import HTTPException, Response
+
+from ncclwatch_server.incidents import Incident
+from ncclwatch_server.offloop import Desk
+from ncclwatch_server.pagination import Page, Wanted, page_of
+from ncclwatch_server.sight import JobSight, sight_of, sights_of
+from ncclwatch_server.store_health import StoreHealth
+from ncclwatch_server.watch import Watch
+
+ARCHIVE_THREADS = 1  # the store is no place for a crowd
+ARCHIVE_S = 3.0  # an answer of the store is waited for so long; then what is in memory has to do
+
+T = TypeVar("T")
+
+
+class Archive(Protocol):
+    """Keeps incidents, also those that are in memory no more. Its questions wait for a database."""
+
+    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Return incidents that are wanted and not held, the newest first; none if it cannot be read."""
+
+    def get(self, incident: str) -> Incident | None:
+        """Return one incident, None also if it cannot be read."""
+
+    def health(self) -> StoreHealth:
+        """Return how it is doing. Never waits."""
+
+
+class Reader:
+    """Answers questions about jobs and incidents."""
+
+    def __init__(self, watch: Watch, archive: Archive) -> None:
+        self.watch = watch
+        self.desk = Desk()
+        self._archive = archive
+        self._archivist = Desk(ARCHIVE_THREADS, "ncclwatch-archive")
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self.desk.close()
+        self._archivist.close()
+
+    async def make(self, task: Callable[[], object], headers: dict[str, str] | None = None) -> Response:
+        """Return as JSON what a task returns. It runs in a thread, and so works on copies."""
+        data = await self.desk.make(lambda: _json(task()))
+        return Response(data, media_type="application/json", headers=headers)
+
+    def sight(self, job: str) -> JobSight:
+        """Copy what there is of a job. Raises 404."""
+        found = self.watch.jobs.get(job)
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no job {job!r} reports to this server")
+        return sight_of(found, self.watch.book.open_of(found.key), time.monotonic())
+
+    def sights(self) -> tuple[JobSight, ...]:
+        """Copy what there is of all jobs, by name."""
+        return sights_of(self.watch.jobs.listed(), self.watch.book.open_by_job(), time.monotonic())
+
+    async def find(self, incident: str) -> Incident | None:
+        """Return one incident, of the store if it is in memory no more."""
+        found = self.watch.book.get(incident)
+        return found if found is not None else await self._stored(lambda: self._archive.get(incident), lambda: None)
+
+    async def incident(self, incident: str) -> Incident:
+        """Return one incident, of the store if it is in memory no more. Raises 404."""
+        found = await self.find(incident)
+        if found is None:
+            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
+        return found
+
+    async def page(self, wanted: Wanted) -> Page:
+        """Return a page of incidents."""
+        known = self.watch.book.all()
+        return await self._stored(
+            lambda: page_of(wanted, known, self._archive.find), lambda: page_of(wanted, known, _nothing)
+        )
+
+    async def _stored(self, question: Callable[[], T], without: Callable[[], T]) -> T:
+        """Return what a question to the store returns, or what there is without it if it fails or takes too long."""
+        if self._archive.health().working:
+            asking = asyncio.ensure_future(self._archivist.make(question))
+            done, _ = await asyncio.wait([asking], timeout=ARCHIVE_S)
+            if done:
+                return asking.result()
+            asking.cancel()
+        return await self.desk.make(without)
+
+
+def _nothing(wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+    return ()
+
+
+def _json(found: object) -> bytes:
+    """Encode an answer. A list part by part, so that other threads get their turn between them."""
+    if isinstance(found, list):
+        return b"[" + b",".join(map(msgspec.json.encode, found)) + b"]"
+    return msgspec.json.encode(found)

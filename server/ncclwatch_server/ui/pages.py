@@ -1,0 +1,312 @@
+"""Which pages are there? Jobs, a job live, incidents, an incident, a host, settings and health.
+
+A page is made in a thread, whole, and is right without any script. With one it stays right: an event stream sends
+the parts that have changed.
+"""
+
+import asyncio
+import gzip
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.staticfiles import StaticFiles
+
+from ncclwatch.contract.model import Cause, Severity
+from ncclwatch_server import methods, stream
+from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Wanted
+from ncclwatch_server.reader import Archive, Reader
+from ncclwatch_server.settings import Settings
+from ncclwatch_server.sight import JobSight
+from ncclwatch_server.ui import effective, matrix
+from ncclwatch_server.ui.board import Board, Sections
+from ncclwatch_server.ui.headers import SafeHeaders
+from ncclwatch_server.ui.hosts import host_of
+from ncclwatch_server.ui.incident_page import view_incident
+from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
+from ncclwatch_server.ui.pace import Pace
+from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
+from ncclwatch_server.ui.render import PAGES
+from ncclwatch_server.ui.shared import Lines, Shared
+from ncclwatch_server.ui.states import RankState, states_of
+
+PAGE_INCIDENTS = 50
+LATEST_INCIDENTS = 12
+REFRESH_S = 2.0
+ALIVE_S = 15.0
+MACHINES = ("/api/", "/metrics", "/health", "/readyz", "/openapi.json", "/live/", "/matrix/")  # what is no page
+STATIC = Path(__file__).parent / "static"
+# Parts of the job page that a stream sends anew, by the id of their element.
+JOB_PARTS = ("headline", "states", "alarms", "groups", "batches", "doing", "hosts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the pages are made of."""
+
+    reader: Reader
+    board: Board
+    settings: Settings
+    store: Archive
+    gate: PageGate = field(default_factory=PageGate)
+    shared: Shared = field(default_factory=Shared)
+    lines: Lines = field(default_factory=Lines)
+
+    def streamed(self, events: AsyncIterator[bytes]) -> StreamingResponse:
+        """Return an open line. Raises 503 if there are too many."""
+        if self.lines.full:
+            raise HTTPException(status_code=503, detail=f"{self.lines.open} pages are open already; close some")
+        return StreamingResponse(self.lines.counted(events), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+
+    async def changes(self, topic: str, make: Callable[[], Awaitable[Sections]]) -> AsyncIterator[bytes]:
+        """Send parts whenever they have changed; a comment when they have not for a while."""
+        sent, told_at = b"", time.monotonic()
+        yield b": ncclwatch\n\n"
+        while True:
+            data = await self.shared.get(topic, make)
+            if data != sent:
+                sent, told_at = data, time.monotonic()
+                yield stream.event("parts", data)
+            elif time.monotonic() - told_at > ALIVE_S:
+                told_at = time.monotonic()
+                yield stream.ALIVE
+            await asyncio.sleep(REFRESH_S)
+
+    async def render(self, task: Callable[[], str]) -> HTMLResponse:
+        """Return a page that is made in a thread."""
+        return HTMLResponse(await self.reader.desk.make(task), headers={"Cache-Control": "no-store"})
+
+
+def add_pages(app: FastAPI, site: Site) -> None:
+    """Give the application its pages."""
+    gated = [Depends(site.gate)]
+    for make in (_list_routes, _job_routes, _incident_routes, _host_routes, _settings_routes):
+        app.include_router(make(site), dependencies=gated, include_in_schema=False)
+    add_login(app, site.gate)
+    app.add_exception_handler(LoginNeeded, to_login)
+    app.add_exception_handler(StarletteHTTPException, _tell)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(SafeHeaders)
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    """Say to a person why there is no page, and to a machine as ever."""
+    if not isinstance(error, StarletteHTTPException):
+        raise error
+    if request.url.path.startswith(MACHINES) or "text/html" not in request.headers.get("accept", ""):
+        return await methods.tell(request, error)
+    html = PAGES.render("missing.html", title=f"{error.status_code}", sentence=str(error.detail))
+    return HTMLResponse(html, status_code=error.status_code, headers=error.headers)
+
+
+def _list_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/")
+    async def home() -> Response:
+        return RedirectResponse("/jobs")
+
+    @router.get("/jobs")
+    async def jobs() -> Response:
+        parts = await _jobs_parts(site)
+        return await site.render(lambda: PAGES.render("jobs.html", parts=parts, title="Jobs"))
+
+    @router.get("/live/jobs")
+    async def live() -> Response:
+        return site.streamed(site.changes("jobs", lambda: _jobs_parts(site)))
+
+    return router
+
+
+async def _jobs_parts(site: Site) -> Sections:
+    sights = site.reader.sights()
+    page = await site.reader.page(Wanted(limit=LATEST_INCIDENTS))
+
+    def parts() -> Sections:
+        ordered = sorted(sights, key=lambda sight: (_URGENCY.index(sight.status.value), sight.id))
+        return {
+            "jobs": PAGES.render("parts/jobs.html", jobs=ordered),
+            "latest": PAGES.render("parts/incident_rows.html", incidents=page.incidents, with_job=True),
+        }
+
+    return await site.reader.desk.make(parts)
+
+
+_URGENCY = ("hung", "waiting", "running", "ended")
+
+
+def _job_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/jobs/{job:path}")
+    async def job_page(job: str) -> Response:
+        sight = site.reader.sight(job)
+        strip = site.board.strip(sight.key)
+        pace = strip.pace if strip is not None else Pace()
+        latest = await site.reader.page(Wanted(job=job, limit=LATEST_INCIDENTS))
+
+        def page() -> str:
+            states = states_of(sight.picture, silent=sight.silent, blamed=sight.blamed)
+            panel = panel_of(sight, states, pace)
+            parts = job_parts(sight.id, panel, latest.incidents)
+            return PAGES.render(
+                "job.html",
+                parts=parts,
+                job=sight,
+                panel=panel,
+                legend=tuple(RankState),
+                latest=latest.incidents,
+                summary=summary_of(panel.states),
+                title=sight.id,
+            )
+
+        return await site.render(page)
+
+    @router.get("/matrix/{job:path}")
+    async def picture(request: Request, job: str) -> Response:
+        """Return the last minutes of all ranks: see `matrix.encoded`."""
+        sight = site.reader.sight(job)
+        strip = site.board.strip(sight.key)
+        first, columns = strip.matrix.columns() if strip is not None else (0, ())
+        packs = "gzip" in request.headers.get("accept-encoding", "")
+
+        def data() -> bytes:
+            found = matrix.encoded(sight.world_size, first, columns)
+            return gzip.compress(found, matrix.LEVEL) if packs else found
+
+        headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+        headers |= {"Content-Encoding": "gzip"} if packs else {}
+        found = await site.reader.desk.make(data)
+        return Response(found, media_type="application/octet-stream", headers=headers)
+
+    @router.get("/live/jobs/{job:path}")
+    async def live(job: str) -> Response:
+        sight = site.reader.sight(job)
+        return site.streamed(_frames(site, sight))
+
+    return router
+
+
+def job_parts(job: str, panel: Panel, incidents: tuple[Incident, ...]) -> Sections:
+    """Return the parts of a job's page that change."""
+    parts = {name: PAGES.render(f"parts/job_{name}.html", panel=panel, job_id=job) for name in JOB_PARTS}
+    latest = incidents[:LATEST_INCIDENTS]
+    return parts | {"latest": PAGES.render("parts/incident_rows.html", incidents=latest, with_job=False)}
+
+
+async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
+    """Send what is new of a job: the newest column, and the parts that have changed."""
+    sent: Sections = {}
+    yield b": ncclwatch\n\n"
+    async for frame in site.board.follow(sight.key, sight.world_size):
+        if frame is None:
+            yield stream.ALIVE
+            continue
+        yield stream.event("column", frame.column)
+        changed = {name: html for name, html in frame.parts.items() if sent.get(name) != html}
+        sent = frame.parts
+        if changed:
+            yield stream.event("parts", msgspec.json.encode(changed))
+
+
+def _incident_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/incidents")
+    async def incidents(
+        request: Request,
+        job: str = "",
+        state: Annotated[str, Query(max_length=40)] = "",
+        severity: Annotated[str, Query(max_length=40)] = "",
+        cause: Annotated[str, Query(max_length=40)] = "",
+        after: Annotated[str | None, Query(pattern=CURSOR_PATTERN)] = None,
+    ) -> Response:
+        wanted = Wanted(
+            job=job or None,
+            state=IncidentState(state) if state in set(IncidentState) else None,
+            severity=Severity(severity) if severity in set(Severity) else None,
+            cause=Cause(cause) if cause in set(Cause) else None,
+            after=Cursor.parse(after) if after is not None else None,
+            limit=PAGE_INCIDENTS,
+        )
+        page = await site.reader.page(wanted)
+        following = str(request.url.include_query_params(after=str(page.next)).query) if page.next else ""
+        return await site.render(
+            lambda: PAGES.render(
+                "incidents.html",
+                incidents=page.incidents,
+                following=following,
+                wanted=wanted,
+                title="Incidents",
+                states=tuple(IncidentState),
+                severities=tuple(Severity),
+                causes=tuple(Cause),
+            )
+        )
+
+    @router.get("/incidents/{incident}")
+    async def incident_page(request: Request, incident: str) -> Response:
+        parts = await _incident_parts(site, incident, str(request.url))
+        found = await site.reader.incident(incident)
+        return await site.render(
+            lambda: PAGES.render("incident.html", parts=parts, incident=found, title=found.verdict.summary)
+        )
+
+    @router.get("/live/incidents/{incident}")
+    async def live(request: Request, incident: str) -> Response:
+        url = str(request.url).replace("/live/incidents/", "/incidents/", 1)
+        await site.reader.incident(incident)
+        return site.streamed(site.changes(url, lambda: _incident_parts(site, incident, url)))
+
+    return router
+
+
+async def _incident_parts(site: Site, incident: str, url: str) -> Sections:
+    found = await site.reader.incident(incident)
+    now = time.time()
+    return await site.reader.desk.make(
+        lambda: {"incident": PAGES.render("parts/incident.html", view=view_incident(found, url), now=now)}
+    )
+
+
+def _host_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/hosts/{host:path}")
+    async def host_page(host: str) -> Response:
+        sights, incidents = site.reader.sights(), site.reader.watch.book.all()
+        found = await site.reader.desk.make(lambda: host_of(host, sights, incidents))
+        if not found.known:
+            raise HTTPException(
+                status_code=404, detail=f"no agent of a host {host!r} reports, and no incident names it"
+            )
+        return await site.render(lambda: PAGES.render("host.html", host=found, title=found.name))
+
+    return router
+
+
+def _settings_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/settings")
+    async def settings_page() -> Response:
+        well = effective.health(site.reader.watch, site.board, site.store.health())
+        return await site.render(
+            lambda: PAGES.render(
+                "settings.html",
+                health=well,
+                effective=effective.effective(site.settings),
+                limits=effective.limits(),
+                guarded=bool(site.settings.grants),
+                title="Settings and health",
+            )
+        )
+
+    return router

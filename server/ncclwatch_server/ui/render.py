@@ -1,0 +1,83 @@
+"""How do values become HTML? Jinja with autoescape; of what ranks send, what could deceive a reader is spelt out."""
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
+from markupsafe import Markup, escape
+
+from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.stack_tree import short_path
+from ncclwatch.contract.text import harmless, one_line, rank_list, ranks_words, seconds_words
+from ncclwatch.contract.version import VERSION
+
+RANKS_CHARS_MAX = 60
+
+
+def _finalize(value: object) -> object:
+    """Clean all that a template shows; markup of our own passes."""
+    return value if isinstance(value, Markup | int | float | Undefined) else one_line(str(value))
+
+
+def _lines(text: str) -> Markup:
+    """Return a text of several lines, for an element that shows them."""
+    return escape(harmless(text, keep_lines=True))
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """Return ranks for people, no longer than a line."""
+    found = tuple(ranks)
+    text = rank_list(found)
+    if len(text) <= RANKS_CHARS_MAX:
+        return text
+    return f"{text[:RANKS_CHARS_MAX].rpartition(',')[0]}, … ({len(found):,} in all)"
+
+
+def _clock(at: float | None) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S") if at is not None else ""
+
+
+def _day(at: float | None) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC") if at is not None else ""
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}"
+
+
+def _segment(text: str) -> str:
+    """Return a text as one part of a path, slashes and all."""
+    return quote(text, safe="")
+
+
+class Pages:
+    """The templates, each compiled when it is shown first: most servers are never looked at."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("ncclwatch_server.ui"),
+            autoescape=True,
+            finalize=_finalize,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters.update(
+            lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
+            iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path,
+        )  # fmt: skip
+        self._environment.globals.update(version=VERSION)
+
+    def render(self, template: str, **values: object) -> str:
+        """Return a template with its values."""
+        return self._environment.get_template(template).render(**values)
+
+
+PAGES: Final = Pages()

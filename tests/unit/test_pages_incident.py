@@ -1,0 +1,55 @@
+"""What an incident's page shows of its stacks: who is blamed stands out, and nobody else."""
+
+import re
+
+from ncclwatch.contract.model import Cause, Certainty, Culprit, MergedStack, Severity, StackFrame, Verdict
+from ncclwatch_server.incidents import Incident, IncidentState, JobKey
+from ncclwatch_server.ui.incident_page import IncidentView, view_incident
+from ncclwatch_server.ui.render import PAGES
+
+
+def stack(ranks: tuple[int, ...], call: str, line: int) -> MergedStack:
+    frames = (
+        StackFrame(function=call, file="/x/site-packages/torch/distributed/distributed_c10d.py", line=1),
+        StackFrame(function="step", file="/job/train.py", line=line),
+        StackFrame(function="<module>", file="/job/train.py", line=140),
+    )
+    return MergedStack(ranks=ranks, thread="MainThread", frames=frames)
+
+
+def view(culprits: tuple[int, ...], stacks: tuple[MergedStack, ...]) -> IncidentView:
+    verdict = Verdict(
+        cause=Cause.COLLECTIVE_ORDER, certainty=Certainty.PROVEN, severity=Severity.CRITICAL, summary="s",
+        explanation="e", advice="a", culprits=tuple(Culprit(rank=rank) for rank in culprits), victims=(),
+    )  # fmt: skip
+    incident = Incident(
+        id="i", key=JobKey(name="job", instance="", attempt=0), job="job", world_size=16, state=IncidentState.OPEN,
+        verdict=verdict, onset_to_open_s=1.0, opened_at=1e9, stacks=stacks,
+    )  # fmt: skip
+    return view_incident(incident, "http://h/incidents/i")
+
+
+def marked(shown: IncidentView) -> list[str]:
+    """Return the ranks that the page marks in its list and in its tree of stacks."""
+    html = PAGES.render("parts/incident.html", view=shown, now=1e9)
+    listed = re.findall(r'<li class="blamed"><b>([^<]*)</b>', html)
+    return listed + re.findall(r'class="branch blamed"><summary><span class="who">([^<]*)<', html)
+
+
+OTHERS = tuple(rank for rank in range(16) if rank not in (4, 5))
+# Rank 4 is alone because it waits for rank 5, which stands where all others do.
+STACKS = (stack((4,), "all_reduce", 97), stack((5,), "broadcast", 120), stack(OTHERS, "broadcast", 120))
+
+
+def test_the_culprit_stands_out_and_not_its_victim_that_stands_alone():
+    shown = view((5,), STACKS)
+    assert [(each.ranks, each.blamed) for each in shown.places] == [((5,), True), ((4,), False), (OTHERS, False)]
+    assert marked(shown) == ["5"]
+
+
+def test_culprits_that_stand_alone_together_stand_out_in_the_tree_too():
+    assert marked(view((4, 5), STACKS)) == ["4", "5", "rank 4"]
+
+
+def test_nobody_stands_out_where_nobody_is_blamed():
+    assert marked(view((), STACKS)) == []
