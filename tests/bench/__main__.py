@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ncclwatch.native import build
-from tests.bench import agent, fleet, postmortem, recorder, server, steps
+from tests.bench import agent, fleet, pages, postmortem, recorder, server, steps
 from tests.bench.ingest import measure as ingest
 from tests.bench.onset import machine
 from tests.bench.row import Row, show
@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "ingest": ingest.rows,
     "server": server.rows,
     "fleet": fleet.rows,
+    "pages": pages.rows,
     "postmortem": postmortem.rows,
 }
 
