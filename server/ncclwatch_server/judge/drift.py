@@ -52,6 +52,7 @@ class Finding:
     certain: bool = False
     explains: frozenset[Cause] = frozenset()  # alarms that it may be the reason of
     wrapper: str = ""  # of a model: "DDP", "FSDP", "FSDP2"
+    settings: tuple[str, ...] = ()  # by the names of their rules
     evidence: tuple[Evidence, ...] = ()
     sites: Mapping[int, CallSite] = field(default_factory=dict)
     doing: str = ""
@@ -162,6 +163,7 @@ def _of_settings(family: str, host: str, found: Sequence[tuple[Rule, Sides]], pl
         one_of=one_of,
         certain=any(rule.certain for rule, _ in found),
         explains=frozenset(cause for rule, _ in found for cause in rule.explains),
+        settings=tuple(rule.name for rule, _ in found),
         summary=f"{_who(odd, others, places, one_of)}: {differs}{more}.",
         explanation=" ".join(reasons),
         advice=" ".join(dict.fromkeys(rule.do for rule, _ in found)),
