@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,4 +276,14 @@ def test_what_is_marked_of_torchtitan_has_those_names():
     assert callable(BaseValidator.validate)
     (saver,) = (each for each in vars(base).values() if isinstance(each, type) and "save" in vars(each))
     assert callable(saver.load)
-    assert mark(owner := object.__new__(trainer.Trainer)) is owner
+    owner, validator, checkpointer = (without_init(each) for each in (trainer.Trainer, BaseValidator, saver))
+    owner.validator, owner.checkpointer = validator, checkpointer
+    assert mark(owner) is owner
+    assert set(vars(owner)) == {"train_step", "validator", "checkpointer"}
+    assert (set(vars(validator)), set(vars(checkpointer))) == ({"validate"}, {"save", "load"})
+
+
+def without_init(kind: type) -> Any:
+    """Return an object of a class that may be abstract, as nobody has made it."""
+    missing = dict.fromkeys(getattr(kind, "__abstractmethods__", ()), lambda self: None)
+    return object.__new__(type("Made", (kind,), missing))
