@@ -52,6 +52,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
     facts RANKS KEY=VALUE...                   what they say of how they were set up (backend=nccl, NCCL_ALGO=Ring)
     wrapped RANKS KIND MEMBERS [used] PARAMETER... [/ PARAMETER...]   models; "w float32 4x4", "/" between units
+    sampler RANKS SITE PARTS [own|first|local|other] [samples=N] [length=N] [seed=N]   at the first pass of a loop
     says RANKS N                               they say that the job has N ranks
     twice RANKS HOST...                        ranks that exist twice
     clock HOST S                               by how much its clock is ahead of the server's
@@ -91,7 +92,16 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.preflight import LikeRanks, ModelFacts, RankFacts, Setup, bounded, parse, parse_parameters
+from ncclwatch.contract.preflight import (
+    LikeRanks,
+    ModelFacts,
+    RankFacts,
+    SamplerFacts,
+    Setup,
+    bounded,
+    parse,
+    parse_parameters,
+)
 from ncclwatch.contract.testimony import CommRank, Communicator, Testimony, WitnessedGroup, WitnessedOp
 from ncclwatch.rank.preflight import Chain
 
@@ -147,6 +157,7 @@ class Situation:
         self.known_s = 3600.0
         self.unasked: set[int] = set()
         self.facts: dict[int, dict[str, str]] = {}
+        self.samplers: dict[int, tuple[SamplerFacts, ...]] = {}
         self.models: dict[int, tuple[ModelFacts, ...]] = {}
         self.parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
         self.worlds: dict[int, list[int]] = {}
@@ -178,8 +189,12 @@ class Situation:
 
     def _setup(self) -> Setup:
         alike: dict[RankFacts, list[int]] = {}
-        for rank in sorted(self.facts.keys() | self.models.keys()):
-            said = RankFacts(values=bounded(self.facts.get(rank, {}).items()), models=self.models.get(rank, ()))
+        for rank in sorted(self.facts.keys() | self.models.keys() | self.samplers.keys()):
+            said = RankFacts(
+                values=bounded(self.facts.get(rank, {}).items()),
+                models=self.models.get(rank, ()),
+                samplers=self.samplers.get(rank, ()),
+            )
             alike.setdefault(said, []).append(rank)
         return Setup(
             alike=tuple(LikeRanks(facts=said, places=self._places(ranks)) for said, ranks in alike.items()),
@@ -192,6 +207,17 @@ class Situation:
     def _places(self, ranks: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         hosts = sorted({self.ranks[rank].host for rank in ranks})
         return tuple((host, tuple(rank for rank in ranks if self.ranks[rank].host == host)) for host in hosts)
+
+    def do_sampler(self, words: list[str]) -> None:
+        site, options = site_of(words[1]), dict(word.split("=", 1) for word in words[3:] if "=" in word)
+        said = SamplerFacts(
+            site=(site.file, site.line, site.function), kind="DistributedSampler", parts=int(words[2]),
+            part=next((word for word in words[3:] if "=" not in word), ""), samples=int(options.get("samples", "0")),
+            length=int(options.get("length", "0")),
+            order=f"shuffled with seed {options['seed']}" if "seed" in options else "",
+        )  # fmt: skip
+        for rank in ranks_of(words[0]):
+            self.samplers[rank] = (*self.samplers.get(rank, ()), said)
 
     def do_facts(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):

@@ -24,7 +24,7 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.preflight import LikeRanks, Setup
 from ncclwatch.contract.text import ADVICE, host_words, ranks_words, seconds_words
-from ncclwatch_server.judge import drift_models
+from ncclwatch_server.judge import drift_models, drift_samplers
 from ncclwatch_server.judge.drift_rules import RULES, Rule, Scope
 
 CULPRITS_MAX = 32  # named one by one; the sentence has all
@@ -259,6 +259,34 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
     )
 
 
+def _samplers(setup: Setup) -> Iterator[Finding]:
+    """Tell of loops over data that ranks split otherwise."""
+    places = _places(setup.alike)
+    for split in drift_samplers.differences(setup):
+        odd, one_of = (split.odd, False) if split.odd else odd_ones(split.sides.values())
+        others = tuple(sorted({rank for ranks in split.sides.values() for rank in ranks} - set(odd)))
+        site = CallSite(file=split.site[0], line=split.site[1], function=split.site[2])
+        parted = sorted(split.sides.items(), key=lambda side: side[1])
+        values = " and ".join(f"{value} on {ranks_at(ranks, places)}" for value, ranks in parted[:VALUES_MAX])
+        yield Finding(
+            about=f"{split.what} in {site}",
+            explains=frozenset((Cause.UNEVEN_BATCHES,)),
+            odd=odd,
+            others=others,
+            one_of=one_of,
+            summary=f"the ranks do not share the data of the loop at {site} as {split.kind} means it: {split.what} is "
+            f"{values}.",
+            explanation=split.leads_to,
+            advice=split.do,
+            evidence=tuple(
+                Evidence(source="preflight", rank=ranks[0], fact=f"{split.kind}: {split.what} is {value}")
+                for value, ranks in parted[:VALUES_MAX]
+            ),
+            sites=dict.fromkeys(odd, site),
+            doing=f"{split.what} of its {split.kind} is another",
+        )
+
+
 _FATES = {
     "DDP": (
         "DDP reduces the gradients of all ranks parameter by parameter, in their order: it raises when it compares "
@@ -463,5 +491,5 @@ def _have(ranks: Sequence[int]) -> str:
 
 
 _LOOKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
-    _worlds, _twins, _settings, _models, _interfaces, _clocks,
+    _worlds, _twins, _settings, _models, _samplers, _interfaces, _clocks,
 )  # fmt: skip
