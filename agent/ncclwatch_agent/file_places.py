@@ -43,8 +43,11 @@ class FilePlace:
     source: str = ""  # what is mounted
     device: int = 0
     inode: int = 0  # 0: the file does not exist
+    size_bytes: int = -1  # of the file; -1: there is none
+    held_bytes: int = 0  # of the room, by the file: who writes it anew gets them back
     free_bytes: int = -1  # for this user; -1: unknown
     refused: str = ""  # why nothing can be written there
+    looked_ns: int = 0  # when this look began
 
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:
@@ -71,12 +74,13 @@ def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount:
 
 def look(path: str) -> FilePlace:
     """Return what a path leads to now. May block for ever on a dead mount."""
+    looked_ns = time.monotonic_ns()
     real = os.path.realpath(path)
     directory = Path(real).parent
     try:
         within = directory.stat()
     except OSError as error:
-        return FilePlace(path=real, refused=f"{directory}: {error.strerror}")
+        return FilePlace(path=real, refused=f"{directory}: {error.strerror}", looked_ns=looked_ns)
     with open("/proc/self/mountinfo", "rb") as file:
         mount = mount_of(real, parse_mounts(file.read(MOUNTS_BYTES_MAX).decode(errors="replace")))
     try:
@@ -85,7 +89,7 @@ def look(path: str) -> FilePlace:
         found = None
     plain = found is None or stat.S_ISREG(found.st_mode)
     room = os.statvfs(directory)
-    free_bytes = room.f_bavail * room.f_frsize
+    free_bytes = _free_blocks(room) * room.f_frsize
     return FilePlace(
         path=real,
         identity=_identity(real, within, mount) if plain else "",
@@ -93,8 +97,11 @@ def look(path: str) -> FilePlace:
         source=mount.source,
         device=within.st_dev,
         inode=found.st_ino if found is not None else 0,
+        size_bytes=found.st_size if found is not None and plain else -1,
+        held_bytes=found.st_blocks * 512 if found is not None and plain else 0,
         free_bytes=free_bytes if room.f_blocks else -1,
-        refused=_refusal(real, directory, found, room) if plain else "",
+        refused=_refusal(real, found, room, _quota_of_project(directory, mount, room)) if plain else "",
+        looked_ns=looked_ns,
     )
 
 
@@ -115,15 +122,34 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _refusal(real: str, directory: Path, found: os.stat_result | None, room: os.statvfs_result) -> str:
+def _free_blocks(room: os.statvfs_result) -> int:
+    """Return the blocks that this user may still take: some are kept for root."""
+    return room.f_bavail if os.getuid() else room.f_bfree
+
+
+def _quota_of_project(directory: Path, mount: Mount, room: os.statvfs_result) -> bool:
+    """Say whether a directory has less room than its own file system: a quota of its project is shown in that way.
+
+    ext4 and xfs show it so to everybody, and so do some filers. The quota of a user or of a group is not shown here.
+    """
+    if not room.f_blocks or not mount.point or str(directory) == mount.point:
+        return False
+    top = Path(mount.point)
+    whole = os.statvfs(top)
+    same = top.stat().st_dev == directory.stat().st_dev
+    return same and room.f_blocks * room.f_frsize < whole.f_blocks * whole.f_frsize
+
+
+def _refusal(real: str, found: os.stat_result | None, room: os.statvfs_result, quota: bool) -> str:
+    directory = Path(real).parent
     if room.f_flag & os.ST_RDONLY:
         return "its file system is mounted read-only"
     if found is not None and not os.access(real, os.W_OK):
         return "this user may not write that file"
     if found is None and not os.access(directory, os.W_OK | os.X_OK):
         return f"this user may not write in {directory}"
-    if room.f_blocks and not (room.f_bavail if os.getuid() else room.f_bfree):
-        return "its file system is full"
+    if room.f_blocks and not _free_blocks(room):
+        return f"the quota of {directory} is used up" if quota else "its file system is full"
     if found is None and room.f_files and not room.f_favail:
         return "its file system has no inode left"
     return ""

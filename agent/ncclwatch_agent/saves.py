@@ -15,6 +15,7 @@ from ncclwatch.contract.ring_views import Picture, age_s
 from ncclwatch.contract.wire import SAVE_TROUBLE, group_key
 from ncclwatch_agent.file_places import PLACES, FilePlace, FilePlaces
 from ncclwatch_agent.open_files import OpenFile, open_file, written_files
+from ncclwatch_agent.save_sizes import SaveSizes
 
 RATE_S = 10.0  # over which the rate of a writer is measured
 PLACE_S = 3.0  # between two looks at the place of a save that is under way
@@ -29,6 +30,7 @@ class SaveWatch:
         self._places = places
         self._same_mounts: bool | None = None  # None: nobody has looked
         self._saves: dict[int, _Save] = {}  # by thread row
+        self._sizes = SaveSizes()
 
     def observe(self, now_ns: int, rows: Iterable[SaveRow], *, visible: bool = True) -> None:
         """Look once at each save that is under way or has just ended. `visible`: its process is here."""
@@ -47,9 +49,17 @@ class SaveWatch:
             if due and row.path.startswith("/") and self._same_mounts:
                 known.asked_ns = now_ns
                 self._places.ask(row.path)
+            place = self._places.get(row.path)
+            if row.ended_ns and not row.error and place is not None and place.looked_ns >= row.ended_ns:
+                if not known.sized:
+                    self._sizes.ended(row, place)
+                known.sized = True
             if visible and not row.ended_ns:
-                place = self._places.get(row.path)
                 known.look(self._pid, place.path if place is not None else row.path, now_ns)
+
+    def place(self, path: str) -> FilePlace | None:
+        """Return what the newest look at a path found, None before the first one has come back."""
+        return self._places.get(path)
 
     def key(self) -> int:
         """Return what a digest says of the newest save, see `wire.RANK_FIELDS`."""
@@ -57,6 +67,8 @@ class SaveWatch:
         for save in sorted(self._saves.values(), key=lambda each: each.row.began_ns):
             place = self._places.get(save.row.path)
             if save.row.error or (place is not None and place.refused and not save.row.ended_ns):
+                return SAVE_TROUBLE
+            if self._sizes.lacks(save.row, place):
                 return SAVE_TROUBLE
             if place is not None and place.identity and not save.row.call.startswith(_SHARDED):
                 found = group_key(place.identity)
@@ -72,6 +84,7 @@ class SaveWatch:
         row, now_ns = save.row, picture.now_ns
         place = self._places.get(row.path) or FilePlace(path=row.path)
         sharded = row.call.startswith(_SHARDED)
+        total, as_before = self._sizes.total(row)
         return SaveView(
             call=row.call,
             path=row.path,
@@ -85,6 +98,9 @@ class SaveWatch:
             inode=place.inode,
             appends=save.file is not None and save.file.appends,
             written_bytes=save.file.position if save.file is not None else -1,
+            total_bytes=total,
+            as_before=as_before,
+            lacks_bytes=self._sizes.lacks(row, self._places.get(row.path)),
             bytes_per_s=save.rate(),
             still_s=save.still_s(now_ns),
             filesystem=place.filesystem,
@@ -106,12 +122,13 @@ def _same_mounts(pid: int) -> bool:
 class _Save:
     """One save and how far its file has come."""
 
-    __slots__ = ("_grown_ns", "_positions", "asked_ns", "file", "row")
+    __slots__ = ("_grown_ns", "_positions", "asked_ns", "file", "row", "sized")
 
     def __init__(self, row: SaveRow) -> None:
         self.row = row
         self.file: OpenFile | None = None
         self.asked_ns = 0
+        self.sized = False  # what its file has come to is remembered
         self._positions: deque[tuple[int, int]] = deque()  # (time, bytes), over RATE_S
         self._grown_ns = row.began_ns
 

@@ -348,6 +348,9 @@ class SaveView:
     inode: int = 0  # 0: unknown
     appends: bool = False  # the kernel puts whatever is written at the end
     written_bytes: int = -1  # how far the writer has come; -1: nobody knows
+    total_bytes: int = -1  # that the whole has at least, -1: unknown; ended: that its file has
+    as_before: bool = False  # the total is that of the last save like this one, and not of what is being saved
+    lacks_bytes: int = 0  # of the room that it still needs or, ended, that one more like it needs; 0: none, or unknown
     bytes_per_s: float = 0.0  # over the last seconds
     still_s: float = 0.0  # for how long it has come no further
     filesystem: str = ""  # type

@@ -14,6 +14,7 @@ from ncclwatch.contract import config
 
 VALUES_MAX = 64  # facts of one rank, besides its models
 MODELS_MAX = 16  # of one rank; later ones are not compared
+SAMPLERS_MAX = 16  # of one rank; later ones are not compared
 UNITS_MAX = 512  # of one model
 PARAMETERS_MAX = 2000  # of one model, by name and shape
 PARAMETER_CHARS_MAX = 160
@@ -32,6 +33,12 @@ INFINIBAND = "infiniband"  # "active" if a port is
 INTERFACES = "interfaces"  # "NCCL_SOCKET_IFNAME=eth7": a choice that no interface of this node meets
 TIMEOUT_S = "timeout_s"  # of the default group
 LAUNCHER = "launcher"  # "elastic" under torchrun
+
+# Which part of the data a rank reads, by what the part's number is.
+PART_OWN = "own"  # its rank
+PART_FIRST = "first"  # 0, on another rank than 0
+PART_LOCAL = "local"  # its local rank, and not its rank
+PART_OTHER = "other"
 
 # Variables that ranks of one job have to agree on, some only on one node or between nodes: the judge knows where.
 VARIABLES = (
@@ -79,11 +86,24 @@ class ModelFacts(NamedTuple):
         return self.kind, self.members
 
 
+class SamplerFacts(NamedTuple):
+    """How one loop over data splits it between ranks, as its sampler says at the first pass."""
+
+    site: tuple[str, int, str]  # file, line and function of the loop
+    kind: str  # class of the sampler
+    parts: int  # >= 1
+    part: str  # which of them the rank reads, see `PART_OWN`; "": there are not as many parts as ranks
+    samples: int  # in the data set; 0: unknown
+    length: int  # of the sampler, in samples or batches; 0: unknown
+    order: str  # "not shuffled", "shuffled with seed 0"; "": unknown
+
+
 class RankFacts(NamedTuple):
     """What one rank says of how it was set up. Ranks that are alike are equal."""
 
     values: tuple[tuple[str, str], ...] = ()  # sorted
     models: tuple[ModelFacts, ...] = ()
+    samplers: tuple[SamplerFacts, ...] = ()
 
     def get(self, key: str) -> str:
         """Return a fact, "" if it is unknown."""
@@ -120,13 +140,18 @@ def parse(text: str) -> RankFacts:
     """Return the facts that a text holds."""
     found = _object(text)
     values = found.get("values")
-    models = found.get("models")
+    models, samplers = found.get("models"), found.get("samplers")
     return RankFacts(
         values=bounded(values.items()) if isinstance(values, dict) else (),
         models=tuple(
             model
             for each in (models[:MODELS_MAX] if isinstance(models, list) else ())
             if isinstance(each, dict) and (model := _model(each)) is not None
+        ),
+        samplers=tuple(
+            sampler
+            for each in (samplers[:SAMPLERS_MAX] if isinstance(samplers, list) else ())
+            if isinstance(each, dict) and (sampler := _sampler(each)) is not None
         ),
     )
 
@@ -175,6 +200,22 @@ def _model(found: Mapping[str, object]) -> ModelFacts | None:
         total=_number(found.get("count")),
         used=_number(found.get("used")),
         site=_site(found.get("site")),
+    )
+
+
+def _sampler(found: Mapping[str, object]) -> SamplerFacts | None:
+    site, parts = _site(found.get("site")), _number(found.get("parts"))
+    if site is None or not parts:
+        return None
+    kind, part, order = (_text(found.get(name)) for name in ("kind", "part", "order"))
+    return SamplerFacts(
+        site=site,
+        kind=kind,
+        parts=parts,
+        part=part,
+        samples=_number(found.get("samples")),
+        length=_number(found.get("length")),
+        order=order,
     )
 
 

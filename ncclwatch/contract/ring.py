@@ -131,6 +131,7 @@ SAMPLE_TEXT_MAX = SAMPLE_BYTES - SAMPLE_HEAD.size - 8
 # Save: the newest one of a thread. Paths change with every checkpoint, so they are no strings of the table.
 SAVE_HEAD = struct.Struct("<QQQII")  # stamp, begun, ended (0: under way), site id, bytes of JSON that follow
 SAVE_TEXT_MAX = SAVE_BYTES - SAVE_HEAD.size - 8
+BYTES_DIGITS_MAX = 19  # of a count of bytes as text
 # Event: four stamped cells.
 # stamp, time, group, op, thread | stamp, numel, site
 # | stamp, prefix hash, seq | stamp, batch, forwards, signature
@@ -246,6 +247,7 @@ class SaveRow(NamedTuple):
     call: str  # "torch.save"
     path: str  # absolute; "": it goes to an object that has no path
     error: str  # what it raised, "" if nothing
+    least_bytes: int = 0  # that its tensors have; 0: unknown
 
 
 class EventRow(NamedTuple):
@@ -487,8 +489,9 @@ class Ring:
             return None
         if not isinstance(found, dict):
             return None
-        call, path, error = (str(found.get(name, "")) for name in ("call", "path", "error"))
-        return SaveRow(thread, began_ns, ended_ns, site, call, path, error)
+        call, path, error, count = (str(found.get(name, "")) for name in ("call", "path", "error", "bytes"))
+        least_bytes = int(count) if count.isascii() and count.isdigit() and len(count) < BYTES_DIGITS_MAX else 0
+        return SaveRow(thread, began_ns, ended_ns, site, call, path, error, least_bytes)
 
     def events(self, count: int) -> list[EventRow]:
         """Return the newest `count` operations at most, oldest first, without the torn ones."""

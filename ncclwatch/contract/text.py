@@ -111,6 +111,11 @@ ADVICE: dict[Cause, str] = {
 }
 
 # Advice for what is known more closely than its cause.
+ADVICE_QUOTA = (
+    "Remove checkpoints that are not needed any more, of the same user, group or directory, or have the quota raised "
+    "(quota -s, lfs quota -h, xfs_quota and mmlsquota tell what is used); df shows room that is not for this job. What "
+    "was left at the path is not whole."
+)
 ADVICE_GIL = (
     "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
     "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."

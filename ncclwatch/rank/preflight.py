@@ -61,6 +61,7 @@ class Preflight:
         self._ring = ring
         self._path = ring.path + config.FACTS_SUFFIX
         self._chains: list[Chain] = []
+        self._samplers: list[dict[str, object]] = []
         self._backend = ""
         self._stale = True
         self._written = ""
@@ -85,6 +86,12 @@ class Preflight:
         chain.add(parameters, site)
         self._stale = True
 
+    def note_sampler(self, told: dict[str, object], site: Sequence[object]) -> None:
+        """Note how the loop over data at a site splits it between ranks."""
+        if len(self._samplers) < preflight.SAMPLERS_MAX:
+            self._samplers.append({"site": site, **told})
+            self._stale = True
+
     def note_use(self) -> None:
         """Note that what FSDP2 has sharded so far is used for the first time: it is whole."""
         for chain in self._chains:
@@ -104,13 +111,14 @@ class Preflight:
     def _text(self) -> str:
         values = gather(os.environ, self._backend, self._ring.word(Word.TIMEOUT_MS))
         models = [chain.told() for chain in self._chains]
-        text = json.dumps({"values": values, "models": models}, separators=(",", ":"))
+        samplers = list(self._samplers)
+        text = _json(values, models, samplers)
         while len(text) > config.FACTS_BYTES_MAX and models:  # names are there to be shown; digests decide
             longest = max(models, key=lambda model: len(str(model["parameters"])))
             if not longest["parameters"]:
                 models.pop()
             longest["parameters"] = []
-            text = json.dumps({"values": values, "models": models}, separators=(",", ":"))
+            text = _json(values, models, samplers)
         return text
 
     def _write(self, text: str) -> None:
@@ -122,6 +130,10 @@ class Preflight:
             file.write(text.encode("utf-8", "replace"))
         os.rename(unfinished, self._path)  # whole, or not there
         self._written = text
+
+
+def _json(values: object, models: object, samplers: object) -> str:
+    return json.dumps({"values": values, "models": models, "samplers": samplers}, separators=(",", ":"))
 
 
 def gather(environ: Mapping[str, str], backend: str, timeout_ms: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import Habit, WaitClass
-from ncclwatch.contract.preflight import MODELS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
+from ncclwatch.contract.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
 from ncclwatch_server import settings
 from ncclwatch_server.judge import drift, drift_models
 
@@ -150,7 +150,9 @@ class Likeness:
 
 def _trimmed(facts: RankFacts) -> RankFacts:
     """Return facts within their bounds: an agent may send anything."""
-    return facts._replace(values=bounded(facts.values), models=facts.models[:MODELS_MAX])
+    return facts._replace(
+        values=bounded(facts.values), models=facts.models[:MODELS_MAX], samplers=facts.samplers[:SAMPLERS_MAX]
+    )
 
 
 def _places(said: Mapping[str, tuple[int, ...]]) -> Places:

@@ -36,7 +36,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     hash RANKS GROUP N [late]                  the hash over all that they issued in a group
     kernel RANKS PLACE                         where the main thread sits in the kernel
     refused RANKS                              the kernel does not tell of their I/O
-    sampled RANKS same S                       their stack was seen, the same for so long; 0: it has just changed
+    sampled RANKS same S [in FUNCTION]         their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
     habit PHASE OP SIZE longest S [waits N] [bound S] [still S] [under S]   what this job has done before in such a
                                                wait, and the timeout that it had then
@@ -46,11 +46,13 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     recorder RANKS GROUP#SEQ OP [done] [early N]   newest collective by torch's Flight Recorder; early: N operations ago
     launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
     save RANKS CALL PATH SITE began S [ended S] [id NAME|-] [written N] [rate N] [still S] [error TEXT] [refused TEXT]
-         [appends] [unanswered S] [thread 2]   a save of theirs; id: of the file, PATH if left out, "-" for none
+         [total N] [as_before] [lacks N] [free N] [appends] [unanswered S] [thread 2]
+         a save of theirs; id: of the file, PATH if left out, "-" for none
     cuda RANKS UUID [index N] [chosen N] [used 1] [count N] [visible LIST] [by BACKEND] [may WHY] [sick TEXT]
     rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
     facts RANKS KEY=VALUE...                   what they say of how they were set up (backend=nccl, NCCL_ALGO=Ring)
     wrapped RANKS KIND MEMBERS [used] PARAMETER... [/ PARAMETER...]   models; "w float32 4x4", "/" between units
+    sampler RANKS SITE PARTS [own|first|local|other] [samples=N] [length=N] [seed=N]   at the first pass of a loop
     says RANKS N                               they say that the job has N ranks
     twice RANKS HOST...                        ranks that exist twice
     clock HOST S                               by how much its clock is ahead of the server's
@@ -90,7 +92,16 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.preflight import LikeRanks, ModelFacts, RankFacts, Setup, bounded, parse, parse_parameters
+from ncclwatch.contract.preflight import (
+    LikeRanks,
+    ModelFacts,
+    RankFacts,
+    SamplerFacts,
+    Setup,
+    bounded,
+    parse,
+    parse_parameters,
+)
 from ncclwatch.contract.testimony import CommRank, Communicator, Testimony, WitnessedGroup, WitnessedOp
 from ncclwatch.rank.preflight import Chain
 
@@ -125,7 +136,7 @@ def options_of(words: list[str]) -> dict[str, str]:
         if "=" in word and not word.startswith("if"):
             key, _, value = word.partition("=")
             found[key] = value
-        elif word in ("exhausted", "busy", "spins", "sync", "blind", "appends"):
+        elif word in ("exhausted", "busy", "spins", "sync", "blind", "appends", "as_before"):
             found[word] = "1"
         else:
             found[word] = words.pop(0)
@@ -146,6 +157,7 @@ class Situation:
         self.known_s = 3600.0
         self.unasked: set[int] = set()
         self.facts: dict[int, dict[str, str]] = {}
+        self.samplers: dict[int, tuple[SamplerFacts, ...]] = {}
         self.models: dict[int, tuple[ModelFacts, ...]] = {}
         self.parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
         self.worlds: dict[int, list[int]] = {}
@@ -177,8 +189,12 @@ class Situation:
 
     def _setup(self) -> Setup:
         alike: dict[RankFacts, list[int]] = {}
-        for rank in sorted(self.facts.keys() | self.models.keys()):
-            said = RankFacts(values=bounded(self.facts.get(rank, {}).items()), models=self.models.get(rank, ()))
+        for rank in sorted(self.facts.keys() | self.models.keys() | self.samplers.keys()):
+            said = RankFacts(
+                values=bounded(self.facts.get(rank, {}).items()),
+                models=self.models.get(rank, ()),
+                samplers=self.samplers.get(rank, ()),
+            )
             alike.setdefault(said, []).append(rank)
         return Setup(
             alike=tuple(LikeRanks(facts=said, places=self._places(ranks)) for said, ranks in alike.items()),
@@ -191,6 +207,17 @@ class Situation:
     def _places(self, ranks: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         hosts = sorted({self.ranks[rank].host for rank in ranks})
         return tuple((host, tuple(rank for rank in ranks if self.ranks[rank].host == host)) for host in hosts)
+
+    def do_sampler(self, words: list[str]) -> None:
+        site, options = site_of(words[1]), dict(word.split("=", 1) for word in words[3:] if "=" in word)
+        said = SamplerFacts(
+            site=(site.file, site.line, site.function), kind="DistributedSampler", parts=int(words[2]),
+            part=next((word for word in words[3:] if "=" not in word), ""), samples=int(options.get("samples", "0")),
+            length=int(options.get("length", "0")),
+            order=f"shuffled with seed {options['seed']}" if "seed" in options else "",
+        )  # fmt: skip
+        for rank in ranks_of(words[0]):
+            self.samplers[rank] = (*self.samplers.get(rank, ()), said)
 
     def do_facts(self, words: list[str]) -> None:
         for rank in ranks_of(words[0]):
@@ -549,9 +576,9 @@ class Situation:
             self._process(rank, io_unknown=True, io_still_s=0.0)
 
     def do_sampled(self, words: list[str]) -> None:
-        same_s = float(options_of(words[1:])["same"])
+        found = options_of(words[1:])
         for rank in ranks_of(words[0]):
-            self._main(rank, leaf="step train.py:1", same_s=same_s)
+            self._main(rank, leaf=f"{found.get('in', 'step')} train.py:1", same_s=float(found["same"]))
 
     def do_seen(self, words: list[str]) -> None:
         taken_s = float(options_of(words[2:]).get("taken", "0"))
@@ -698,7 +725,9 @@ class Situation:
                 identity="" if name == "-" else name, written_bytes=int(found.get("written", "-1")),
                 bytes_per_s=float(found.get("rate", "0")), still_s=float(found.get("still", "0")),
                 error=found.get("error", ""), refused=found.get("refused", ""), appends="appends" in found,
-                unanswered_s=float(found.get("unanswered", "0")),
+                unanswered_s=float(found.get("unanswered", "0")), total_bytes=int(found.get("total", "-1")),
+                as_before="as_before" in found, lacks_bytes=int(found.get("lacks", "0")),
+                free_bytes=int(found.get("free", "-1")),
             )  # fmt: skip
             self._change(rank, saves=(*self.ranks[rank].saves, save))
 

@@ -1,5 +1,7 @@
 """Saves are recorded once each, with their path and their line, whatever comes of them."""
 
+import errno
+import gzip
 import io
 import os
 import subprocess
@@ -15,7 +17,7 @@ torch = pytest.importorskip("torch")
 from ncclwatch.contract.model import WaitKind  # noqa: E402 - needs torch
 from ncclwatch.contract.ring import SAVE_TEXT_MAX, Ring, SaveRow  # noqa: E402
 from ncclwatch.contract.sites import parse  # noqa: E402
-from ncclwatch.rank.patches import saves  # noqa: E402
+from ncclwatch.rank.patches import save_errors, saves  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
 from ncclwatch.rank.ringfile import RingFile  # noqa: E402
@@ -232,3 +234,121 @@ def test_safetensors_are_watched_from_their_import_on_also_by_a_name_taken_early
     ]
     for name in ("safetensors", "safetensors.torch"):
         monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def least(watched: Watched) -> int:
+    return watched.seen()[0].least_bytes
+
+
+def test_the_bytes_of_what_is_saved_are_told_and_each_storage_once(watched: Watched, tmp_path: Path):
+    weight = torch.nn.Parameter(torch.zeros(100))
+    state = {
+        "a": weight,
+        "b": [weight, (torch.zeros(10, dtype=torch.float64),)],
+        "step": 3,
+        "view": weight.detach()[:5],
+    }
+    torch.save(state, tmp_path / "model.pt")
+    assert least(watched) == 100 * 4 + 10 * 8
+    assert (tmp_path / "model.pt").stat().st_size > least(watched)
+    torch.save(obj=torch.zeros(1000)[:1], f=tmp_path / "view.pt")
+    assert least(watched) == 4000
+    assert (tmp_path / "view.pt").stat().st_size > 4000
+
+
+def test_what_is_not_understood_is_not_counted(watched: Watched, tmp_path: Path):
+    for state in (
+        torch.zeros(9).as_subclass(Marked),
+        torch.zeros(9, device="meta"),
+        torch.eye(3).to_sparse(),
+        torch.nn.Linear(3, 3),
+        Words(),
+    ):
+        torch.save({"state": state}, tmp_path / "model.pt")
+        assert least(watched) == 0
+    loop: list[object] = []
+    loop.append(loop)
+    torch.save(loop, tmp_path / "loop.pt")
+    assert least(watched) == 0
+
+
+class Marked(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+class Words:
+    """Pickles to next to nothing, whatever it holds."""
+
+    def __init__(self) -> None:
+        self.held = torch.zeros(1000)
+
+    def __reduce__(self) -> object:
+        return (Words, ())
+
+
+def test_a_file_that_packs_what_it_is_given_tells_no_size(watched: Watched, tmp_path: Path):
+    with gzip.open(tmp_path / "model.pt.gz", "wb") as packed:
+        torch.save(torch.zeros(1000), packed)
+    assert (watched.seen()[0].path, least(watched)) == (str(tmp_path / "model.pt.gz"), 0)
+    with open(tmp_path / "model.pt", "wb") as raw:
+        torch.save(torch.zeros(1000), raw)
+    assert least(watched) == 4000
+    torch.save(torch.zeros(1000), io.BytesIO())
+    assert least(watched) == 0
+
+
+def told(error: BaseException, refused: int = 0) -> str:
+    return save_errors.words_of(error, refused)
+
+
+def test_what_torch_does_not_tell_is_added_from_the_number_of_the_refused_call():
+    lost = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+    assert told(lost, errno.EDQUOT).endswith("vs 534 ([Errno 122] Disk quota exceeded)")
+    assert told(lost, errno.ENOSPC).endswith("([Errno 28] No space left on device)")
+    assert told(lost, errno.EAGAIN) == told(lost) == f"RuntimeError: {lost}"
+    assert told(ValueError("not of storage"), errno.EDQUOT) == "ValueError: not of storage"
+    long = RuntimeError("inline_container" + "x" * 1000)
+    assert len(told(long, errno.EDQUOT)) == save_errors.ERROR_CHARS_MAX
+    assert told(long, errno.EDQUOT).endswith("quota exceeded)")
+
+
+def test_what_an_exception_was_raised_from_is_told_and_what_was_being_handled_is_not():
+    quota = OSError(errno.EDQUOT, "Disk quota exceeded")
+    cause = RuntimeError("cannot save")
+    cause.__cause__ = quota
+    assert told(cause) == "RuntimeError: cannot save ([Errno 122] Disk quota exceeded)"
+    handled = RuntimeError("cannot save")
+    handled.__context__ = quota
+    assert told(handled) == "RuntimeError: cannot save"
+    assert told(quota) == "OSError: [Errno 122] Disk quota exceeded"
+
+
+def test_of_a_sharded_save_the_first_failure_is_told_and_not_the_head_of_its_traces():
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    error = CheckpointException("save", {3: (OSError(errno.EDQUOT, "Disk quota exceeded"), None)})
+    assert told(error) == "OSError: [Errno 122] Disk quota exceeded"
+    assert told(CheckpointException("save", {})).startswith("CheckpointException: ")
+
+
+def test_the_number_is_of_this_save_and_not_of_an_earlier_call():
+    with pytest.raises(FileNotFoundError):
+        Path("/nowhere/at/all").stat()
+    assert save_errors.last_errno() == errno.ENOENT
+    save_errors.clear_errno()
+    assert save_errors.last_errno() == 0
+
+
+def test_a_call_that_was_refused_before_a_save_is_no_reason_for_its_failure(watched: Watched, tmp_path: Path):
+    class Broken:
+        def __reduce__(self) -> object:
+            found.append(save_errors.last_errno())
+            raise RuntimeError("inline_container.cc: of its own")
+
+    found: list[int] = []
+    with pytest.raises(FileNotFoundError):
+        Path("/nowhere/at/all").stat()
+    with pytest.raises(RuntimeError):
+        torch.save(Broken(), io.BytesIO())
+    assert errno.ENOENT not in found
+    assert watched.seen()[0].error == "RuntimeError: inline_container.cc: of its own"

@@ -18,15 +18,18 @@ import torch
 from ncclwatch.contract import config
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches import guarded, save_errors
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.patches.saved_bytes import is_written_as_it_is, least_bytes
 from ncclwatch.rank.recorder import Recorder
 
 DCP = "torch.distributed.checkpoint"
 SAFETENSORS = "safetensors.torch"
-ERROR_CHARS_MAX = 200
 THREADS_USED_MAX = config.THREADS_MAX // 2  # a job may save on a new thread each time; others need rows, too
+
+_WHOLE = {"torch.save": True, "safetensors": False}  # one rank writes all of it; whether it writes whole storages
+_STATES = ("obj", "tensors", "tensor_dict", "model")  # names of their first argument
 
 Current = Callable[[], Recorder | None]
 PathOf = Callable[[tuple[object, ...], Mapping[str, object]], object]
@@ -79,7 +82,7 @@ def _make_save(original: Callable[..., object], current: Current, call: str, pat
         try:
             return original(*args, **kwargs)
         except BaseException as raised:
-            error = _words_of(raised)
+            error = save_errors.words_of(raised, save_errors.last_errno())
             raise
         finally:
             if begun is not None:
@@ -100,10 +103,16 @@ def _begin(
         row = recorder.thread().row
         if row < 0:
             return None
-        said["path"] = _absolute(path_of(args, kwargs))
+        target = path_of(args, kwargs)
+        said["path"] = _absolute(target)
+        count = _least_bytes(said["call"], args, kwargs) if said["path"] and is_written_as_it_is(target) else 0
+        if count:
+            said["bytes"] = str(count)
         site, began_ns = recorder.sites.here(3), time.monotonic_ns()
         recorder.ring.set_save(row, (began_ns, 0), site, said)
-        return _Begun(row, began_ns, site, said, recorder.enter(WaitKind.SAVE, site))
+        begun = _Begun(row, began_ns, site, said, recorder.enter(WaitKind.SAVE, site))
+        save_errors.clear_errno()
+        return begun
     except Exception:  # nothing of ours may stop training
         guarded.count_gap(recorder)
         return None
@@ -116,11 +125,12 @@ def _end(recorder: Recorder, begun: _Begun, error: str) -> None:
     guarded.attempt(recorder, recorder.ring.set_save, begun.row, times, begun.site, said)
 
 
-def _words_of(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
-    except Exception:  # of an exception that cannot be told
-        return type(error).__name__
+def _least_bytes(call: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> int:
+    """Return how many bytes a save writes at least, 0 if nobody knows: of a sharded one each rank writes a part."""
+    if call not in _WHOLE:
+        return 0
+    state = args[0] if args else next((kwargs[name] for name in _STATES if name in kwargs), None)
+    return least_bytes(state, storages=_WHOLE[call])
 
 
 def _second_argument(args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:

@@ -1,9 +1,12 @@
 """How far is training: forwards of wrapped models, backwards, optimizer steps, batches drawn?"""
 
 import functools
+import os
+import sys
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -18,6 +21,8 @@ from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.samplers import told_of
+from ncclwatch.rank.sites import describe
 
 Current = Callable[[], Recorder | None]
 _PASS = "_ncclwatch_pass"
@@ -93,12 +98,26 @@ def _make_iter(original: Callable[..., object], current: Current) -> Callable[..
         recorder = current()
         if recorder is not None and not recorder.loaders.driven:
             try:
-                vars(iterator)[_PASS] = recorder.loaders.begin(loader, 2)
+                this = vars(iterator)[_PASS] = recorder.loaders.begin(loader, 2)
+                if this.number == 1:
+                    _note_sampler(recorder, loader)
             except Exception:  # an iterator of a kind of its own; its batches stay uncounted
                 guarded.count_gap(recorder)
         return iterator
 
     return __iter__
+
+
+def _note_sampler(recorder: Recorder, loader: "DataLoader[object]") -> None:
+    """Note at the first pass of a loop how its data is split between ranks."""
+    frame = recorder.sites.users_frame(sys._getframe(2))
+    if frame is None or not dist.is_initialized():
+        return
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    told = told_of(loader, dist.get_rank(), int(local_rank) if local_rank.isdecimal() else -1, dist.get_world_size())
+    if told is not None:
+        site = describe(frame.f_code, frame.f_lineno)
+        recorder.preflight.note_sampler(told, [site.file, site.line, site.function])
 
 
 def _make_next(original: Callable[..., object], current: Current) -> Callable[..., object]:

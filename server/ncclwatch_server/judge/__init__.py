@@ -2,9 +2,10 @@
 
 `judge` runs the stages in order of what they can prove; the first that has something to say is
 right, because each later one is weaker: different signatures at one collective; ranks that are
-gone; a group that a member has destroyed; a circle of waits; ranks that never came or came to another
-address; ranks outside that stand still or are late; all inside and nothing moves; and, while nothing hangs, histories
-that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
+gone; a group that a member has destroyed; a circle of waits; ranks that came to another address, that wait
+for a group which others go on without, or that never came; ranks outside that stand still or are late; all
+inside and nothing moves; and, while nothing hangs, histories that differ, and what ranks found out about
+themselves. What will hang is foretold beside whatever they say.
 
 Ranks that were not set up alike are told of beside everything else, too.
 What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
@@ -15,6 +16,7 @@ from dataclasses import replace
 from ncclwatch.contract.model import Certainty, JobSnapshot, Verdict
 from ncclwatch_server.judge.abandoned import abandoned
 from ncclwatch_server.judge.case import Case, hosts_words, open_case
+from ncclwatch_server.judge.checked import checked_alone
 from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.desync import desyncs
 from ncclwatch_server.judge.drift import drifts, findings
@@ -39,6 +41,7 @@ STAGES = (
     abandoned,
     deadlocks,
     scattered,
+    checked_alone,
     missing,
     outsiders,
     insiders,

@@ -24,7 +24,7 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.preflight import LikeRanks, Setup
 from ncclwatch.contract.text import ADVICE, host_words, ranks_words, seconds_words
-from ncclwatch_server.judge import drift_models
+from ncclwatch_server.judge import drift_models, drift_samplers
 from ncclwatch_server.judge.drift_rules import RULES, Rule, Scope
 
 CULPRITS_MAX = 32  # named one by one; the sentence has all
@@ -52,6 +52,7 @@ class Finding:
     certain: bool = False
     explains: frozenset[Cause] = frozenset()  # alarms that it may be the reason of
     wrapper: str = ""  # of a model: "DDP", "FSDP", "FSDP2"
+    settings: tuple[str, ...] = ()  # by the names of their rules
     evidence: tuple[Evidence, ...] = ()
     sites: Mapping[int, CallSite] = field(default_factory=dict)
     doing: str = ""
@@ -162,6 +163,7 @@ def _of_settings(family: str, host: str, found: Sequence[tuple[Rule, Sides]], pl
         one_of=one_of,
         certain=any(rule.certain for rule, _ in found),
         explains=frozenset(cause for rule, _ in found for cause in rule.explains),
+        settings=tuple(rule.name for rule, _ in found),
         summary=f"{_who(odd, others, places, one_of)}: {differs}{more}.",
         explanation=" ".join(reasons),
         advice=" ".join(dict.fromkeys(rule.do for rule, _ in found)),
@@ -255,6 +257,34 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
         sites=sites,
         doing=f"wraps another model with {kind}",
     )
+
+
+def _samplers(setup: Setup) -> Iterator[Finding]:
+    """Tell of loops over data that ranks split otherwise."""
+    places = _places(setup.alike)
+    for split in drift_samplers.differences(setup):
+        odd, one_of = (split.odd, False) if split.odd else odd_ones(split.sides.values())
+        others = tuple(sorted({rank for ranks in split.sides.values() for rank in ranks} - set(odd)))
+        site = CallSite(file=split.site[0], line=split.site[1], function=split.site[2])
+        parted = sorted(split.sides.items(), key=lambda side: side[1])
+        values = " and ".join(f"{value} on {ranks_at(ranks, places)}" for value, ranks in parted[:VALUES_MAX])
+        yield Finding(
+            about=f"{split.what} in {site}",
+            explains=frozenset((Cause.UNEVEN_BATCHES,)),
+            odd=odd,
+            others=others,
+            one_of=one_of,
+            summary=f"the ranks do not share the data of the loop at {site} as {split.kind} means it: {split.what} is "
+            f"{values}.",
+            explanation=split.leads_to,
+            advice=split.do,
+            evidence=tuple(
+                Evidence(source="preflight", rank=ranks[0], fact=f"{split.kind}: {split.what} is {value}")
+                for value, ranks in parted[:VALUES_MAX]
+            ),
+            sites=dict.fromkeys(odd, site),
+            doing=f"{split.what} of its {split.kind} is another",
+        )
 
 
 _FATES = {
@@ -461,5 +491,5 @@ def _have(ranks: Sequence[int]) -> str:
 
 
 _LOOKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
-    _worlds, _twins, _settings, _models, _interfaces, _clocks,
+    _worlds, _twins, _settings, _models, _samplers, _interfaces, _clocks,
 )  # fmt: skip

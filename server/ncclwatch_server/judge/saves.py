@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from ncclwatch.contract.model import Cause, Certainty, Evidence, RankView, SaveView, Severity, Verdict
-from ncclwatch.contract.text import ADVICE, bytes_words, ranks_words, seconds_words
+from ncclwatch.contract.text import ADVICE, ADVICE_QUOTA, bytes_words, ranks_words, seconds_words
 from ncclwatch_server.judge.case import Case, at, culprit, main_thread, source_evidence
 from ncclwatch_server.judge.standing import GONE_STATES
 
@@ -21,13 +21,15 @@ _STORAGE = re.compile(
     r"Input/output error|Stale file handle|No such file or directory|does not exist|cannot be opened|"
     r"unexpected pos|file write failed|iostream error|Errno (5|13|27|28|30|116|122)\b"
 )
+# By the words of the C library and of Rust, and of what we say ourselves.
+_QUOTA = re.compile(r"quota exceeded|quota of .* is used up|rrno 122\b|os error 122\b", re.DOTALL)
 _Saving = tuple[RankView, SaveView]
 
 
 def bad_saves(case: Case) -> tuple[Verdict, ...]:
-    """Warn of ranks that write one file at one time, and of saves that failed or cannot succeed."""
+    """Warn of ranks that write one file at one time, of saves that failed or cannot succeed, and of too little room."""
     saving = [(view, save) for view in case.views.values() for save in view.saves if _is_known(view, save)]
-    return (*_conflicts(saving), *_failures(saving))
+    return (*_conflicts(saving), *_failures(saving), *_shortages(saving))
 
 
 def save_words(view: RankView) -> str:
@@ -40,9 +42,13 @@ def save_words(view: RankView) -> str:
         return ""
     words = _call_words(save)
     if save.written_bytes >= 0:
-        words += f": {bytes_words(save.written_bytes)} written"
+        left_bytes = save.total_bytes - save.written_bytes
+        total = _total_words(save) if left_bytes > 0 else ""
+        words += f": {bytes_words(save.written_bytes)}{total} written"
         if save.bytes_per_s >= RATE_MIN and save.still_s < STILL_S:
             words += f", {bytes_words(save.bytes_per_s)}/s"
+            if left_bytes > 0:
+                words += f", {seconds_words(left_bytes / save.bytes_per_s)} to go at that rate"
         elif save.still_s >= STILL_S:
             words += f", none for {seconds_words(save.still_s)}"
     if save.refused:
@@ -50,6 +56,11 @@ def save_words(view: RankView) -> str:
     elif save.unanswered_s >= UNANSWERED_S:
         words += f" (its file system has not answered for {seconds_words(save.unanswered_s)})"
     return words
+
+
+def _total_words(save: SaveView) -> str:
+    """Return of how many bytes a save has written some: those of its tensors, or those of the last one like it."""
+    return f" of {bytes_words(save.total_bytes)}{', as the last one had,' * save.as_before}"
 
 
 def _is_known(view: RankView, save: SaveView) -> bool:
@@ -142,9 +153,15 @@ def _fails(save: SaveView) -> bool:
 def _failure(failed: list[_Saving]) -> Verdict:
     ranks = sorted({view.rank for view, _ in failed})
     save = failed[0][1]
-    why = "; ".join(words for words in (save.error, save.refused) if words)
+    over_quota = bool(_QUOTA.search(save.error) or _QUOTA.search(save.refused))
+    # What is seen of a file system under a quota is that it is full, or nothing at all: who was refused knows better.
+    refused = save.refused if not over_quota or _QUOTA.search(save.refused) else ""
+    why = "; ".join(words for words in (save.error, refused) if words)
     free = f" {bytes_words(save.free_bytes)} are free there." if save.free_bytes >= 0 else ""
-    what = "could not write its save" if save.error else "cannot write its save"
+    if over_quota:
+        free = " The quota of this user, group or directory is used up"
+        free += f"; its file system has {bytes_words(save.free_bytes)} free." * (save.free_bytes > 0) or "."
+    what = ("could not write its save" if save.error else "cannot write its save") + ", over quota" * over_quota
     return Verdict(
         cause=Cause.FAILED_SAVE,
         certainty=Certainty.PROVEN,
@@ -153,10 +170,49 @@ def _failure(failed: list[_Saving]) -> Verdict:
         explanation=(
             f"There is no whole checkpoint of that save.{free} Later ones to the same place will fail in the same way."
         ),
-        advice=ADVICE[Cause.FAILED_SAVE],
+        advice=ADVICE_QUOTA if over_quota else ADVICE[Cause.FAILED_SAVE],
         culprits=tuple(culprit(view, each.site, f"saves to {each.path}") for view, each in failed),
         victims=(),
         evidence=_evidence(failed),
+    )
+
+
+# -- saves for which there is no room --------------------------------------------------------------
+
+
+def _shortages(saving: Iterable[_Saving]) -> tuple[Verdict, ...]:
+    short = [(view, save) for view, save in saving if save.lacks_bytes > 0 and not _fails(save) and not save.error]
+    return (_shortage(short),) if short else ()
+
+
+def _shortage(short: list[_Saving]) -> Verdict:
+    """Return a warning that was given before anything failed: somebody may still make room."""
+    ranks = sorted({view.rank for view, _ in short})
+    save = max((each for _, each in short), key=lambda each: each.lacks_bytes)
+    whose, verb = ranks_words(ranks), "has" if len(ranks) == 1 else "have"
+    place = f"{_call_words(save)}{at(save.site)}"
+    room = f"{bytes_words(max(0, save.free_bytes))} are free there"
+    if save.ended_s is not None:
+        summary = f"{whose} {verb} no room for a next checkpoint beside this one: {place} took "
+        summary += f"{bytes_words(save.total_bytes)}, and {room}."
+        then = "Unless something is removed before it, the next one fails half-way, and is not whole."
+    else:
+        had = "the last one like it had" if save.as_before else "its tensors alone have"
+        summary = f"{whose} {verb} no room for a save that has begun: {place}: {had} {bytes_words(save.total_bytes)}, "
+        summary += f"and {room}."
+        then = "Unless something is removed while it writes, it fails half-way, and is not whole."
+    return Verdict(
+        cause=Cause.FAILED_SAVE,
+        certainty=Certainty.LATE,
+        severity=Severity.WARNING,
+        predicted=True,
+        about=f"room for {save.call}",
+        summary=summary,
+        explanation=f"{then} {bytes_words(save.lacks_bytes)} are wanting.",
+        advice=ADVICE[Cause.FAILED_SAVE],
+        culprits=tuple(culprit(view, each.site, f"saves to {each.path}") for view, each in short),
+        victims=(),
+        evidence=_evidence(short),
     )
 
 
