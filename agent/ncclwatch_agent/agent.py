@@ -22,6 +22,7 @@ from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.endings import describe, is_abnormal
 from ncclwatch_agent.gpus import GpuDesk
 from ncclwatch_agent.jobs import JobKey, LocalJob
+from ncclwatch_agent.kernel_log import KernelLog
 from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks import LocalRank
@@ -79,6 +80,7 @@ class Agent:
             version=settings.version,
         )
         self._gpus = GpuDesk()
+        self._kernel_log = KernelLog()
         self._servers = self._dial()
         self._reports: dict[int, set[asyncio.Task[None]]] = {}  # by number of the job
         self._wake = asyncio.Event()
@@ -108,6 +110,7 @@ class Agent:
         await self._servers.close()
         await self._desk.close()
         await self._gpus.close()
+        self._kernel_log.close()
         for job in list(self._jobs.values()):
             self._close(job)
         log.info("ended")
@@ -140,6 +143,7 @@ class Agent:
         """Look at everything once and send what is new."""
         self._find_ranks(now_ns)
         pids = {rank.header.pid for job in self._jobs.values() for rank in job.everyone()}
+        self._read_kernel_log()
         for job in list(self._jobs.values()):
             for rank in job.everyone():
                 if is_whole(rank.path):
@@ -161,6 +165,13 @@ class Agent:
             if facts is not None:
                 self._servers.of(job).send(facts)
             self._bury(job, now_ns)
+
+    def _read_kernel_log(self) -> None:
+        notes = self._kernel_log.look() if self._jobs else ()
+        for note in notes:
+            log.warning("the kernel says: %s", note.text)
+        if notes:
+            self._gpus.hear(self._kernel_log.gpu_errors)
 
     def _look_at_gpus(self, job: LocalJob) -> None:
         for rank in job.everyone():

@@ -6,7 +6,7 @@ from ncclwatch.contract.facts import Facts
 from ncclwatch.contract.ring import Ring, Word
 from ncclwatch.contract.ring_views import age_s
 from ncclwatch.contract.wire import group_key
-from ncclwatch_agent.gpus import NodeGpus, with_node
+from ncclwatch_agent.gpus import NodeGpus, slow_of, with_node
 
 NEWS_S = 60.0  # what a rank found out about itself deserves a look for so long
 
@@ -21,6 +21,7 @@ class RankFacts:
         self._node = NodeGpus()
         self.device: DeviceView | None = None  # None: the rank has said nothing of one
         self._key = 0
+        self.gpu_slow = 0  # GpuSlow bits of its device
 
     def read(self, node: NodeGpus | None = None) -> Facts:
         """Read what is new, from the ring or from the node; returns what the rank said itself."""
@@ -31,6 +32,7 @@ class RankFacts:
             self._told = facts.parse(self._ring.string(text_id))
             self.device = with_node(self._told.device, node) if self._told.device is not None else None
             self._key = exclusive_key(self.device)
+            self.gpu_slow = int(slow_of(self.device, node)) if self.device is not None else 0
         return self._told
 
     def row(self, now_ns: int) -> tuple[int, int]:

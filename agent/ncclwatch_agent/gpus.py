@@ -9,11 +9,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
-from ncclwatch.contract.devices import DeviceView
+from ncclwatch.contract.devices import DeviceView, GpuSlow
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 
@@ -21,6 +21,8 @@ ASK_S_MAX = 5.0  # NVML on a node with 16 GPUs takes well under a second, and tw
 AGAIN_S = 60.0
 KILLED_S_MAX = 1.0  # a process in an uninterruptible call ends when that call does, or never
 ANSWER_BYTES_MAX = 256 * 1024
+NOTHING = GpuSlow(0)
+_ALL_SLOW = sum(GpuSlow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Gpu:
     uuid: str = ""
     name: str = ""
     trouble: str = ""  # in NVML's words
+    slow: GpuSlow = NOTHING
+    pci: str = ""  # "00000000:3B:00.0", as the kernel log names it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,13 @@ def parse(answer: bytes) -> NodeGpus:
     listed = found.get("gpus")
     return NodeGpus(
         gpus=tuple(
-            Gpu(uuid=_text(each.get("uuid")), name=_text(each.get("name")), trouble=_text(each.get("trouble")))
+            Gpu(
+                uuid=_text(each.get("uuid")),
+                name=_text(each.get("name")),
+                trouble=_text(each.get("trouble")),
+                slow=GpuSlow(_number(each.get("slow")) & _ALL_SLOW),
+                pci=_text(each.get("pci")),
+            )
             for each in (listed if isinstance(listed, list) else [])
             if isinstance(each, dict)
         ),
@@ -92,6 +102,15 @@ def parse(answer: bytes) -> NodeGpus:
 
 def _text(value: object) -> str:
     return value[: config.TEXT_CHARS_MAX] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def slow_of(device: DeviceView, node: NodeGpus) -> GpuSlow:
+    """Return what slows a rank's device down, nothing where it is not known which GPU it is."""
+    return next((gpu.slow for gpu in node.gpus if device.uuid and gpu.uuid == device.uuid), NOTHING)
 
 
 def with_node(device: DeviceView, node: NodeGpus) -> DeviceView:
@@ -132,6 +151,19 @@ class GpuDesk:
         self.seen = NodeGpus()
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
+        self._errors_of: Callable[[str], tuple[int, ...]] = lambda _: ()
+
+    def hear(self, errors_of: Callable[[str], tuple[int, ...]]) -> None:
+        """Mark the GPUs of which the kernel has told errors."""
+        self._errors_of = errors_of
+        self.seen = self._marked(self.seen)
+
+    def _marked(self, node: NodeGpus) -> NodeGpus:
+        gpus = tuple(
+            replace(gpu, slow=gpu.slow | GpuSlow.XID) if gpu.pci and self._errors_of(gpu.pci) else gpu
+            for gpu in node.gpus
+        )
+        return node if gpus == node.gpus else replace(node, gpus=gpus)
 
     def look_for(self, devices: Iterable[DeviceView | None]) -> None:
         """Ask anew, if a rank has a GPU and the last answer is old. Does not wait."""
@@ -143,7 +175,7 @@ class GpuDesk:
             self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
-        before, self.seen = self.seen, await ask()
+        before, self.seen = self.seen, self._marked(await ask())
         if self.seen.failure and self.seen.failure != before.failure:
             log.warning("the GPUs of this node are not known: %s", self.seen.failure)
         for gpu in self.seen.gpus:

@@ -85,11 +85,12 @@ class _Counters:
 class _ThreadCounter:
     """CPU time of one thread."""
 
-    __slots__ = ("_file", "_ran_ns", "alive", "meter")
+    __slots__ = ("_file", "_ran_ns", "alive", "meter", "scheduled_ns")
 
     def __init__(self, pid: int, tid: int) -> None:
         self._file = ProcFile(f"/proc/{pid}/task/{tid}/schedstat")
         self._ran_ns = -1
+        self.scheduled_ns = 0, 0  # on a core; ready to run, and without one
         self.meter = Meter(CPU_STILL_SHARE)
         self.alive = True
 
@@ -99,6 +100,7 @@ class _ThreadCounter:
         if not fields:
             return
         ran_ns = int(fields[0])
+        self.scheduled_ns = ran_ns, int(fields[1]) if len(fields) > 1 else 0
         self.meter.add((ran_ns - self._ran_ns) / 1e9 if self._ran_ns >= 0 else 0.0, now_ns)
         self._ran_ns = ran_ns
 
@@ -229,6 +231,12 @@ class ProcessWatch:
         """Return for how long a thread has used next to no CPU; 0: it works, or nothing is known."""
         thread = self._threads.get(tid)
         return thread.meter.still_s(now_ns) if thread else 0.0
+
+    @property
+    def scheduled_ns(self) -> tuple[int, int]:
+        """For how long in all the main thread had a core, and was ready to run without one; (0, 0): nobody knows."""
+        main = self._threads.get(self.pid)
+        return main.scheduled_ns if main is not None else (0, 0)
 
     def thread_alive(self, tid: int) -> bool:
         """Return whether a thread still exists, as of the last observation."""

@@ -15,6 +15,7 @@ from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.endings import Death, merge
 from ncclwatch_agent.facts import RankFacts
 from ncclwatch_agent.habits import DeviceHabit
+from ncclwatch_agent.pace import Pace
 from ncclwatch_agent.preflight import FactsFile
 from ncclwatch_agent.processes import ProcessWatch
 from ncclwatch_agent.saves import SaveWatch
@@ -47,6 +48,7 @@ class LocalRank:
         self._saves = SaveWatch(ring.header.pid)
         self.facts = RankFacts(ring)
         self.setup = FactsFile(ring.path)
+        self._pace = Pace(ring, ring.header.pid)
 
     @property
     def rank(self) -> int:
@@ -56,6 +58,7 @@ class LocalRank:
     def close(self) -> None:
         """Unmap the ring and stop watching."""
         self.watch.close()
+        self._pace.close()
         self.ring.close()
 
     def observe(self, now_ns: int) -> None:
@@ -71,6 +74,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
+            self._pace.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
         self._saves.observe(now_ns, self.ring.saves(), visible=self._is_here)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
@@ -118,6 +122,7 @@ class LocalRank:
             *awaited(threads, groups, now_ns),
             self._saves.key(),
             *self.facts.row(now_ns),
+            *self._pace.row(words, [row for row, _ in groups], now_ns, self.facts.gpu_slow),
         )
         return rank_row, [
             (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
@@ -149,6 +154,7 @@ class LocalRank:
         site = ring_views.parse_site(self.ring.string(row.site)) if row is not None else None
         if row is None or site is None:
             return None
+        buckets = self.ring.buckets()
         return Loop(
             rank=self.rank,
             loader=f"{site.file}:{site.line}"[-config.TEXT_CHARS_MAX :],
@@ -157,7 +163,9 @@ class LocalRank:
             length=row.length,
             ended=row.passes > 0 and row.ended_pass == row.passes,
             even=bool(row.flags & LoaderFlag.EVEN),
-            buckets=ring_views.bucket_counts(self.ring.buckets(), row.number, row.passes),
+            buckets=ring_views.bucket_counts(buckets, row.number, row.passes),
+            function=site.function[-config.TEXT_CHARS_MAX :],
+            costs=ring_views.bucket_costs(buckets, row.number),
         )
 
     def view(self, now_ns: int) -> RankView:

@@ -7,7 +7,7 @@ here and enforced where the thing grows.
 import os
 from collections.abc import Mapping
 
-PROTOCOL = 3  # of the wire between agent and server; a server refuses any other with a sentence
+PROTOCOL = 4  # of the wire between agent and server; a server refuses any other with a sentence
 DEFAULT_PORT = 8470
 
 # Environment of a rank.
@@ -37,7 +37,9 @@ GROUPS_MAX = 512
 THREADS_MAX = 32
 PEERS_MAX = 512
 LOADERS_MAX = 32
+METERS_MAX = 64  # groups in which it is measured how long a rank is blocked: the first ones
 BUCKETS_MAX = 512  # data buckets of all loaders
+COSTS_MAX = 32  # data buckets of a rank whose cost is told
 BUCKETS_PER_LOADER_MAX = 64  # beyond, batches of further shapes are counted together
 STRINGS_BYTES_MAX = 256 * 1024
 

@@ -1,6 +1,20 @@
 """Which device is a rank on, as far as the rank and its node can tell?"""
 
 from dataclasses import dataclass
+from enum import IntFlag
+
+
+class GpuSlow(IntFlag):
+    """What makes a GPU slower than others of its kind, by NVML or by the kernel log."""
+
+    THERMAL = 1  # its clocks are lowered because it is hot
+    POWER = 2  # because its power supply or board says so
+    CLOCKS = 4  # it runs at less than CLOCKS_LOW of its highest clock, and not for want of work
+    MEMORY = 8  # memory errors that nothing corrected since the driver was loaded, or rows that cannot be replaced
+    XID = 16  # the driver wrote an error of it into the kernel log
+
+
+CLOCKS_LOW = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

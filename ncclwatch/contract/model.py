@@ -12,6 +12,7 @@ from enum import Enum
 from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.phases import Phase
 from ncclwatch.contract.preflight import Setup
+from ncclwatch.contract.slowness import Slowness
 from ncclwatch.contract.testimony import Communicator, Testimony
 
 
@@ -552,3 +553,4 @@ class Verdict:
     first_divergence: Divergence | None = None
     evidence: tuple[Evidence, ...] = ()
     waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)
+    slowness: Slowness | None = None  # of a job that goes on, only slower; None: it does not, or nobody measured it

@@ -12,6 +12,7 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
     header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets │ saves
+    │ meters
 
 Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
 """
@@ -29,7 +30,7 @@ from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model import Op, WaitKind
 
 MAGIC = b"NCCLWRNG"
-VERSION = 2
+VERSION = 3
 
 HEADER_BYTES = 512
 WORDS_BYTES = 512
@@ -39,8 +40,9 @@ PEER_BYTES = 32
 LOADER_BYTES = 48
 SAMPLE_BYTES = 2048
 EVENT_BYTES = 64
-BUCKET_BYTES = 32
+BUCKET_BYTES = 48
 SAVE_BYTES = 1024
+METER_BYTES = 256
 
 GROUPS_AT = HEADER_BYTES + WORDS_BYTES
 THREADS_AT = GROUPS_AT + config.GROUPS_MAX * GROUP_BYTES
@@ -51,7 +53,8 @@ STRINGS_AT = SAMPLES_AT + (config.THREADS_MAX + 1) * SAMPLE_BYTES
 EVENTS_AT = STRINGS_AT + config.STRINGS_BYTES_MAX
 BUCKETS_AT = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
 SAVES_AT = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES  # one for each thread row
-RING_BYTES = SAVES_AT + config.THREADS_MAX * SAVE_BYTES
+METERS_AT = SAVES_AT + config.THREADS_MAX * SAVE_BYTES  # one for each of the first groups
+RING_BYTES = METERS_AT + config.METERS_MAX * METER_BYTES
 
 # magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
 # local world size, attempt, ring bytes, created (ns)
@@ -87,9 +90,15 @@ class Word:
     LOADER = 23  # row, plus one, of the loader that gave the newest batch or began the newest pass; 0: none
     BUCKETS_USED = 24
     FACTS = 25  # string id of a JSON text with what the rank found out about itself, see `facts`
+    # Running totals in ns, of this rank's own clock.
+    WAITED_NS = 26  # blocked in collectives that all members must reach
+    PEERS_WAITED_NS = 27  # blocked in sends and receives
+    DATA_NS = 28  # in the next() of loaders
+    GC_NS = 29  # in Python's garbage collector
+    SAVE_NS = 30  # in saves
 
 
-_WORDS = struct.Struct("<26Q")  # those in use
+_WORDS = struct.Struct("<31Q")  # those in use
 _WORDS_END = HEADER_BYTES + _WORDS.size
 
 
@@ -126,12 +135,18 @@ LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the 
 LOADER_LAST = struct.Struct("<QQ")  # batches of that pass, flags of the latest one
 BUCKET_STATIC = struct.Struct("<IIQ")  # loader row, string id of its name, unused
 BUCKET_COUNT = struct.Struct("<QQ")  # pass, batches of this bucket in it
+BUCKET_COST = struct.Struct("<QQ")  # batches of it that were timed, in all passes; ns that the rank worked on them
 SAMPLE_HEAD = struct.Struct("<QQI")  # stamp, unchanged since, bytes of JSON that follow
 SAMPLE_TEXT_MAX = SAMPLE_BYTES - SAMPLE_HEAD.size - 8
 # Save: the newest one of a thread. Paths change with every checkpoint, so they are no strings of the table.
 SAVE_HEAD = struct.Struct("<QQQII")  # stamp, begun, ended (0: under way), site id, bytes of JSON that follow
 SAVE_TEXT_MAX = SAVE_BYTES - SAVE_HEAD.size - 8
 BYTES_DIGITS_MAX = 19  # of a count of bytes as text
+# Meter: how long a rank had been blocked in collectives of all groups as of some collectives of this one. Slot k holds
+# that of the newest boundary that is a multiple of 2^k and of no higher power that was crossed with it: `meter_slot`.
+METER_HEAD = struct.Struct("<QQ")  # sequence number of the newest collective that somebody was blocked in, unused
+METER_SLOT = struct.Struct("<IIQ")  # boundary, time in ms (never 0), total in ns of what came before it
+METER_SLOTS = METER_BYTES // METER_SLOT.size - 1
 # Event: four stamped cells.
 # stamp, time, group, op, thread | stamp, numel, site
 # | stamp, prefix hash, seq | stamp, batch, forwards, signature
@@ -235,6 +250,8 @@ class BucketRow(NamedTuple):
     name: str
     passes: int
     drawn: int
+    timed: int = 0  # batches, in all passes
+    worked_ns: int = 0  # on these: neither blocked in collectives nor waiting for data
 
 
 class SaveRow(NamedTuple):
@@ -248,6 +265,14 @@ class SaveRow(NamedTuple):
     path: str  # absolute; "": it goes to an object that has no path
     error: str  # what it raised, "" if nothing
     least_bytes: int = 0  # that its tensors have; 0: unknown
+
+
+class MeterRow(NamedTuple):
+    """How long a rank had been blocked in collectives as of one of a group; all members cut at the same ones."""
+
+    boundary: int  # sequence number; the total is of what came before it
+    time_ms: int  # when it was crossed, modulo 2^32
+    waited_ns: int  # in all groups
 
 
 class EventRow(NamedTuple):
@@ -447,7 +472,9 @@ class Ring:
         rows = []
         for at in range(BUCKETS_AT, BUCKETS_AT + used * BUCKET_BYTES, BUCKET_BYTES):
             loader, name, _ = BUCKET_STATIC.unpack(self._map[at : at + 16])
-            rows.append(BucketRow(loader, self.string(name), *BUCKET_COUNT.unpack(self._map[at + 16 : at + 32])))
+            counts = BUCKET_COUNT.unpack(self._map[at + 16 : at + 32])
+            costs = BUCKET_COST.unpack(self._map[at + 32 : at + 48])
+            rows.append(BucketRow(loader, self.string(name), *counts, *costs))
         return rows
 
     def sample(self, index: int) -> tuple[int, dict[str, object]] | None:
@@ -493,6 +520,16 @@ class Ring:
         least_bytes = int(count) if count.isascii() and count.isdigit() and len(count) < BYTES_DIGITS_MAX else 0
         return SaveRow(thread, began_ns, ended_ns, site, call, path, error, least_bytes)
 
+    def meter(self, group: int, level: int) -> MeterRow | None:
+        """Return a group's newest total at a boundary that is a multiple of 2^level; None: there is none yet."""
+        level = min(level, METER_SLOTS - 1)
+        if group >= config.METERS_MAX:
+            return None
+        at = METERS_AT + group * METER_BYTES + METER_HEAD.size
+        found = self._map[at + level * METER_SLOT.size : at + METER_SLOTS * METER_SLOT.size]
+        newest = max(METER_SLOT.iter_unpack(found))
+        return MeterRow._make(newest) if newest[1] else None
+
     def events(self, count: int) -> list[EventRow]:
         """Return the newest `count` operations at most, oldest first, without the torn ones."""
         head = self.words()[Word.EVENTS_HEAD]
@@ -516,6 +553,17 @@ class Ring:
             DTYPES[min(dtype, len(DTYPES) - 1)], REDUCE_OPS[min(reduce_op, len(REDUCE_OPS) - 1)],
             bool(word & IN_ORDER),
         )  # fmt: skip
+
+
+def meter_slot(before: int, seq: int) -> tuple[int, int]:
+    """Return (slot, boundary) of a step of a meter from one sequence number to a later one.
+
+    The boundary is the multiple of the highest power of two that lies between them. Whoever wants totals at all
+    multiples of 2^k finds the newest in the slots from k on; so one store at each step serves readers of any rhythm,
+    and ranks that are read at different moments are compared over the same operations.
+    """
+    slot = min((before ^ seq).bit_length() - 1, METER_SLOTS - 1)
+    return slot, seq >> slot << slot
 
 
 FIRST_STRING = 4  # id 0 means "no text"

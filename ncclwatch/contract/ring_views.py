@@ -288,6 +288,12 @@ def bucket_counts(rows: Iterable[BucketRow], loader: int, passes: int) -> tuple[
     return tuple(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
+def bucket_costs(rows: Iterable[BucketRow], loader: int) -> tuple[tuple[str, int, float], ...]:
+    """Return (data bucket, batches timed, seconds worked on them) of one loader, those that took longest first."""
+    found = [(row.name, row.timed, row.worked_ns / 1e9) for row in rows if row.loader == loader and row.timed]
+    return tuple(sorted(found, key=lambda each: -each[2]))[: config.COSTS_MAX]
+
+
 def thread_view(picture: Picture, row: ThreadRow) -> ThreadView:
     """Return one thread: what it waits in, and what its stack showed when the pulse last looked."""
     view = ThreadView(

@@ -41,6 +41,23 @@ RANK_FIELDS = (
     ("saves_to", "u8"),  # group_key of the file's identity, of a save under way or just over; SAVE_TROUBLE; 0: none
     ("device", "u8"),  # group_key of the GPU, if no other rank may use it; 0: unknown, or it may be shared
     ("noted", "i4"),  # 1: the rank has just found something about itself that its view tells
+    # How long it had been blocked in collectives (of all groups) as of one collective of a group: see `ring.MeterRow`.
+    ("pace_group", "u8"),  # group_key of that group, 0: nothing is known
+    ("pace_waited_ns", "u8"),
+    ("pace_seq", "u4"),
+    ("pace_ms", "u4"),  # when, on the rank's own clock
+    # Running totals in ms, modulo 2^32: what kept the rank from its work.
+    ("data_ms", "u4"),  # in the next() of loaders
+    ("gc_ms", "u4"),  # in Python's garbage collector
+    ("save_ms", "u4"),  # in saves
+    ("peers_ms", "u4"),  # blocked in sends and receives
+    ("queued_ms", "u4"),  # its main thread was ready to run and got no core
+    ("ran_ms", "u4"),  # its main thread had a core
+    ("throttled_ms", "u4"),  # its control group had used up its CPU quota
+    ("stolen_ms", "u4"),  # a core of its machine went to another virtual machine, per core
+    ("stopped_ms", "u4"),  # it was seen stopped
+    ("disk_ms", "u4"),  # it was seen in an uninterruptible wait
+    ("gpu_slow", "u4"),  # GpuSlow bits of its device
 )
 GROUP_FIELDS = (
     ("rank", "i4"),
@@ -52,9 +69,10 @@ GROUP_FIELDS = (
 )
 WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
 NO_WAIT = (0, -1, -1)  # the values from waits_in on of a rank that waits for nobody
-NO_FACTS = (0, 0, 0)  # and the last ones of one with nothing to tell
+NO_PACE = (0,) * 15  # from pace_group on
+NO_FACTS = (0, 0, 0, *NO_PACE)  # and the values from saves_to on of one with nothing to tell
 SAVE_TROUBLE = 1  # a save of it failed, or cannot succeed
-_CODES = {"i4": "i", "f4": "f", "u1": "B", "u8": "Q"}
+_CODES = {"i4": "i", "f4": "f", "u1": "B", "u4": "I", "u8": "Q"}
 RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))
 GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS))
 DIGEST_HEAD = struct.Struct("<4sHHIII")  # magic, protocol, unused, job index, ranks, groups
@@ -138,6 +156,8 @@ class Loop(msgspec.Struct, array_like=True, frozen=True):
     ended: bool  # the pass ended by itself
     even: bool  # even_batches or Join sees to it that ranks with unequal counts do not wait for each other
     buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in this pass), the largest first
+    function: str = ""  # that the loop is in
+    costs: tuple[tuple[str, int, float], ...] = ()  # (data bucket, batches timed, seconds worked on them) in all passes
 
 
 class Loops(msgspec.Struct, tag="loops", frozen=True, kw_only=True):

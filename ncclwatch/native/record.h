@@ -17,6 +17,7 @@ struct Layout {
   uint64_t words_at, groups_at, group_bytes, threads_at, thread_bytes, wait_at, peers_at, peer_bytes, events_at,
       events_max;
   uint64_t word_events_head, word_forwards, word_dropped, word_batch, word_backward_site;
+  uint64_t meters_at, meter_bytes, meters_max, word_waited, word_peers_waited;
 };
 
 using Cell = unsigned int __attribute__((vector_size(16)));
@@ -126,6 +127,29 @@ class Ring {
 
   void set_peer(int row, const uint32_t (&counts)[4]) {
     put_cell(base_ + layout_.peers_at + row * layout_.peer_bytes + 16, counts);
+  }
+
+  void add_time(uint64_t index, uint64_t nanoseconds) {
+    __atomic_fetch_add(word_at(index), nanoseconds, __ATOMIC_RELAXED);
+  }
+
+  // Adds how long this rank was blocked in a collective of a group, at its end: see RingFile.meter. Two threads that
+  // wait in one group at once may lose one of the two boundaries.
+  void meter(int group, uint64_t seq, uint64_t blocked) {
+    const uint64_t total = __atomic_fetch_add(word_at(layout_.word_waited), blocked, __ATOMIC_RELAXED);
+    if (group < 0 || static_cast<uint64_t>(group) >= layout_.meters_max) return;
+    const uint64_t at = layout_.meters_at + static_cast<uint64_t>(group) * layout_.meter_bytes;
+    auto* head = reinterpret_cast<uint64_t*>(base_ + at);
+    const uint64_t before = __atomic_load_n(head, __ATOMIC_RELAXED);
+    if (seq <= before) return;
+    constexpr uint64_t kSlotBytes = 16;
+    const uint64_t last = layout_.meter_bytes / kSlotBytes - 2;
+    const uint64_t crossed = 63 - static_cast<uint64_t>(__builtin_clzll(before ^ seq));
+    const uint64_t slot = crossed < last ? crossed : last;
+    const uint64_t boundary = seq >> slot << slot;
+    const uint64_t now_ms = now_ns() / 1'000'000u & 0xFFFFFFFFu;
+    put_pair(at + kSlotBytes * (1 + slot), (boundary & 0xFFFFFFFFu) | (now_ms ? now_ms : 1) << 32, total);
+    __atomic_store_n(head, seq, __ATOMIC_RELAXED);
   }
 
   const Layout& layout() const { return layout_; }

@@ -45,6 +45,7 @@ struct Codes {
   uint8_t send = 0, recv = 0, all_reduce = 0, all_gather = 0;
   uint8_t wait_collective = 0, wait_send = 0, wait_recv = 0;
   int reduce_ops = 0, other_dtype = 0;
+  int meeting = 0, barrier = 0;  // MEETING of ncclwatch/rank/recorder.py, a bit for each op
 };
 
 struct Group;
@@ -61,6 +62,7 @@ struct Issued {
   uint8_t op = 0;
   uint8_t kind = 0;
   bool on_host = false;
+  bool meets = false;  // on the host, and nobody is through before all have come
 };
 
 struct Held {
@@ -421,6 +423,15 @@ int peer_row(State& state, Group& group, int peer) {
   return row.is_none() ? -1 : row.cast<int>();
 }
 
+// Records how long a thread was blocked until an operation was through on the host: see Recorder.meter.
+void meter(State& state, const Issued& issued, uint64_t since) {
+  if (issued.meets) {
+    state.ring.meter(issued.group->number, issued.seq, now_ns() - since);
+  } else if (issued.kind != state.codes.wait_collective && issued.group->host_waits) {
+    state.ring.add_time(state.ring.layout().word_peers_waited, now_ns() - since);
+  }
+}
+
 // Records the exception that is being handled while the rank goes on, once for each.
 void note_exception(State& state) {
 #if PY_VERSION_HEX >= 0x030b0000
@@ -497,6 +508,8 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
   issued->peer = peer;
   issued->numel = event.numel;
   issued->on_host = group->host_waits && tensor != nullptr && tensor->is_cpu();
+  issued->meets = (state.codes.meeting >> spec.op & 1) != 0 &&
+                  (issued->on_host || (group->host_waits && spec.op == state.codes.barrier));
   {
     std::unique_lock<std::mutex> guard(group->lock);
     if (label == 0 && !group->buckets.empty() && event.op == state.codes.all_reduce) {
@@ -665,12 +678,14 @@ class WaitTensor final : public c10::OperatorKernel {
     }
     const Issued issued = thread.newest;
     enter(*state, thread, issued.kind, issued.site, &issued);
+    const uint64_t since = now_ns();
     try {
       op.redispatchBoxed(below, stack);
     } catch (...) {
       leave(*state, thread);
       throw;
     }
+    meter(*state, issued, since);
     leave(*state, thread);
     drain(*state, *issued.group);
   }
@@ -705,7 +720,9 @@ PyObject* wait(PyObject* original, PyObject* const* arguments, Py_ssize_t count,
   uint32_t site = state->sites.here(at::GradMode::is_enabled());
   if (site != 0 && issued.label != 0) site = state->sites.labelled(site, issued.label);
   enter(*state, thread, issued.kind, site != 0 ? site : issued.site, &issued);
+  const uint64_t since = now_ns();
   PyObject* result = PyObject_Vectorcall(original, arguments, static_cast<size_t>(count), names);
+  if (result != nullptr) meter(*state, issued, since);
   leave(*state, thread);
   if (result != nullptr && issued.on_host) mark_done(*issued.group, work);
   drain(*state, *issued.group);
@@ -722,9 +739,9 @@ State* state_or_null() { return g_state.load(std::memory_order_acquire); }
 
 void begin(py::buffer map, const std::vector<uint64_t>& at, const std::vector<int>& codes, py::dict dtypes,
            py::object books) {
-  if (at.size() != 15 || codes.size() != 9) throw std::invalid_argument("another layout than this was built for");
+  if (at.size() != 20 || codes.size() != 11) throw std::invalid_argument("another layout than this was built for");
   const Layout layout{at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9],
-                      at[10], at[11], at[12], at[13], at[14]};
+                      at[10], at[11], at[12], at[13], at[14], at[15], at[16], at[17], at[18], at[19]};
   Codes known;
   known.send = static_cast<uint8_t>(codes[0]);
   known.recv = static_cast<uint8_t>(codes[1]);
@@ -735,6 +752,8 @@ void begin(py::buffer map, const std::vector<uint64_t>& at, const std::vector<in
   known.wait_recv = static_cast<uint8_t>(codes[6]);
   known.reduce_ops = codes[7];
   known.other_dtype = codes[8];
+  known.meeting = codes[9];
+  known.barrier = codes[10];
   auto state = std::make_unique<State>(std::move(map), layout, known, std::move(books));
   state->dtypes.assign(static_cast<size_t>(c10::ScalarType::NumOptions), static_cast<uint8_t>(known.other_dtype));
   for (const auto& [dtype, code] : dtypes) {

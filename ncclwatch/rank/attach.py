@@ -54,7 +54,18 @@ def attach(native: bool | str = "auto") -> None:
 def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native
     # Imported here: `import ncclwatch` must not import torch.
-    from ncclwatch.rank.patches import capture, collectives, devices, lifecycle, models, names, rng, saves, training
+    from ncclwatch.rank.patches import (
+        capture,
+        collectives,
+        collector,
+        devices,
+        lifecycle,
+        models,
+        names,
+        rng,
+        saves,
+        training,
+    )
 
     patches = Patches()
 
@@ -73,6 +84,7 @@ def _attach(native: bool | str) -> None:
         saves.install(patches, current)
         rng.install(patches, current, warn)
         devices.install(patches, current)
+        collector.install(patches, current)
         endings.install(patches, current, _rest)
     except Exception:
         patches.restore()

@@ -4,6 +4,7 @@ Batches are counted per place in the user's code, so that the counts of two rank
 """
 
 import threading
+import time
 from collections.abc import Hashable, Iterable
 from types import CodeType
 
@@ -49,6 +50,8 @@ class Loaders:
         self._newest = -1
         self._buckets: dict[int, dict[Hashable, int]] = {}  # row of a loader -> bucket -> row
         self._rows: dict[int, tuple[int, int]] = {}  # site -> row, passes
+        # Row of the newest batch's bucket, when it was drawn, and the time that was no work until then.
+        self._begun = (-1, 0, 0)
 
     @property
     def driven(self) -> bool:
@@ -87,6 +90,7 @@ class Loaders:
 
     def count_bucket(self, this: Pass, bucket: Hashable) -> None:
         """Record of which data bucket the newest batch of a pass is; None: of none."""
+        self._count_cost()
         if bucket is None or this.row < 0:
             return
         counted = this.buckets.get(bucket)
@@ -95,6 +99,15 @@ class Loaders:
         counted[1] += 1
         if counted[0] >= 0:
             self._ring.set_bucket_drawn(counted[0], counted[1])
+            self._begun = counted[0], *self._begun[1:]
+
+    def _count_cost(self) -> None:
+        """Add what the rank has worked since the batch before to that one's bucket."""
+        row, began_ns, kept_ns = self._begun
+        now_ns, now_kept_ns = time.monotonic_ns(), self._ring.kept_ns()
+        if row >= 0:
+            self._ring.add_bucket_cost(row, max(0, now_ns - began_ns - (now_kept_ns - kept_ns)))
+        self._begun = -1, now_ns, now_kept_ns
 
     def _counted(self, this: Pass, bucket: Hashable) -> list[int]:
         """Return [row, batches so far] of a bucket that is new in a pass, or of all those that found no room."""
@@ -110,6 +123,7 @@ class Loaders:
 
     def end(self, this: Pass) -> None:
         """Record that a pass ended by itself."""
+        self._begun = (-1, 0, 0)  # what comes now, a validation say, is no work on its last batch
         if this.row < 0:
             return
         self.ended[this.row] = this.number

@@ -16,7 +16,7 @@ from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.rank.patches.collectives import group_of
 from ncclwatch.rank.patches.devices import note_used
-from ncclwatch.rank.recorder import ALL_GATHER, ALL_REDUCE, RECV, SEND, Issued, Recorder, ThreadState
+from ncclwatch.rank.recorder import ALL_GATHER, ALL_REDUCE, BARRIER, MEETING, RECV, SEND, Issued, Recorder, ThreadState
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 
 # In the order of Layout and Codes in the C++ sources.
@@ -24,11 +24,13 @@ _LAYOUT = (
     layout.HEADER_BYTES, layout.GROUPS_AT, layout.GROUP_BYTES, layout.THREADS_AT, layout.THREAD_BYTES, layout.WAIT_AT,
     layout.PEERS_AT, layout.PEER_BYTES, layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD, Word.FORWARDS,
     Word.DROPPED, Word.BATCH, Word.BACKWARD_SITE,
+    layout.METERS_AT, layout.METER_BYTES, config.METERS_MAX, Word.WAITED_NS, Word.PEERS_WAITED_NS,
 )  # fmt: skip
 _CODES = (
     SEND, RECV, ALL_REDUCE, ALL_GATHER,
     *(WAITS.index(kind) + 1 for kind in (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)),
     len(REDUCE_OPS), len(DTYPES) - 1,
+    sum(1 << op for op in MEETING), BARRIER,
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a mac
 RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the newest: memory is wanted back
 NEWEST_KEPT = 3  # of the retired works, however large
 _MASK = 0xFFFFFFFFFFFFFFFF
+_MAIN = threading.main_thread().ident
 _OP_CODE = {op: number for number, op in enumerate(OPS)}
 _WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
 _COLLECTIVE = _WAIT_CODE[WaitKind.COLLECTIVE]
@@ -40,6 +41,10 @@ SEND = _OP_CODE[Op.SEND]
 RECV = _OP_CODE[Op.RECV]
 ALL_GATHER = _OP_CODE[Op.ALL_GATHER]  # its lists may be ragged: the sizes are no part of what ranks agree on
 _P2P = (SEND, RECV)
+BARRIER = _OP_CODE[Op.BARRIER]
+# No member of these is through before all have come: who waits least for them came last. In the others a root, or all
+# but a root, has nothing to wait for.
+MEETING = frozenset(_OP_CODE[op] for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER))
 
 
 class Work(Protocol):
@@ -430,6 +435,34 @@ class Recorder:
             if group.works or group.p2p_works:
                 self.drain(group)
         self._sweep()
+
+    # -- how long it was blocked -------------------------------------------------------------------
+
+    def meter(self, issued: Issued, blocked_ns: int) -> None:
+        """Record how long a thread was blocked until an operation was through on the host."""
+        group = issued.group
+        if not group.host_waits:
+            return
+        if issued.kind != _COLLECTIVE:
+            self.ring.add_time(Word.PEERS_WAITED_NS, blocked_ns)
+        elif issued.op in MEETING and (issued.on_host or issued.op == BARRIER):
+            self.ring.meter(group.number, issued.seq, blocked_ns)
+
+    def end_backward(self, events: int) -> None:
+        """Record how long the end of a backward waited for what was issued in it, after so many events.
+
+        DDP waits in C++, where nobody sees it: from the issue of its last bucket on there is nothing left to compute.
+        """
+        number, issued_ns, group, op, seq = self.ring.newest_operation()
+        if number <= events or op not in MEETING or group == NO_GROUP or self.ring.group_flags(group) & Flag.ASYNC:
+            return
+        if self.ring.metered(group) < seq:
+            self.ring.meter(group, seq, time.monotonic_ns() - issued_ns)
+
+    def spend(self, word: int, since_ns: int) -> None:
+        """Add what the main thread has spent since then to a running total; other threads hold nobody up."""
+        if threading.get_ident() == _MAIN:
+            self.ring.add_time(word, time.monotonic_ns() - since_ns)
 
     # -- exceptions ----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ torch's `Join` solves the same by shadowing the collectives of ranks that are do
 and optimizer that communicates; here nobody is left to be shadowed, at the price of the batches that others have left.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.ring import Word
 from ncclwatch.rank import attach
 from ncclwatch.rank.agreement import Channels, Tally, destroyed
 from ncclwatch.rank.loaders import Pass, bucket_of
@@ -164,12 +166,14 @@ class _Watched(Iterator[Batch]):
         if recorder is None:
             return next(self._iterator)
         outer = guarded.enter(recorder, WaitKind.DATA, 2)
+        began_ns = time.monotonic_ns()
         recorder.loaders.drive(1)
         try:
             return next(self._iterator)
         finally:
             recorder.loaders.drive(-1)
             guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.spend, Word.DATA_NS, began_ns)
 
     def count(self, batch: Batch) -> None:
         """Record that a batch is handed out."""

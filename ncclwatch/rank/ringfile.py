@@ -23,6 +23,10 @@ _pack_event = layout.EVENT.pack
 _LOADERS_DRAWN, _LOADER_WORDS = (layout.LOADERS_AT + 16) // 8, layout.LOADER_BYTES // 8
 _BUCKETS_DRAWN, _BUCKET_WORDS = (layout.BUCKETS_AT + 24) // 8, layout.BUCKET_BYTES // 8
 NO_WAIT = bytes(layout.WAIT.size)
+_METERS_AT, _METER_BYTES, _METERS_MAX = layout.METERS_AT, layout.METER_BYTES, config.METERS_MAX
+_SLOTS_AT, _SLOT_BYTES = layout.METERS_AT + layout.METER_HEAD.size, layout.METER_SLOT.size
+_pack_slot = layout.METER_SLOT.pack
+_WAITED_NS = Word.WAITED_NS
 
 
 def process_start_ticks() -> int:
@@ -219,7 +223,7 @@ class RingFile:
         """Begin a row for a data bucket of a loader; -1: there is no room, which is no loss of operations."""
         if self._used[Word.BUCKETS_USED] >= config.BUCKETS_MAX:
             return -1
-        data = layout.BUCKET_STATIC.pack(loader, self.string(name), 0) + bytes(16)
+        data = layout.BUCKET_STATIC.pack(loader, self.string(name), 0) + bytes(32)
         return self._row(Word.BUCKETS_USED, config.BUCKETS_MAX, layout.BUCKETS_AT, data, layout.BUCKET_BYTES)
 
     def begin_bucket(self, number: int, passes: int) -> None:
@@ -230,6 +234,55 @@ class RingFile:
     def set_bucket_drawn(self, number: int, drawn: int) -> None:
         """Store how many batches of a bucket the pass has given."""
         self._all_words[_BUCKETS_DRAWN + number * _BUCKET_WORDS] = drawn
+
+    def add_bucket_cost(self, number: int, worked_ns: int) -> None:
+        """Add a batch of a bucket that the rank has worked on for so long."""
+        at = _BUCKETS_DRAWN + number * _BUCKET_WORDS + 1
+        self._all_words[at] += 1
+        self._all_words[at + 1] += worked_ns
+
+    def kept_ns(self) -> int:
+        """Return how long this rank has not worked, in all: blocked by others, or waiting for data."""
+        words = self._words
+        return words[_WAITED_NS] + words[Word.PEERS_WAITED_NS] + words[Word.DATA_NS]
+
+    def add_time(self, word: int, nanoseconds: int) -> None:
+        """Add to a running total. Of two threads that do so at once one may be lost."""
+        self._words[word] += nanoseconds
+
+    def meter(self, group: int, seq: int, blocked_ns: int) -> None:
+        """Add how long this rank was blocked in a collective of a group, at its end."""
+        total = self._words[_WAITED_NS]
+        self._words[_WAITED_NS] = total + blocked_ns
+        if group >= _METERS_MAX:
+            return
+        head = (_METERS_AT + group * _METER_BYTES) // 8
+        before = self._all_words[head]
+        if seq > before:
+            slot, boundary = layout.meter_slot(before, seq)
+            at = _SLOTS_AT + group * _METER_BYTES + slot * _SLOT_BYTES
+            now_ms = time.monotonic_ns() // 1_000_000 & 0xFFFFFFFF or 1
+            self._bytes[at : at + _SLOT_BYTES] = _pack_slot(boundary & 0xFFFFFFFF, now_ms, total)
+            self._all_words[head] = seq
+
+    def metered(self, group: int) -> int:
+        """Return up to which collective of a group the meter goes."""
+        return int(self._all_words[(_METERS_AT + group * _METER_BYTES) // 8]) if group < _METERS_MAX else 0
+
+    def newest_operation(self) -> tuple[int, int, int, int, int]:
+        """Return (events so far, time, group, op, seq) of the newest operation, zeros but for the first if torn."""
+        number = self._words[_EVENTS_HEAD]
+        if not number:
+            return 0, 0, 0, 0, 0
+        at = _EVENTS_AT + (number - 1) % _EVENTS_MAX * 64
+        found = layout.EVENT.unpack(self._bytes[at : at + 64])
+        return (number, found[1], found[2], found[3], found[10]) if found[0] == found[8] else (number, 0, 0, 0, 0)
+
+    def group_flags(self, number: int) -> int:
+        """Return the flags of a group."""
+        return int.from_bytes(
+            self._bytes[(at := layout.GROUPS_AT + number * layout.GROUP_BYTES + 12) : at + 4], "little"
+        )
 
     def add_event(  # noqa: PLR0913 - one argument for each field; packing them first would cost more than the store
         self,

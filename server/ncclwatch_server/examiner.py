@@ -251,6 +251,8 @@ class Examiner:
     def _attach(self, job: Job, gathering: Gathering) -> None:
         _keep(job, gathering)  # what testimonies change is told after the next judgement
         for incident in self._book.open_of(job.key):
+            if incident.verdict.slowness is not None:
+                continue
             stacks = merge(gathering.dumps, incident.verdict)
             changed = self._book.attach(incident.id, stacks, failures(gathering.dumps))
             if changed is not None:

@@ -88,7 +88,9 @@ def fingerprint(key: JobKey, verdict: Verdict) -> str:
         return hashlib.sha256(repr(about).encode("utf-8", "backslashreplace")).hexdigest()[:12]
     culprits = sorted(culprit.rank for culprit in verdict.culprits)
     kind = verdict.severity.value
-    if verdict.severity is not Severity.CRITICAL:
+    if verdict.slowness is not None:
+        kind = "slow"  # and stays the same while it becomes worse
+    elif verdict.severity is not Severity.CRITICAL:
         kind += f" {verdict.cause.value}"
     parts = (key.name, key.instance, key.attempt, kind, verdict.group, verdict.seq, culprits)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:12]
@@ -131,6 +133,8 @@ class IncidentBook:
         ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
         for incident in self._all.values():
             if incident.key != key or incident.verdict.severity is not verdict.severity:
+                continue
+            if incident.verdict.slowness is not None:  # it is told apart
                 continue
             if incident.open and _same_wait(verdict, incident.verdict):
                 return incident
@@ -210,7 +214,7 @@ class IncidentBook:
             if incident.id in shown:
                 self._put(replace(incident, misses=0))
                 continue
-            if incident.ranks & unheard:
+            if incident.ranks & unheard or incident.verdict.slowness is not None:
                 continue
             missed = replace(incident, misses=incident.misses + 1)
             if missed.misses >= _MISSES_MAX:
@@ -220,10 +224,24 @@ class IncidentBook:
         return tuple(resolved)
 
     def close(self, key: JobKey, state: IncidentState, now: float) -> tuple[Incident, ...]:
-        """Close all open incidents of an attempt: the job went on, or is over."""
-        closed = tuple(replace(i, state=state, closed_at=now) for i in self.open_of(key))
-        for incident in closed:
-            self._put(incident)
+        """Close the open incidents of an attempt: it is over, or the job went on, which says nothing of its pace."""
+        mine = (i for i in self.open_of(key) if i.verdict.slowness is None or state is IncidentState.ENDED)
+        return tuple(self.end(incident, state, now) for incident in mine)
+
+    def slow_of(self, key: JobKey) -> tuple[Incident, ...]:
+        """Return the open incidents about what slows an attempt down without stopping it."""
+        return tuple(i for i in self.open_of(key) if i.verdict.slowness is not None)
+
+    def say(self, incident: Incident, verdict: Verdict) -> Incident:
+        """Replace what is said of an open incident. Returns it."""
+        changed = replace(incident, verdict=verdict)
+        self._put(changed)
+        return changed
+
+    def end(self, incident: Incident, state: IncidentState, now: float) -> Incident:
+        """Close one incident. Returns it."""
+        closed = replace(incident, state=state, closed_at=now)
+        self._put(closed)
         return closed
 
     def recall(self, known: Iterable[Incident]) -> None:
@@ -271,6 +289,7 @@ def _same_wait(verdict: Verdict, other: Verdict) -> bool:
     """Whether two verdicts are about one wait for ranks that work: some of these may have come meanwhile."""
     late = verdict.certainty is Certainty.LATE and other.certainty is Certainty.LATE
     late = late and verdict.predicted == other.predicted
+    late = late and verdict.slowness is None and other.slowness is None
     return late and (verdict.group, verdict.seq) == (other.group, other.seq)
 
 

@@ -84,6 +84,7 @@ class _Session:
             self._stacks(job, message)
         elif isinstance(message, wire.Loops):
             _check_ranks(job, (loop.rank for loop in message.ranks))
+            job.stragglers.batches.take(message.ranks, self.clock())
             if job.loops.take(message.ranks):
                 self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Facts):
@@ -129,6 +130,8 @@ class _Session:
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself
         now = self.clock()
+        if job.closely.take(message.ranks, (self.link.number, message.reply_to)):
+            return
         job.inspection.take(message.ranks, (self.link.number, message.reply_to), now)
         for view in message.ranks:
             if view.ending is not None:

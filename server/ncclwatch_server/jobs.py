@@ -22,6 +22,8 @@ from ncclwatch_server.patience import Patience
 from ncclwatch_server.showing import Showing
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
+from ncclwatch_server.stragglers.closely import Closely
+from ncclwatch_server.stragglers.tracker import Stragglers
 
 # Instances of jobs whose ranks meet on one node, if they name an address at all: on another node it is another one.
 _LOOPBACK = re.compile(r"(127\.|localhost|\[?::1|:)")
@@ -58,6 +60,9 @@ class Job:
     suspicion: Suspicion = field(default_factory=Suspicion)
     loops: Loops = field(default_factory=Loops)
     likeness: Likeness = field(default_factory=Likeness)
+    stragglers: Stragglers = field(init=False)
+    closely: Closely = field(default_factory=Closely)
+    paced_at: float = float("-inf")  # when that was looked at last
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
@@ -73,6 +78,9 @@ class Job:
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
+
+    def __post_init__(self) -> None:
+        self.stragglers = Stragglers(self.state.world_size)
 
     @property
     def world_size(self) -> int:
@@ -123,6 +131,7 @@ class Job:
         self.gathering, self.stacks, self.waiting = None, {}, ()
         self.testimonies, self.communicators = {}, ()
         self.suspicion, self.loops, self.likeness = Suspicion(), Loops(), Likeness()
+        self.stragglers, self.closely = Stragglers(0), Closely()
 
 
 class Jobs:

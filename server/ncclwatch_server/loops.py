@@ -33,6 +33,10 @@ class Loops:
         """Return the newest loop of each rank that told of one."""
         return tuple(self._loops.values())
 
+    def of(self, rank: int) -> Loop | None:
+        """Return the newest loop of a rank."""
+        return self._loops.get(rank)
+
     def uneven(self) -> tuple[int, ...]:
         """Return some ranks with the fewest and with the most batches of one loop, () if all have equally many."""
         if self._changed:

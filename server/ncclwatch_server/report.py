@@ -21,6 +21,7 @@ from ncclwatch.contract.model import (
     Verdict,
     Waiters,
 )
+from ncclwatch.contract.slowness import Slowness
 from ncclwatch.contract.stack_tree import gang_line
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey
 from ncclwatch_server.stacks import main_tree, where
@@ -60,6 +61,7 @@ class IncidentReport:
     where: str = ""  # by the stacks: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55", the odd ones first
     stack_tree: tuple[str, ...] = ()  # the main threads merged by their common beginnings, lines of text
     waiters: tuple[Waiters, ...] = ()  # who waits for whom, when it was told (bounded)
+    slowness: Slowness | None = None  # of a job that goes on, only slower: why, how much, since when, what it costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         where=gang_line(where(incident.stacks)),
         stack_tree=main_tree(incident.stacks),
         waiters=verdict.waiters,
+        slowness=verdict.slowness,
     )
 
 
@@ -140,6 +143,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         evidence=report.evidence,
         lateness=report.lateness,
         waiters=report.waiters,
+        slowness=report.slowness,
     )
     return Incident(
         id=report.id,

@@ -224,6 +224,12 @@ class JobState:
             now=now,
         )
 
+    def living(self) -> tuple[Rows, Numbers]:
+        """Return the rows of the ranks that live and want to be judged, and these ranks; as of the last `fold`."""
+        live = self._reporting & ~self.ended[self._row_rank] & (self._ranks["detached"] == 0)
+        # A copy of all rows would cost more than all that is done with them.
+        return (self._ranks, self._row_rank) if live.all() else (self._ranks[live], self._row_rank[live])
+
     def suspicion(self, now: float) -> Suspicion:
         """Say what deserves a look, as of the last `fold`."""
         rows, rank = self._ranks, self._row_rank

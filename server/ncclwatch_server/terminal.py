@@ -134,6 +134,8 @@ def certainty(incident: Incident) -> str:
         return "foretold: nothing hangs yet"
     if verdict.about:
         return f"{verdict.certainty.value}: the ranks said so of themselves; nothing hangs"
+    if verdict.slowness is not None:
+        return "nothing hangs: the job goes on, and would be faster"
     explained, blocked = verdict.explained
     said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
     if blocked:

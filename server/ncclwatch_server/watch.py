@@ -15,6 +15,7 @@ from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper, Publisher, Teller
+from ncclwatch_server.slowdowns import Slowdowns
 from ncclwatch_server.stream import Announcements
 
 log = logging.getLogger("ncclwatch.server")
@@ -46,6 +47,7 @@ class Watch:
         self.announcements = Announcements()
         self._publisher = Publisher(keeper, self.counters, self.announcements, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
+        self._slowdowns = Slowdowns(book, self._publisher, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -125,6 +127,7 @@ class Watch:
                 await self._examiner.finish(job)
             return
         job.over_at = None
+        self._slowdowns.look(job, now)
         if job.suspicion:
             job.suspicious_at = now
             await self._examiner.examine(job)

@@ -107,7 +107,8 @@ def run(name: str, way: Callable[[], object], mine: Ring, other: Ring) -> dict[s
     """Run one row and return what was recorded."""
     mine_before = {g.number: g.enqueued for g in mine.groups()}
     peers_before = {(p.group, p.peer): (p.sends, p.recvs) for p in mine.peers()}
-    first = mine.words()[Word.EVENTS_HEAD]
+    before_words = mine.words()
+    first = before_words[Word.EVENTS_HEAD]
     trouble = ""
     with watched(name, other) as waits:
         try:
@@ -148,6 +149,7 @@ def run(name: str, way: Callable[[], object], mine: Ring, other: Ring) -> dict[s
         "blocked": [t.number for t in mine.threads() if t.wait is not None],
         "groups": {names(mine)[g.number]: list(g.ranks) for g in mine.groups() if not g.flags},
         "dropped": mine.words()[Word.DROPPED],
+        "blocked_ns": [mine.words()[w] - before_words[w] for w in (Word.WAITED_NS, Word.PEERS_WAITED_NS)],
     }
 
 

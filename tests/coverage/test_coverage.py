@@ -137,6 +137,29 @@ def test_everything_is_seen_to_complete(recorded):
         assert all(row.get("dropped", 0) == 0 for row in rank["rows"].values())
 
 
+# Where the first to come was seen to wait on its main thread for the last one, who then waits for nobody.
+WAITED_FOR_IN_C_PLUS_PLUS = {"ddp_init", "ddp_buffers", "ddp_find_unused", "ddp_comm_hook", "ddp_join"}  # constructors
+MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+def test_who_comes_first_is_blocked_until_the_last_has_come(recorded):
+    _, (rank_0, rank_1) = recorded
+    compared, untold = 0, []
+    for name in rank_0["rows"]:
+        wait = rank_1["rows"][name]["waits"][0]
+        if wait is None or not wait[1] or len(wait) < 3 or wait[0] not in ("collective", "send", "recv"):
+            continue
+        kind = 1 if wait[0] in ("send", "recv") else 0
+        early, late = (rows["rows"][name]["blocked_ns"][kind] for rows in (rank_0, rank_1))
+        if kind == 0 and wait[2] not in MEETINGS:
+            continue
+        compared += 1
+        if early < max(50e6, late):  # it was watched for a tenth of a second
+            untold.append(name)
+    assert compared > 40
+    assert set(untold) == WAITED_FOR_IN_C_PLUS_PLUS
+
+
 def test_groups_have_their_names_and_members(recorded):
     _, (rank_0, _) = recorded
     groups = rank_0["rows"]["checkpoint_async_save"]["groups"]

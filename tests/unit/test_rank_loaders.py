@@ -74,7 +74,7 @@ def test_batches_are_counted_by_bucket_and_pass(ring: RingFile):
     loops.count_bucket(second, (8, 3))
 
     with Ring(ring.path) as reader:
-        assert [tuple(row) for row in reader.buckets()] == [(0, "8x3", 2, 1), (0, "8x5", 1, 1)]
+        assert [tuple(row)[:4] for row in reader.buckets()] == [(0, "8x3", 2, 1), (0, "8x5", 1, 1)]
 
 
 def test_shapes_without_end_are_counted_together_and_nothing_counts_as_lost(ring: RingFile):

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ncclwatch.contract.model import WaitKind  # noqa: E402 - needs torch
-from ncclwatch.contract.ring import SAVE_TEXT_MAX, Ring, SaveRow  # noqa: E402
+from ncclwatch.contract.ring import SAVE_TEXT_MAX, SAVES_AT, Ring, SaveRow  # noqa: E402
 from ncclwatch.contract.sites import parse  # noqa: E402
 from ncclwatch.rank.patches import save_errors, saves  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
@@ -167,8 +167,7 @@ def test_a_recorder_that_fails_fails_no_save(watched: Watched, tmp_path: Path, m
 
 def test_a_torn_row_is_left_out(watched: Watched, tmp_path: Path):
     torch.save(0, tmp_path / "0.pt")
-    end = len(watched.file.memory)
-    at = end - 32 * 1024
+    at = SAVES_AT
     watched.file.memory[at : at + 8] = (99).to_bytes(8, "little")
     assert watched.ring.saves() == []
 

@@ -8,7 +8,7 @@ def report(
     state: JobState, link: int, ranks: dict[int, tuple[int, int]], now: float, ended: tuple[int, ...] = ()
 ) -> None:
     rows = [
-        (rank, 0, int(rank in ended), 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT, 0, *found)
+        (rank, 0, int(rank in ended), 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT, 0, *found, *wire.NO_PACE)
         for rank, found in ranks.items()
     ]
     _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, []))

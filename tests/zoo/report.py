@@ -20,6 +20,12 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowness:
+    kind: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     cause: str
     severity: str
@@ -30,6 +36,7 @@ class Incident:
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[int, ...] = ()
     predicted: bool = False
+    slowness: Slowness | None = None
     opened_at: str = ""  # ISO 8601
 
 

@@ -14,6 +14,7 @@ CHECKS = (
     "outcome",
     "culprit",
     "cause",
+    "slow kind",
     "call site",
     "fix",
     "explained",
@@ -88,6 +89,8 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
     incident = said[0]
     yield Check(name="culprit", wrong=_culprit(truth, incident))
     yield Check(name="cause", wrong=_cause(truth, incident))
+    if truth.slow_kind:
+        yield Check(name="slow kind", wrong=_slow_kind(truth, incident))
     yield Check(name="call site", wrong="; ".join(_call_sites(truth, incident)))
     yield Check(name="fix", wrong=_fix(truth, incident))
     if truth.explained_by:
@@ -104,6 +107,9 @@ def _outcome(truth: Truth, ended: Ended, report: Report) -> str:
             return f"false alarm: {alarms}"
         if ended.exit_code:
             return f"exit code {ended.exit_code} of a job that ends well"
+        slowed = [i for i in report.incidents if i.slowness is not None and i.severity == "warning"]
+        if slowed and truth.expect is Expect.HEALTHY:
+            return f"ranks that are as fast as the others are called slow: {slowed[0].summary}"
         warned = any(incident.severity == "warning" for incident in report.incidents)
         return "no warning" if truth.expect is Expect.SLOW and not warned else ""
     if not report.critical:
@@ -123,6 +129,11 @@ def _culprit(truth: Truth, incident: Incident) -> str:
 
 def _cause(truth: Truth, incident: Incident) -> str:
     return "" if incident.cause in truth.cause else f"{incident.cause}, not {' or '.join(truth.cause)}"
+
+
+def _slow_kind(truth: Truth, incident: Incident) -> str:
+    said = incident.slowness.kind if incident.slowness is not None else "none"
+    return "" if said in truth.slow_kind else f"{said}, not {' or '.join(truth.slow_kind)}"
 
 
 def _call_sites(truth: Truth, incident: Incident) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from .jobs import Ended
-from .report import CallSite, Culprit, Incident, Report, Unreadable
+from .report import CallSite, Culprit, Incident, Report, Slowness, Unreadable
 from .scoring import score
 from .truth import Expect, Marker, Side, Truth, TruthError, load_all, resolve
 
@@ -139,6 +139,18 @@ def test_a_slow_job_wants_a_warning_that_names_the_rank_and_no_alarm(truth: Trut
     assert wrong(slow, HEALTHY) == ["outcome"]
     assert wrong(slow, HEALTHY, verdict(severity="info")) == ["outcome"]
     assert wrong(slow, ABORTED, verdict()) == ["outcome", "told"]
+
+
+def test_what_makes_a_rank_slow_is_scored_and_a_healthy_rank_is_not_to_be_called_slow(truth: Truth) -> None:
+    slow = replace(truth, expect=Expect.SLOW, slow_kind=("gpu", "compute"))
+    said = verdict(severity="warning")
+    assert wrong(slow, HEALTHY, replace(said, slowness=Slowness(kind="compute"))) == []
+    assert wrong(slow, HEALTHY, replace(said, slowness=Slowness(kind="network"))) == ["slow kind"]
+    assert wrong(slow, HEALTHY, said) == ["slow kind"]
+
+    control = replace(truth, expect=Expect.HEALTHY, culprits=(), cause=(), advice_any=(), sides=())
+    assert wrong(control, HEALTHY, replace(said, slowness=Slowness(kind="compute"))) == ["outcome"]
+    assert wrong(control, HEALTHY, replace(verdict(severity="info"), slowness=Slowness(kind="compute"))) == []
 
 
 def test_a_marker_must_mean_one_line(truth: Truth) -> None:

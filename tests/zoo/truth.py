@@ -86,6 +86,7 @@ class Truth:
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
     explained_by: tuple[str, ...] = ()  # words of the program that the explanation has to name, all of them
     sides: tuple[Side, ...] = ()
+    slow_kind: tuple[str, ...] = ()  # accepted words for what makes a rank slow, best first; empty = not scored
     foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0
     unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM

@@ -9,6 +9,7 @@ nothing can be counted twice.
 """
 
 import functools
+import time
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -293,9 +294,11 @@ def _make_wait(original: Callable[..., object], current: Callable[[], Recorder |
         if recorder is None or issued is None:
             return original(self, *args, **kwargs)
         outer = _enter_wait(recorder, issued)
+        began_ns = time.monotonic_ns()
         try:
             result = original(self, *args, **kwargs)
             issued.done = issued.on_host
+            guarded.attempt(recorder, recorder.meter, issued, time.monotonic_ns() - began_ns)
             return result
         finally:
             guarded.leave(recorder, outer)
@@ -328,9 +331,11 @@ def _make_wait_tensor(
         if recorder is None or newest is None or newest.seq <= newest.group.completed:
             return overload.redispatch(keyset & after, tensor)
         outer = _enter_wait(recorder, newest)
+        began_ns = time.monotonic_ns()
         try:
             result = overload.redispatch(keyset & after, tensor)
             newest.done = newest.on_host
+            guarded.attempt(recorder, recorder.meter, newest, time.monotonic_ns() - began_ns)
             return result
         finally:
             guarded.leave(recorder, outer)

@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 
 import torch
@@ -65,10 +66,12 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
             return original(*args, **kwargs)
         guarded.attempt(recorder, lambda: recorder.begin_backward(recorder.sites.here(2)))
         outer = guarded.enter(recorder, WaitKind.BACKWARD, 2)
+        events = recorder.ring.word(Word.EVENTS_HEAD)
         try:
             return original(*args, **kwargs)
         finally:
             guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.end_backward, events)
 
     return _engine_run_backward
 
@@ -128,6 +131,7 @@ def _make_next(original: Callable[..., object], current: Current) -> Callable[..
         if recorder is None or this is None or this.row < 0:
             return original(iterator)
         outer = guarded.enter_draw(recorder, this, 2)
+        began_ns = time.monotonic_ns()
         try:
             batch = original(iterator)
         except StopIteration:
@@ -135,6 +139,7 @@ def _make_next(original: Callable[..., object], current: Current) -> Callable[..
             raise
         finally:
             guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.spend, Word.DATA_NS, began_ns)
         guarded.attempt(recorder, recorder.count_drawn, this, batch)
         return batch
 

@@ -1,0 +1,102 @@
+"""What kept a late rank from its work? What it has spent more time in than its like.
+
+One thing may show as two: a loader that gets no core is slow in loading and waits for a core. What lies deeper is
+asked first.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ncclwatch.contract.slowness import SlowKind
+from ncclwatch_server.stragglers.windows import Floats, Numbers, Rows
+
+# Columns of a digest, the deepest cause first.
+SPENT: tuple[tuple[str, SlowKind], ...] = (
+    ("stopped_ms", SlowKind.STOPPED),
+    ("throttled_ms", SlowKind.CPU_THROTTLING),
+    ("stolen_ms", SlowKind.CPU_STEAL),
+    ("queued_ms", SlowKind.CPU_CONTENTION),
+    ("gc_ms", SlowKind.GARBAGE_COLLECTION),
+    ("disk_ms", SlowKind.HOST_IO),
+    ("save_ms", SlowKind.SAVING),
+    ("data_ms", SlowKind.DATA_LOADING),
+    ("ran_ms", SlowKind.COMPUTE),
+)
+_QUEUED, _RAN = (next(i for i, (name, _) in enumerate(SPENT) if name == wanted) for wanted in ("queued_ms", "ran_ms"))
+RAN_MIN = 0.001  # of the time; less says nothing of how long one has to wait for a core
+EXPLAINS = 0.4  # of a rank's lateness must be accounted for
+CROWDED = 0.6  # the same of waiting for a core: on a busy host some of that comes with any work
+NEWEST_SHARE = 0.3  # of the newest window in what counts as a rank's usual
+SHARE_MAX = 1.5  # totals are read up to a second apart from the boundaries of a window
+
+
+class Spending:
+    """How much of the time each rank spends in each of SPENT, of late. Bounded by the world size."""
+
+    def __init__(self, world_size: int) -> None:
+        self._before = np.zeros((world_size, len(SPENT) + 1), np.uint32)  # the last column: in sends and receives
+        self._shares = np.zeros((world_size, len(SPENT) + 1), np.float32)
+        self._seen = np.zeros(world_size, np.int64)  # times
+        self._at = 0.0
+
+    def take(self, rows: Rows, rank: Numbers, now: float) -> None:
+        """Take the totals at the end of a window."""
+        passed_ms = (now - self._at) * 1e3
+        self._at = now
+        everyone = len(rank) == len(self._seen)
+        who: Numbers | slice = slice(None) if everyone and bool((np.diff(rank) == 1).all()) else rank
+        totals = np.empty((len(rank), len(SPENT) + 1), np.uint32)
+        for column, name in enumerate((*(name for name, _ in SPENT), "peers_ms")):
+            totals[:, column] = rows[name]
+        grown = totals - self._before[who]  # totals wrap, and so does this
+        self._before[who] = totals
+        if passed_ms <= 0:
+            return
+        shares = np.minimum(grown * np.float32(1.0 / passed_ms), np.float32(SHARE_MAX))
+        seen = self._seen[who]
+        # The first totals have no beginning, and the first share counts in full.
+        weight = np.select([seen == 0, seen == 1], [0.0, 1.0], NEWEST_SHARE).astype(np.float32)[:, None]
+        shares -= self._shares[who]
+        shares *= weight
+        self._shares[who] += shares
+        self._seen[who] += 1
+
+    def excess(self, rank: int, like: Numbers) -> dict[SlowKind, float]:
+        """Return how much more of its time a rank spends in each kind than the median of its like."""
+        others = like[like != rank]
+        usual = np.median(self._shares[others], axis=0) if len(others) else np.zeros(len(SPENT))
+        found = {kind: float(self._shares[rank, i] - usual[i]) for i, (_, kind) in enumerate(SPENT)}
+        # On a host with too few cores whoever has more to do also waits more for a core: that much is its work's fault.
+        if usual[_RAN] >= RAN_MIN:
+            found[SlowKind.CPU_CONTENTION] = float(
+                self._shares[rank, _QUEUED] - usual[_QUEUED] * max(1.0, self._shares[rank, _RAN] / usual[_RAN])
+            )
+        return found
+
+    def messages(self, rank: Numbers) -> Floats:
+        """Return the share of their time that ranks are blocked in sends and receives."""
+        found: Floats = self._shares[rank, len(SPENT)].astype(np.float64)
+        return found
+
+    def share(self, kind: SlowKind, rank: int) -> float:
+        """Return how much of its time a rank spends in a kind."""
+        return float(self._shares[rank, next(i for i, (_, each) in enumerate(SPENT) if each is kind)])
+
+
+def kind_of(late: float, excess: Mapping[SlowKind, float], gpu_slow: int) -> SlowKind:
+    """Return what keeps a rank that is late by this share of the time."""
+    for _, kind in SPENT:
+        enough = CROWDED if kind is SlowKind.CPU_CONTENTION else EXPLAINS
+        if excess.get(kind, 0.0) >= enough * late and kind is not SlowKind.COMPUTE:
+            return kind
+    if gpu_slow:
+        return SlowKind.GPU
+    return SlowKind.COMPUTE if excess.get(SlowKind.COMPUTE, 0.0) >= EXPLAINS * late else SlowKind.OUTSIDE
+
+
+def members(home: NDArray[np.uint64], rank: Numbers, of: int) -> Numbers:
+    """Return the ranks that a rank is compared with, itself among them."""
+    own = home[rank == of]
+    return rank[home == own[0]] if len(own) else np.zeros(0, np.int64)

@@ -1,0 +1,88 @@
+"""Slow ranks found among 1,024, and nothing found in healthy jobs: the numbers that the README gives.
+
+The jobs are numpy arrays with honest noise: each rank's step varies by 2 %, ranks differ among each other a little for
+good, some steps have a pause of one rank, and some a pause of all.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ncclwatch_server.stragglers.scores import Scores
+from ncclwatch_server.stragglers.windows import Floats, Window
+
+RANKS = 1024
+STEPS = 2  # of a window
+
+
+def own_s(generator: np.random.Generator, steps: int, ranks: int = RANKS, apart: float = 0.005) -> Floats:
+    """Return how long each rank works in each step, (steps, ranks), in seconds of a step of one second.
+
+    `apart` is by how much ranks differ for good, one standard deviation.
+    """
+    times = generator.lognormal(0.0, 0.02, (steps, ranks)) * generator.normal(1.0, apart, ranks)
+    pauses = generator.random((steps, ranks)) < 2e-4
+    times += pauses * generator.exponential(0.5, (steps, ranks))
+    return times + (generator.random(steps) < 0.02)[:, None] * generator.exponential(2.0, steps)[:, None]
+
+
+def windows_of(times: Floats) -> Iterator[Window]:
+    """Cut a job into windows: in each step all wait for the last one, and transfer takes a tenth of it."""
+    ranks = times.shape[1]
+    for first in range(0, len(times), STEPS):
+        part = times[first : first + STEPS]
+        step_s = part.max(axis=1, keepdims=True) + 0.1
+        yield Window(
+            rank=np.arange(ranks),
+            home=np.ones(ranks, np.uint64),
+            blocked=(step_s - part).sum(axis=0) / step_s.sum(),
+            span_s=np.full(ranks, step_s.sum()),
+            operations=np.full(ranks, STEPS),
+        )
+
+
+def found_by(times: Floats) -> list[tuple[int, set[int]]]:
+    """Return after how many steps which ranks were suspected."""
+    scores = Scores(times.shape[1])
+    return [
+        (number * STEPS, {suspect.rank for suspect in scores.take(window)})
+        for number, window in enumerate(windows_of(times), start=1)
+    ]
+
+
+def found_of(trials: int, slower: float, apart: float, within: int) -> int:
+    """Return in how many jobs a slow rank is found within so many steps, and nobody else."""
+    found = 0
+    for seed in range(trials):
+        generator = np.random.default_rng(seed)
+        times = own_s(generator, within, apart=apart)
+        slow = int(generator.integers(RANKS))
+        times[:, slow] *= 1.0 + slower
+        said = found_by(times)
+        found += any(slow in ranks for _, ranks in said) and all(ranks <= {slow} for _, ranks in said)
+    return found
+
+
+def healthy_flagged(windows: int, apart: float) -> int:
+    """Return how many windows of healthy jobs are flagged."""
+    jobs = range(1000, 1000 + windows // 500)
+    said = [found_by(own_s(np.random.default_rng(seed), 500 * STEPS, apart=apart)) for seed in jobs]
+    return sum(bool(ranks) for each in said for _, ranks in each)
+
+
+# A rank that is 2 % slow can be told from the slowest of 1,024 healthy ones only where these are closer together.
+@pytest.mark.parametrize(("slower", "apart", "within", "of_forty"), [(0.05, 0.002, 10, 35), (0.02, 0.001, 50, 28)])
+def test_a_slow_rank_among_1024_is_found_in_time(slower: float, apart: float, within: int, of_forty: int) -> None:
+    assert found_of(40, slower, apart, within) >= of_forty
+
+
+def test_no_healthy_window_is_flagged() -> None:
+    """Ten thousand windows are what `python -m tests.bench.stragglers` looks at."""
+    assert healthy_flagged(2000, apart=0.005) == 0
+
+
+def test_no_healthy_window_of_a_small_job_is_flagged() -> None:
+    for ranks in (2, 3, 4, 8, 16, 64):
+        generator = np.random.default_rng(ranks)
+        assert [said for _, said in found_by(own_s(generator, 400 * STEPS, ranks)) if said] == []
