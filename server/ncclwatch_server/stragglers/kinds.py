@@ -24,7 +24,12 @@ SPENT: tuple[tuple[str, SlowKind], ...] = (
     ("data_ms", SlowKind.DATA_LOADING),
     ("ran_ms", SlowKind.COMPUTE),
 )
-_QUEUED, _RAN = (next(i for i, (name, _) in enumerate(SPENT) if name == wanted) for wanted in ("queued_ms", "ran_ms"))
+# As they lie side by side in a row of a digest; peers_ms is blocked in sends and receives.
+_SIDE_BY_SIDE = ("data_ms", "gc_ms", "save_ms", "peers_ms", "queued_ms", "ran_ms", "throttled_ms", "stolen_ms",
+                 "stopped_ms", "disk_ms")  # fmt: skip
+_COLUMN = {name: place for place, name in enumerate(_SIDE_BY_SIDE)}
+_OF_KIND = {kind: _COLUMN[name] for name, kind in SPENT}
+_QUEUED, _RAN, _PEERS = (_COLUMN[name] for name in ("queued_ms", "ran_ms", "peers_ms"))
 RAN_MIN = 0.001  # of the time; less says nothing of how long one has to wait for a core
 EXPLAINS = 0.4  # of a rank's lateness must be accounted for
 CROWDED = 0.6  # the same of waiting for a core: on a busy host some of that comes with any work
@@ -36,8 +41,8 @@ class Spending:
     """How much of the time each rank spends in each of SPENT, of late. Bounded by the world size."""
 
     def __init__(self, world_size: int) -> None:
-        self._before = np.zeros((world_size, len(SPENT) + 1), np.uint32)  # the last column: in sends and receives
-        self._shares = np.zeros((world_size, len(SPENT) + 1), np.float32)
+        self._before = np.zeros((world_size, len(_SIDE_BY_SIDE)), np.uint32)
+        self._shares = np.zeros((world_size, len(_SIDE_BY_SIDE)), np.float32)
         self._seen = np.zeros(world_size, np.int64)  # times
         self._at = 0.0
 
@@ -47,9 +52,7 @@ class Spending:
         self._at = now
         everyone = len(rank) == len(self._seen)
         who: Numbers | slice = slice(None) if everyone and bool((np.diff(rank) == 1).all()) else rank
-        totals = np.empty((len(rank), len(SPENT) + 1), np.uint32)
-        for column, name in enumerate((*(name for name, _ in SPENT), "peers_ms")):
-            totals[:, column] = rows[name]
+        totals = _side_by_side(rows)
         grown = totals - self._before[who]  # totals wrap, and so does this
         self._before[who] = totals
         if passed_ms <= 0:
@@ -57,7 +60,10 @@ class Spending:
         shares = np.minimum(grown * np.float32(1.0 / passed_ms), np.float32(SHARE_MAX))
         seen = self._seen[who]
         # The first totals have no beginning, and the first share counts in full.
-        weight = np.select([seen == 0, seen == 1], [0.0, 1.0], NEWEST_SHARE).astype(np.float32)[:, None]
+        if int(seen.min(initial=2)) >= 2:
+            weight = np.float32(NEWEST_SHARE)
+        else:
+            weight = np.select([seen == 0, seen == 1], [0.0, 1.0], NEWEST_SHARE).astype(np.float32)[:, None]
         shares -= self._shares[who]
         shares *= weight
         self._shares[who] += shares
@@ -66,8 +72,8 @@ class Spending:
     def excess(self, rank: int, like: Numbers) -> dict[SlowKind, float]:
         """Return how much more of its time a rank spends in each kind than the median of its like."""
         others = like[like != rank]
-        usual = np.median(self._shares[others], axis=0) if len(others) else np.zeros(len(SPENT))
-        found = {kind: float(self._shares[rank, i] - usual[i]) for i, (_, kind) in enumerate(SPENT)}
+        usual = np.median(self._shares[others], axis=0) if len(others) else np.zeros(len(_SIDE_BY_SIDE))
+        found = {kind: float(self._shares[rank, i] - usual[i]) for kind, i in _OF_KIND.items()}
         # On a host with too few cores whoever has more to do also waits more for a core: that much is its work's fault.
         if usual[_RAN] >= RAN_MIN:
             found[SlowKind.CPU_CONTENTION] = float(
@@ -77,12 +83,20 @@ class Spending:
 
     def messages(self, rank: Numbers) -> Floats:
         """Return the share of their time that ranks are blocked in sends and receives."""
-        found: Floats = self._shares[rank, len(SPENT)].astype(np.float64)
+        found: Floats = self._shares[rank, _PEERS].astype(np.float64)
         return found
 
     def share(self, kind: SlowKind, rank: int) -> float:
         """Return how much of its time a rank spends in a kind."""
-        return float(self._shares[rank, next(i for i, (_, each) in enumerate(SPENT) if each is kind)])
+        return float(self._shares[rank, _OF_KIND[kind]])
+
+
+def _side_by_side(rows: Rows) -> NDArray[np.uint32]:
+    """Return the columns of _SIDE_BY_SIDE, (rows, columns): in one pass over the rows, not one for each column."""
+    fields = rows.dtype.fields or {}
+    return np.ndarray(
+        (len(rows), len(_SIDE_BY_SIDE)), "<u4", rows, fields[_SIDE_BY_SIDE[0]][1], (rows.strides[0], 4)
+    ).copy()
 
 
 def kind_of(late: float, excess: Mapping[SlowKind, float], gpu_slow: int) -> SlowKind:

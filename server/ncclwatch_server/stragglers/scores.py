@@ -1,37 +1,40 @@
 """Is a rank late more than chance makes one of so many ranks late?
 
 Each window gives every rank one number: by how much of the time it was blocked less than the median of its like. Of
-N ranks one is always the last, so the bound grows with N (Bonferroni), and it is a bound on the sum over several
-windows: a pause that comes once is cut off and is not enough. Noise is measured between ranks (median absolute
-deviation, and the 99th percentile where pauses hit any rank), in a window and again in the sum, so that a job whose
-ranks all differ a little, for good or by chance, is not blamed on the slowest; where there are too few ranks to
-measure it, a floor takes its place.
+N ranks one is always the last, so the bound grows with N, and it is a bound on the sum over several windows, with and
+without those that a pause may explain (`chance`). Noise is measured between ranks (their spread, and the 99th
+percentile where the tail is heavier), in a window and again in the sum, so that a job whose ranks all differ a little,
+for good or by chance, is not blamed on the slowest; where there are too few ranks to measure it, a floor takes its
+place. A rank that becomes late is compared with its own habit as well, and what it always was does not hide it.
 
 Wait inversion is described for CUDA events by ByteDance (MegaScale) and others; here it works on the host's clocks.
 """
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ncclwatch_server.stragglers.chance import beyond, levels, spread_of
 from ncclwatch_server.stragglers.windows import Floats, Numbers, Window
 
 FEW = 8  # members; of fewer each is compared with the median of the others
-CLIP = 4.0  # standard deviations that one window can count for
+CLIP = 6.0  # standard deviations that one window can count for
 SPANS = (5, 25)  # windows that are summed
-FALSE_MAX = 2e-6  # probability that some rank of a healthy job passes the bound, for each window
+HABIT_MIN = 20  # windows before those make a habit
+HABIT_MAX = 240  # and no more of them count: what was long ago is forgotten
+FALSE_MAX = 4e-6  # probability that some rank of a healthy job passes a bound, for each window and each of four bounds
+PAUSE = 4.0  # standard deviations in one window that noise does not make
+PAUSES_MIN = 5e-4  # probability of a pause of a rank in a window, where fewer have been seen
 OFTEN = {5: 0.8, 25: 0.6}  # share of the windows in which the rank must be late
 LATE_SIGMAS = {5: 1.5, 25: 0.5}  # by so much
 STILL = 2  # of the newest SPANS[0] windows in which it must be late: what is over is no finding
-_TO_SIGMA = 1.4826  # from a median absolute deviation
 TAIL_RANKS_MIN = 256  # of fewer the 99th percentile is one of the latest
 _TAIL_SIGMAS = 2.326  # of a normal distribution's 99th percentile
-HEAVY = 1.25  # a tail that is heavier by so much is believed; less is how estimates vary
-APART = 1.1  # the same of how much sums spread more than chance makes them
+HEAVY = 1.15  # a tail that is heavier by so much is believed; less is how estimates vary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,8 @@ def lateness(window: Window) -> Floats:
 
     In a group of few each rank is compared with the others only: it would move their median itself.
     """
+    if len(window.rank) >= FEW and bool((window.home == window.home[0]).all()):
+        return np.sort(window.blocked.astype(np.float32))[len(window.rank) // 2] - window.blocked
     order = np.argsort(window.home, kind="stable")
     _, sizes = np.unique(window.home, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
@@ -88,44 +93,43 @@ def lateness(window: Window) -> Floats:
 
 def in_sigmas(late: Floats, bounds: Bounds) -> Floats:
     """Return lateness in standard deviations of a healthy rank, cut off at CLIP; 0 for a rank that is alone."""
-    known = late[~np.isnan(late)]
+    ordered = np.sort(late.astype(np.float32))  # NaN last
+    known = ordered[: len(ordered) - int(np.isnan(ordered[-1:]).any() and np.isnan(ordered).sum())]
     if not len(known):
         return np.zeros(len(late))
-    noise = max(_spread_of(known), bounds.noise_min)
+    noise = max(spread_of(known), bounds.noise_min)
     if len(known) >= TAIL_RANKS_MIN:
-        tail = float(np.percentile(known, 99) - np.median(known)) / _TAIL_SIGMAS
+        tail = float(known[len(known) * 99 // 100] - known[len(known) // 2]) / _TAIL_SIGMAS
         noise = tail if tail > HEAVY * noise else noise
     return np.clip(np.nan_to_num(late) / noise, -CLIP, CLIP)
 
 
-def _spread_of(values: Floats) -> float:
-    return _TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
-
-
-def bound(ranks: int) -> float:
-    """Return the score that one of so many healthy ranks exceeds with probability FALSE_MAX in a window."""
-    return NormalDist().inv_cdf(1.0 - FALSE_MAX / max(1, ranks))
-
-
 class Scores:
-    """The last windows of one job: at most SPANS[-1] numbers for each rank, twice."""
+    """The last windows of one job: at most SPANS[-1] numbers for each rank, twice, and its habit."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._sigmas: deque[NDArray[np.float32]] = deque(maxlen=SPANS[-1])
         self._late: deque[NDArray[np.float32]] = deque(maxlen=SPANS[-1])
+        self._pauses: deque[int] = deque(maxlen=SPANS[-1])  # ranks beyond PAUSE
+        self._sums = {span: np.zeros(world_size) for span in SPANS}  # of the newest windows, in sigmas
+        self._home = np.zeros(world_size, np.uint64)
+        self._habit = np.zeros(world_size)  # mean of the windows before the newest SPANS[-1], in sigmas
+        self._habits = np.zeros(world_size)  # windows in it
+        self._suspected = np.zeros(0, np.int64)  # in the newest window
 
     def take(self, window: Window) -> tuple[Suspect, ...]:
         """Add a window. Returns the ranks that are late beyond chance now, the latest first."""
         late = lateness(window)
         bounds = Bounds.of(len(window.rank))
-        self._late.append(self._spread(window.rank, np.nan_to_num(late)))
-        self._sigmas.append(self._spread(window.rank, in_sigmas(late, bounds)))
+        self._compare_with_others(window)
+        self._learn(window.rank)
+        self._add(self._spread(window.rank, np.nan_to_num(late)), self._spread(window.rank, in_sigmas(late, bounds)))
         found: dict[int, Suspect] = {}
-        for span in SPANS:
-            if len(self._sigmas) >= span:
-                for suspect in self._suspects(span, window.rank, bounds):
-                    found.setdefault(suspect.rank, suspect)
+        for look in self._looks(window.rank):
+            for suspect in self._suspects(look, bounds):
+                found.setdefault(suspect.rank, suspect)
+        self._suspected = np.fromiter(found, np.int64)
         return tuple(sorted(found.values(), key=lambda suspect: (-suspect.share, suspect.rank)))
 
     def history(self, rank: int) -> tuple[Floats, Floats]:
@@ -138,19 +142,89 @@ class Scores:
         spread[rank] = values
         return spread
 
-    def _suspects(self, span: int, present: Numbers, bounds: Bounds) -> list[Suspect]:
-        sigmas = np.array([self._sigmas[-1 - i] for i in range(span)])
-        score = sigmas.sum(axis=0) / math.sqrt(span)
-        spread = _spread_of(score[present])
-        score /= spread if spread > APART else 1.0  # ranks may differ for good
-        ranks = np.flatnonzero(score > bound(len(present)))
-        if not len(ranks):
+    def _add(self, late: NDArray[np.float32], sigmas: NDArray[np.float32]) -> None:
+        for span, total in self._sums.items():
+            total += sigmas
+            if len(self._sigmas) >= span:
+                total -= self._sigmas[-span]
+        self._late.append(late)
+        self._sigmas.append(sigmas)
+        self._pauses.append(int((sigmas > PAUSE).sum()))
+
+    def _compare_with_others(self, window: Window) -> None:
+        """Forget the habit of ranks that are compared with another group from now on."""
+        moved = self._home[window.rank] != window.home
+        if moved.any():
+            self._home[window.rank] = window.home
+            self._habit[window.rank[moved]] = self._habits[window.rank[moved]] = 0.0
+
+    def _learn(self, present: Numbers) -> None:
+        """Let the window that is no longer among the newest SPANS[-1] count for habits, but for those of suspects."""
+        if len(self._sigmas) < SPANS[-1]:
+            return
+        learns = present[~np.isin(present, self._suspected)] if len(self._suspected) else present
+        counted = np.minimum(self._habits[learns] + 1.0, HABIT_MAX)
+        self._habits[learns] = counted
+        self._habit[learns] += (self._sigmas[0][learns] - self._habit[learns]) / counted
+
+    def _looks(self, present: Numbers) -> Iterator["_Look"]:
+        """Return all that ranks are compared by: the others, and what each of them used to be."""
+        spans = [span for span in SPANS if len(self._sigmas) >= span]
+        for span in spans:
+            yield _Look(span=span, among=present, score=self._sums[span][present] / math.sqrt(span))
+        known = present[self._habits[present] >= HABIT_MIN]
+        if len(known) < FEW:
+            return
+        habit = self._habit[known]
+        # What ranks differ by for good is in the noise of a window, and not in how they depart from their habits.
+        least = math.sqrt(max(0.25, 1.0 - spread_of(np.sort(habit.astype(np.float32))) ** 2))
+        for span in spans:
+            # A habit is known as well as the mean of its windows is.
+            wide = np.sqrt(1.0 + span / self._habits[known])
+            score = (self._sums[span][known] - span * habit) / (math.sqrt(span) * wide)
+            yield _Look(span=span, among=known, score=score, habit=self._habit, least=least, wide=wide)
+
+    def _suspects(self, look: "_Look", bounds: Bounds) -> list[Suspect]:
+        """Return who is late beyond chance in one comparison."""
+        span, among = look.span, look.among
+        over = levels(len(among), span, PAUSES_MIN, FALSE_MAX)[0]
+        if float(look.score.max()) <= over * look.least:
             return []
-        share = np.array([self._late[-1 - i][ranks] for i in range(span)]).mean(axis=0)
-        late = sigmas[:, ranks] > LATE_SIGMAS[span]
-        late_in, lately = late.sum(axis=0), late[: SPANS[0]].sum(axis=0)
-        return [
-            Suspect(rank=int(r), share=float(s), windows=span, late_in=int(n), score=float(score[r]))
-            for r, s, n, still in zip(ranks, share, late_in, lately, strict=True)
-            if s >= bounds.share_min and n >= OFTEN[span] * span and still >= STILL
-        ]
+        spread = max(look.least, spread_of(np.sort(look.score.astype(np.float32))))
+        places = np.flatnonzero(look.score > over * spread)
+        limits = levels(len(among), span, self._pausing(among[places]), FALSE_MAX)
+        found = []
+        for place in places.tolist():
+            rank = int(among[place])
+            late, sigmas = (
+                np.array([float(each[-1 - i][rank]) for i in range(span)]) for each in (self._late, self._sigmas)
+            )
+            own = sigmas - look.habit[rank] if look.habit is not None else sigmas
+            wide = spread * (float(look.wide[place]) if look.wide is not None else 1.0)
+            far = own > LATE_SIGMAS[span]
+            share, late_in = float(late.mean()), int(far.sum())
+            if share < bounds.share_min or late_in < OFTEN[span] * span or far[: SPANS[0]].sum() < STILL:
+                continue
+            if beyond(own, wide, limits):
+                score = float(look.score[place]) / spread
+                found.append(Suspect(rank=rank, share=share, windows=span, late_in=late_in, score=score))
+        return found
+
+    def _pausing(self, but: Numbers) -> float:
+        """Return the probability of a pause of a rank in a window, by what all others than these had."""
+        own = sum(int((each[but] > PAUSE).sum()) for each in self._sigmas)
+        others = max(1, (self._world_size - len(but)) * len(self._sigmas))
+        # To four digits upwards, so that the same bounds serve again.
+        return max(PAUSES_MIN, math.ceil((sum(self._pauses) - own) / others * 1e4) / 1e4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One comparison of ranks over the newest windows. Arrays have one entry for each rank of `among`."""
+
+    span: int
+    among: Numbers
+    score: Floats  # sum of the windows, in its standard deviations if windows are independent
+    habit: Floats | None = None  # by rank: what is subtracted from each window
+    least: float = 1.0  # spread of the scores that is believed at least
+    wide: Floats | None = None  # how much wider than by its windows a sum is spread

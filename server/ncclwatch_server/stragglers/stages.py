@@ -47,6 +47,8 @@ class Stages:
 
 def busiest(window: Window, messages: Floats) -> tuple[int, float] | None:
     """Return (group, how much more of its time it works) of the stage that works most, None if none stands out."""
+    if bool((window.home == window.home[0]).all()):
+        return None
     homes, group = np.unique(window.home, return_inverse=True)
     if not 2 <= len(homes) <= STAGES_MAX or float(np.median(messages)) < MESSAGES_MIN:
         return None

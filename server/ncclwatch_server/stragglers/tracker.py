@@ -21,6 +21,7 @@ from ncclwatch_server.stragglers.windows import Numbers, Rows, Window, Windows
 WARMUP = 1  # windows that are not looked at: loading, compilation, the first use of everything
 _WORKS = (SlowKind.COMPUTE, SlowKind.OUTSIDE)  # what big batches look like
 FINDINGS_MAX = 4  # of one job at a time
+SPANS_MAX = 64  # ranks whose clocks are asked how long a window was
 GONE_AFTER = 5  # windows in which a rank is not late beyond its bound any more
 PERSISTENT = 0.8  # late in so many of the windows since it began
 LATE_AGAIN = 1.0  # standard deviations, in one window
@@ -168,7 +169,8 @@ class Stragglers:
         if not stepped:
             return None  # a validation, say: its operations are others
         home = window.home == window.home[np.argmax(window.span_s)]
-        per_operation_s = float(np.median(window.span_s[home])) / max(1, int(window.operations[home][0]))
+        # All of one group cut at the same operations, each by its own clock: a few of them tell.
+        per_operation_s = float(np.median(window.span_s[home][:SPANS_MAX])) / max(1, int(window.operations[home][0]))
         change = self._pace.take(now, per_operation_s, float(window.blocked[home].min()))
         if change is None:
             return None

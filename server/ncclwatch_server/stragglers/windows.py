@@ -41,43 +41,43 @@ class Windows:
         self._blocked_ns = np.zeros(world_size)
         self._span_ms = np.zeros(world_size)
         self._operations = np.zeros(world_size, np.int64)
-        self._column = np.zeros(0, np.uint64)  # the groups that were numbered last
-        self._group = np.zeros(0, np.int64)
-        self._groups = 0
+        self._groups = _Groups(np.zeros(0, np.uint64))  # as they were last
 
     def take(self, rows: Rows, rank: Numbers) -> Window | None:
         """Take the newest rows of the ranks that live. Returns a window once every group has completed one."""
-        known = rows["pace_group"] != 0
-        if not known.all():
-            rows, rank = rows[known], rank[known]
+        key, seq = rows["pace_group"].copy(), rows["pace_seq"].astype(np.int64)
+        if not key.all():
+            known = key != 0
+            rows, rank, key, seq = rows[known], rank[known], key[known], seq[known]
         if len(rank) < 2:
             return None
-        group = self._number(rows["pace_group"])
-        seq = rows["pace_seq"].astype(np.int64)
-        at_one = _alike(seq, group, self._groups)[group]
+        groups = self._numbered(key)
+        at_one = groups.alike(seq)
+        if at_one is None:  # as at most moments: some have told of a boundary that others have not come to yet
+            return None
         # Where an agent has begun to cut less often, its newest boundary is an older one for a while.
         ahead = (seq - self._seq[rank]) % _WRAP
         further = (ahead > 0) & (ahead < _WRAP // 2)
-        moved = at_one & (further | (rows["pace_group"] != self._home[rank]))
-        if moved.any():
-            self._advance(rows, rank, moved, group)
+        moved = at_one & (further | (key != self._home[rank]))
+        if not moved.any():
+            return None
+        self._advance(rows, rank, moved, groups)
         full = self._span_ms[rank] > 0
         return self._cut(rank) if full.all() else None
 
-    def _number(self, column: NDArray[np.uint64]) -> Numbers:
-        """Return the number of each row's group. Sorted out anew when a group comes or goes."""
-        if not np.array_equal(column, self._column):
-            self._column = column.copy()
-            keys, group = np.unique(column, return_inverse=True)
-            self._group, self._groups = group.reshape(-1).astype(np.int64), len(keys)
-        return self._group
+    def _numbered(self, key: NDArray[np.uint64]) -> "_Groups":
+        """Return which rows are of one group. Sorted out anew when a group comes or goes."""
+        if not np.array_equal(key, self._groups.key):
+            self._groups = _Groups(key)
+        return self._groups
 
-    def _advance(self, rows: Rows, rank: Numbers, moved: NDArray[np.bool_], group: Numbers) -> None:
+    def _advance(self, rows: Rows, rank: Numbers, moved: NDArray[np.bool_], groups: "_Groups") -> None:
         """Add what has happened since the last boundary, where all members of a group have passed the same two."""
         seq, ms = rows["pace_seq"].astype(np.int64), rows["pace_ms"].astype(np.int64)
         same_home = (rows["pace_group"] == self._home[rank]) & (self._seq[rank] > 0)
         before = np.where(same_home, self._seq[rank], -1)
-        counted = moved & _alike(before, group, self._groups)[group] & same_home
+        began_alike = groups.alike(before)
+        counted = moved & same_home & (False if began_alike is None else began_alike)
         who = rank[counted]
         grown = rows["pace_waited_ns"][counted] - self._waited[who]
         self._blocked_ns[who] += grown.astype(np.int64)
@@ -101,10 +101,20 @@ class Windows:
         return found
 
 
-def _alike(values: Numbers, group: Numbers, groups: int) -> NDArray[np.bool_]:
-    """Return for each group whether all of its members have the same value."""
-    lowest, highest = np.full(groups, np.iinfo(np.int64).max), np.full(groups, np.iinfo(np.int64).min)
-    np.minimum.at(lowest, group, values)
-    np.maximum.at(highest, group, values)
-    alike: NDArray[np.bool_] = lowest == highest
-    return alike
+class _Groups:
+    """Which rows are of one group, by its key in each row."""
+
+    def __init__(self, key: NDArray[np.uint64]) -> None:
+        self.key = key
+        _, self._group, sizes = np.unique(key, return_inverse=True, return_counts=True)
+        self._order = np.argsort(self._group.reshape(-1), kind="stable")
+        self._starts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
+
+    def alike(self, values: Numbers) -> NDArray[np.bool_] | None:
+        """Return for each row whether all rows of its group have one value; None: no group does."""
+        if len(self._starts) == 1:
+            return np.ones(len(values), np.bool_) if int(values.min()) == int(values.max()) else None
+        ordered = values[self._order]
+        one = np.minimum.reduceat(ordered, self._starts) == np.maximum.reduceat(ordered, self._starts)
+        alike: NDArray[np.bool_] = one[self._group.reshape(-1)]
+        return alike if one.any() else None
