@@ -42,6 +42,19 @@ def test_a_real_server_names_the_rank_that_goes_wrong(server: str, fault: str) -
     assert said["onset_to_verdict_s"] > 0
 
 
+def test_a_real_server_names_a_slow_rank_and_why(server: str) -> None:
+    arguments = "--fault slow:data_loading --after 3 --for 90 --step 0.25 --server".split()
+    code, said = run(*arguments, server)
+    assert (code, said["right"], said["culprits"]) == (0, True, [said["rank"]])
+    assert "waits for its data loader" in said["said"]
+
+
+@pytest.mark.parametrize("fault", ["slow", "slow:cpu_steal:0.3"])
+def test_a_slow_rank_is_named_without_a_server(fault: str) -> None:
+    code, said = run("--fault", fault, "--after", "30")
+    assert (code, said["right"], said["culprits"]) == (0, True, [said["rank"]])
+
+
 def test_the_same_job_is_judged_faster_than_its_seconds_pass() -> None:
     code, said = run("--fault", "stuck", "--after", "30")
     assert (code, said["right"], said["culprits"]) == (0, True, [said["rank"]])

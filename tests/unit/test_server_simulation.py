@@ -7,10 +7,12 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import Op, ProcessState
+from ncclwatch.contract.slowness import SlowKind
 from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import hear
 from ncclwatch_server.simulation.layout import AXES, Axis, Layout
+from ncclwatch_server.simulation.pace import Paces, Slow, Span
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state import GROUP_DTYPE, RANK_DTYPE
@@ -129,3 +131,27 @@ def test_the_same_arguments_give_the_same_bytes():
 
 def test_every_axis_has_a_group_in_a_layout_that_is_parallel_in_all_ways():
     assert set(SMALL.axes) == set(AXES)
+
+
+def test_a_slow_rank_is_asked_for_by_its_kind_and_by_how_much_longer_it_works():
+    assert Slow.parse("slow") == Slow(kind=SlowKind.COMPUTE, share=0.2)
+    assert Slow.parse("slow:data_loading:0.05") == Slow(kind=SlowKind.DATA_LOADING, share=0.05)
+    for text in ("slow:network", "slow:compute:0", "slow:compute:x", "slow:compute:0.1:2"):
+        with pytest.raises(ValueError, match=r"slow"):
+            Slow.parse(text)
+
+
+def test_ranks_are_blocked_for_what_they_do_not_work_and_only_the_slow_one_is_not():
+    spans = tuple(Span(began=2.0 * n, until=2.0 * n + 2.0, step=n, pause=n == 4) for n in range(9))
+    slow = Slow(kind=SlowKind.DATA_LOADING, share=0.15, rank=2, since_s=10.0)
+    paces = Paces(4, spans, slow, seed=3, halts=lambda _: 1)
+    told = [paces.after(step) for step in range(10)]
+    blocked = np.diff([each.waited_ns / 1e9 for each in told], axis=0)  # (steps, ranks)
+    assert [each.boundary for each in told] == list(range(10))
+    assert np.diff([each.time_ms[0] for each in told]).tolist() == [2000] * 9
+    assert blocked[4] == pytest.approx([2.0, 0.0, 2.0, 2.0])  # all wait for the one that pauses
+    assert blocked[:4].mean(axis=0) == pytest.approx([0.3] * 4, abs=0.1)
+    assert (blocked[5:, [0, 1, 3]] - blocked[5:, [2]]).min() > 0.1
+    loading = np.diff([each.spent_ms["data_ms"] for each in told], axis=0)
+    assert loading[:5].max() == loading[:, [0, 1, 3]].max() == 0
+    assert loading[5:, 2] == pytest.approx([0.85 * 300 / 1.15] * 4, rel=0.1)

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from urllib.parse import quote
 
 import click
@@ -19,15 +19,32 @@ from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.nodes import Nodes, NoServer
 from ncclwatch_server.simulation.offline import heard_offline
+from ncclwatch_server.simulation.pace import Slow
 from ncclwatch_server.simulation.timeline import Manner, Timeline, plan
 
 EXIT_WRONG, EXIT_UNUSABLE = 1, 2
 _POLL_S = 0.5
 _ASK_S = 10.0
+SLOW_S = 60.0  # in which a slow rank is to be found
 
 
 class Unusable(NcclwatchError):
     """Such a job cannot be simulated."""
+
+
+class _Wrong(click.ParamType[FaultKind | Slow]):
+    """A kind of fault, or a slow rank."""
+
+    name = "fault"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> FaultKind | Slow:
+        """Return what was asked for; refuses with a sentence what there is not."""
+        text = str(value)
+        try:
+            return Slow.parse(text) if text.split(":")[0] == "slow" else FaultKind(text)
+        except ValueError as error:
+            kinds = ", ".join(kind.value for kind in FaultKind)
+            self.fail(str(error) if text.startswith("slow") else f"{text!r} is none of {kinds} or slow:WHY:SHARE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +58,7 @@ class Outcome:
     fault: str  # "" in a healthy job
     rank: int  # that makes it, -1: none does
     right: bool
-    said: str  # the summary of the first critical verdict, "" if there was none
+    said: str  # the summary of the first verdict that is critical or calls ranks slow, "" if there was none
     culprits: tuple[int, ...]
     onset_to_verdict_s: float | None
     digests: int
@@ -53,7 +70,11 @@ class Outcome:
 @click.option("--ranks", type=click.IntRange(1), help="How many ranks; default: as the layout says, else 64.")
 @click.option("--layout", "layout_text", help='For example "tp=8,pp=4,dp=32,ep=8"; default: data parallel only.')
 @click.option(
-    "--fault", type=click.Choice([kind.value for kind in FaultKind]), help="What goes wrong; default: nothing."
+    "--fault",
+    type=_Wrong(),
+    metavar="KIND",
+    help=f"What goes wrong: {', '.join(kind.value for kind in FaultKind)}, or slow:WHY:SHARE, a rank that works "
+    "longer by this share of a step (slow:data_loading:0.2); default: nothing.",
 )
 @click.option("--after", "healthy_s", type=click.FloatRange(1.0), default=20.0, help="Seconds until it does (20).")
 @click.option("--for", "lasts_s", type=click.FloatRange(1.0), default=60.0, help="Seconds of the job (60).")
@@ -69,7 +90,7 @@ class Outcome:
 def simulate(  # noqa: PLR0913 - one argument for each option
     ranks: int | None,
     layout_text: str | None,
-    fault: str | None,
+    fault: FaultKind | Slow | None,
     healthy_s: float,
     lasts_s: float,
     step_s: float,
@@ -89,10 +110,11 @@ def simulate(  # noqa: PLR0913 - one argument for each option
     """
     try:
         layout = _layout(ranks, layout_text)
-        kind = FaultKind(fault) if fault else None
-        lasts_s = lasts_s if kind is None else max(lasts_s, healthy_s + 15.0)
+        kind = fault if isinstance(fault, FaultKind) else None
+        slow = replace(fault, since_s=healthy_s) if isinstance(fault, Slow) else None
+        lasts_s = lasts_s if fault is None else max(lasts_s, healthy_s + (15.0 if kind else SLOW_S))
         healthy_s = healthy_s if kind is not None else lasts_s
-        timeline = _plan(layout, kind, healthy_s, step_s, seed)
+        timeline = _plan(layout, kind, slow, healthy_s, step_s, seed)
         name = job or f"simulated-{seed}"
         tell = _Telling(quiet=as_json or not sys.stderr.isatty())
         tell(f"working out where {layout.world_size:,} ranks stand ...")
@@ -136,9 +158,11 @@ def _layout(ranks: int | None, text: str | None) -> Layout:
     return layout
 
 
-def _plan(layout: Layout, kind: FaultKind | None, healthy_s: float, step_s: float, seed: int) -> Timeline:
+def _plan(
+    layout: Layout, kind: FaultKind | None, slow: Slow | None, healthy_s: float, step_s: float, seed: int
+) -> Timeline:
     try:
-        return plan(layout, Manner(step_s=step_s), kind, healthy_s=healthy_s, seed=seed)
+        return plan(layout, Manner(step_s=step_s), kind, healthy_s=healthy_s, seed=seed, slow=slow)
     except ValueError as error:
         raise Unusable(f"{error}; choose another --fault or --layout") from error
 
@@ -147,12 +171,13 @@ def _offline(timeline: Timeline, job: str, lasts_s: float, tell: _Telling) -> Ou
     found = heard_offline(timeline, lasts_s, lambda now: tell(f"second {now:.0f} of {lasts_s:.0f}"))
     verdict = found.verdict
     culprits = tuple(culprit.rank for culprit in verdict.culprits) if verdict else ()
-    right = _is_right(timeline, culprits, verdict.cause.value if verdict else "", found.after_s)
+    said = "" if verdict is None else verdict.slowness.kind.value if verdict.slowness else verdict.cause.value
+    right = _is_right(timeline, culprits, said, found.after_s)
     return Outcome(
         job=job, ranks=timeline.layout.world_size, nodes=_nodes(timeline), layout=str(timeline.layout), right=right,
-        fault=timeline.fault.kind.value if timeline.fault else "", rank=timeline.fault.rank if timeline.fault else -1,
+        fault=_wrong(timeline)[0], rank=_wrong(timeline)[1],
         said=verdict.summary if verdict else "", culprits=culprits, digests=int(found.simulated_s) * _nodes(timeline),
-        onset_to_verdict_s=round(found.after_s, 2) if verdict and timeline.fault else None,
+        onset_to_verdict_s=round(found.after_s, 2) if verdict and _wrong(timeline)[0] else None,
         late_s=0.0, wall_s=round(found.took_s, 2),
     )  # fmt: skip
 
@@ -161,8 +186,18 @@ def _nodes(timeline: Timeline) -> int:
     return -(-timeline.layout.world_size // timeline.layout.node)
 
 
+def _wrong(timeline: Timeline) -> tuple[str, int]:
+    """Return what goes wrong in a job, and which rank does."""
+    if timeline.slow is not None:
+        return f"slow:{timeline.slow.kind.value}:{timeline.slow.share:g}", timeline.slow.rank
+    return (timeline.fault.kind.value, timeline.fault.rank) if timeline.fault is not None else ("", -1)
+
+
 def _is_right(timeline: Timeline, culprits: tuple[int, ...], cause: str, after_s: float) -> bool:
-    fault = timeline.fault
+    """Whether this is the rank that is to blame, and why: `cause`, or the kind of a slowness."""
+    fault, slow = timeline.fault, timeline.slow
+    if slow is not None:
+        return culprits == (slow.rank,) and after_s >= 0.0 and cause == slow.kind.value
     if fault is None or not culprits:
         return fault is None and not culprits
     return culprits == (fault.rank,) and after_s >= 0.0 and cause in {each.value for each in RIGHT_CAUSES[fault.kind]}
@@ -182,25 +217,32 @@ async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tel
             await asyncio.wait([running], timeout=_POLL_S)
             now_s = time.monotonic() - nodes.began
             tell(f"second {now_s:.0f} of {lasts_s:.0f}, {nodes.traffic.digests:,} digests sent")
-            found = await asyncio.to_thread(_critical, url, token, job)
-            after_s = now_s - timeline.onset_s
+            found = await asyncio.to_thread(_worst, url, token, job)
+            after_s = now_s - (timeline.slow.since_s if timeline.slow is not None else timeline.onset_s)
     finally:
         over.set()
         await running
     culprits = tuple(each["rank"] for each in found["culprits"]) if found else ()  # type: ignore[attr-defined]
-    told_s = min(after_s, float(found["onset_to_open_s"])) if found and after_s is not None else None  # type: ignore[arg-type]
+    told_s = after_s if found else None
+    if found and after_s is not None and timeline.slow is None:
+        told_s = min(after_s, float(found["onset_to_open_s"]))  # type: ignore[arg-type]
     return Outcome(
         job=job, ranks=timeline.layout.world_size, nodes=nodes.count, layout=str(timeline.layout),
-        fault=timeline.fault.kind.value if timeline.fault else "", rank=timeline.fault.rank if timeline.fault else -1,
-        right=_is_right(timeline, culprits, str(found["cause"]) if found else "", after_s or 0.0),
+        fault=_wrong(timeline)[0], rank=_wrong(timeline)[1],
+        right=_is_right(timeline, culprits, _why(found) if found else "", after_s or 0.0),
         said=str(found["summary"]) if found else "", culprits=culprits, digests=nodes.traffic.digests,
-        onset_to_verdict_s=round(told_s, 2) if told_s is not None and timeline.fault else None,
+        onset_to_verdict_s=round(told_s, 2) if told_s is not None and _wrong(timeline)[0] else None,
         late_s=round(nodes.traffic.late_s, 3), wall_s=round(time.monotonic() - began, 2),
     )  # fmt: skip
 
 
-def _critical(url: str, token: str, job: str) -> Mapping[str, object] | None:
-    """Return the first critical incident of the job that the server knows."""
+def _why(incident: Mapping[str, object]) -> str:
+    slowness = incident.get("slowness")
+    return str(slowness["kind"] if isinstance(slowness, dict) else incident["cause"])
+
+
+def _worst(url: str, token: str, job: str) -> Mapping[str, object] | None:
+    """Return the first critical incident of the job that the server knows, or the first of a slow rank."""
     request = urllib.request.Request(f"{url.rstrip('/')}/api/v1/jobs/{quote(job, safe='')}/report")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -217,7 +259,9 @@ def _critical(url: str, token: str, job: str) -> Mapping[str, object] | None:
         raise NoServer(f"{request.full_url} answered {error.code}; is this an ncclwatch server?") from error
     except (OSError, ValueError, KeyError) as error:
         raise NoServer(f"{request.full_url} could not be read ({error})") from error
-    return next((each for each in reversed(incidents) if each["severity"] == "critical"), None)
+    slow = [each for each in incidents if each.get("slowness") and each["culprits"]]
+    critical = [each for each in incidents if each["severity"] == "critical"]
+    return next(reversed(critical or slow), None)
 
 
 def _words(outcome: Outcome) -> str:
@@ -226,7 +270,7 @@ def _words(outcome: Outcome) -> str:
         f"simulated  {outcome.ranks:,} ranks on {outcome.nodes:,} nodes ({outcome.layout}), {outcome.wall_s:.1f} s, "
         f"{outcome.digests:,} digests",
         f"wrong      {made}",
-        f"said       {outcome.said or 'nothing critical'}",
+        f"said       {outcome.said or 'nothing'}",
     ]
     if outcome.onset_to_verdict_s is not None and math.isfinite(outcome.onset_to_verdict_s):
         lines.append(f"after      {outcome.onset_to_verdict_s:.1f} s")

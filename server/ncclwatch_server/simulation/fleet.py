@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model import Op, ProcessState, RankView, WaitKind
 from ncclwatch_server.simulation.faults import FaultKind
-from ncclwatch_server.simulation.layout import Axis
+from ncclwatch_server.simulation.layout import WORLD_NAME, Axis
+from ncclwatch_server.simulation.pace import Told
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
 from ncclwatch_server.state import GROUP_DTYPE, RANK_DTYPE
@@ -23,6 +24,7 @@ class Fleet:
 
     def __init__(self, still: Standstill) -> None:
         self.still = still
+        self.pace: Told | None = None  # what its ranks tell of their pace; None: nothing
         self._place = np.array(still.places, np.int64)
         self._course_of = np.array(still.course_of, np.int64)
 
@@ -64,6 +66,8 @@ class Fleet:
         groups["pending_age_s"][pending] += hang_s
         frozen = ranks["state"] == _STATE[ProcessState.STOPPED]
         ranks["pulse_age_s"][frozen | (ranks["ended"] != 0)] = hang_s
+        if self.pace is not None:
+            self.pace.put(ranks, own.start, wire.group_key(WORLD_NAME))
         return ranks, groups
 
     @cached_property

@@ -10,13 +10,14 @@ from ncclwatch_server.confirmation import Confirmation
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.timeline import Timeline
+from ncclwatch_server.stragglers.words import Whereabouts, verdict_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offline:
     """What was said, and how fast."""
 
-    verdict: Verdict | None  # the first critical one that stood
+    verdict: Verdict | None  # the first critical one that stood, or the first that calls ranks slow
     after_s: float  # of the job's time, since the onset; negative: before anything was wrong
     simulated_s: float
     took_s: float
@@ -34,9 +35,20 @@ def heard_offline(timeline: Timeline, lasts_s: float, told: Callable[[float], No
         verdicts: tuple[Verdict, ...] = ()
         if hearing.tick(now):
             verdicts = tuple(hearing.job.counted(each) for each in judge(hearing.snapshot(since_s, now)))
-        for verdict in confirmation.take(verdicts, now, final=False):
-            if verdict.severity is Severity.CRITICAL:
-                return Offline(
-                    verdict=verdict, after_s=now - timeline.onset_s, simulated_s=now, took_s=time.monotonic() - began
-                )
+        standing = confirmation.take(verdicts, now, final=False)
+        said = [verdict for verdict in standing if verdict.severity is Severity.CRITICAL] or _slow(hearing, now)
+        if said:
+            onset_s = timeline.slow.since_s if timeline.slow is not None else timeline.onset_s
+            return Offline(verdict=said[0], after_s=now - onset_s, simulated_s=now, took_s=time.monotonic() - began)
     return Offline(verdict=None, after_s=0.0, simulated_s=lasts_s, took_s=time.monotonic() - began)
+
+
+def _slow(hearing: Hearing, now: float) -> list[Verdict]:
+    """Return what is said of slow ranks, as `slowdowns` has it said."""
+    job = hearing.job
+    if not job.stragglers.take(*job.state.living(), now):
+        return []
+    where = Whereabouts(
+        host_of=lambda rank: f"node{rank // hearing.fleet.still.layout.node:05d}", site_of=lambda _: None
+    )
+    return [verdict_of(found, job.world_size, where, now) for found in job.stragglers.findings if found.ranks]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from ncclwatch_server.simulation.faults import Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.pace import Paces, Slow, Span
 from ncclwatch_server.simulation.program import Course, Training, courses
 from ncclwatch_server.simulation.run import Standstill, run
 
@@ -30,30 +31,28 @@ class Manner:
     pause_s: float = 2.0  # median length of one: a checkpoint, a slow batch
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Something that lasts until `until`: training step `step`, or in it a wait of all for a slow rank."""
-
-    began: float
-    until: float
-    step: int
-    pause: bool
-
-
 @dataclass
 class Timeline:
     """A simulated job through time, which is given as seconds since its first step."""
 
     layout: Layout
     training: Training
-    spans: tuple[_Span, ...]
+    spans: tuple[Span, ...]
     stages: tuple[Course, ...]
     onset_s: float  # from when on nothing moves any more; infinite: never
     fault: Fault | None
     seed: int
+    slow: Slow | None = None
     _end: Fleet | None = None
     _pauses: dict[int, Fleet] = field(default_factory=dict)
     _cruising: "OrderedDict[int, Fleet]" = field(default_factory=OrderedDict)
+    _paces: Paces = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let nothing have happened yet."""
+        self._paces = Paces(
+            self.layout.world_size, self.spans, self.slow, self.seed, lambda step: self._slow(step).rank
+        )
 
     @property
     def steps(self) -> int:
@@ -66,9 +65,9 @@ class Timeline:
             return self._end, now_s - self.onset_s
         index = bisect.bisect_right(self.spans, now_s, key=lambda span: span.began) - 1
         span = self.spans[max(0, index)]
-        if span.pause:
-            return self._pauses[span.step], now_s - span.began
-        return self._step(span.step), 0.0
+        fleet = self._pauses[span.step] if span.pause else self._step(span.step)
+        fleet.pace = self._paces.after(span.step)
+        return fleet, now_s - span.began if span.pause else 0.0
 
     def prepare(self) -> None:
         """Compute what takes long: counters, and where all ranks stand in each pause and at the end."""
@@ -99,22 +98,29 @@ class Timeline:
         return self._cruising[step]
 
 
-def plan(layout: Layout, manner: Manner, kind: FaultKind | None, *, healthy_s: float, seed: int) -> Timeline:
+def plan(
+    layout: Layout, manner: Manner, kind: FaultKind | None, *, healthy_s: float, seed: int, slow: Slow | None = None,
+) -> Timeline:  # fmt: skip
     """Return a job that is healthy for so long, and then, if a kind of fault is given, makes it. Same seed, same job.
 
+    A slow rank stops nothing: it is slow from its `since_s` on, within the healthy time.
     Raises `ValueError` where no rank of this layout can make such a fault.
     """
     rng = random.Random(seed)
-    spans: list[_Span] = []
+    if slow is not None:
+        slow = replace(slow, rank=random.Random(seed).randrange(layout.world_size))
+    spans: list[Span] = []
     now, step = 0.0, 0
     while now < healthy_s or not spans:
         if manner.pause_every and rng.random() * manner.pause_every < 1.0:
             length = manner.pause_s * math.exp(rng.gauss(0.0, 0.5))
-            spans.append(_Span(now, now + length, step, True))
+            spans.append(Span(began=now, until=now + length, step=step, pause=True))
             now += length
             step += 1
         length = manner.step_s * math.exp(rng.gauss(0.0, manner.spread))
-        spans.append(_Span(now, now + length, step, False))
+        if slow is not None and now >= slow.since_s:
+            length *= 1.0 + slow.share
+        spans.append(Span(began=now, until=now + length, step=step, pause=False))
         now += length
         step += 1
     last = spans[-1].step
@@ -123,5 +129,5 @@ def plan(layout: Layout, manner: Manner, kind: FaultKind | None, *, healthy_s: f
     fault = drawn(kind, layout, stages, last + 1, rng) if kind is not None else None
     return Timeline(
         layout=layout, training=training, spans=tuple(spans), stages=stages,
-        onset_s=now if fault is not None else math.inf, fault=fault, seed=seed,
+        onset_s=now if fault is not None else math.inf, fault=fault, seed=seed, slow=slow,
     )  # fmt: skip

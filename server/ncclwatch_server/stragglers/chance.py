@@ -66,12 +66,12 @@ def beyond(sigmas: Floats, spread: float, bounds: tuple[float, ...]) -> bool:
     """Whether the windows of one rank, in standard deviations, are beyond noise and pauses.
 
     `spread` is how much sums over these windows vary among healthy ranks, in units of what independent windows give:
-    above 1 where ranks differ for good, which fewer windows show less.
+    above 1 where ranks differ for good, which fewer windows show less, and below where windows vary less than a unit.
     """
     span = len(sigmas)
-    lasting = max(0.0, spread**2 - 1.0) / span
+    unit, lasting = min(1.0, spread), max(0.0, spread**2 - 1.0) / span
     smallest = np.cumsum(np.sort(sigmas))
     return all(
-        smallest[span - k - 1] > bound * math.sqrt((span - k) * (1.0 + (span - k) * lasting))
+        smallest[span - k - 1] > bound * unit * math.sqrt((span - k) * (1.0 + (span - k) * lasting))
         for k, bound in enumerate(bounds)
     )

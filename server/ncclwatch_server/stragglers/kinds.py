@@ -57,13 +57,12 @@ class Spending:
         self._before[who] = totals
         if passed_ms <= 0:
             return
-        shares = np.minimum(grown * np.float32(1.0 / passed_ms), np.float32(SHARE_MAX))
+        shares = grown.astype(np.float32)
+        shares *= np.float32(1.0 / passed_ms)
+        np.minimum(shares, np.float32(SHARE_MAX), out=shares)
         seen = self._seen[who]
         # The first totals have no beginning, and the first share counts in full.
-        if int(seen.min(initial=2)) >= 2:
-            weight = np.float32(NEWEST_SHARE)
-        else:
-            weight = np.select([seen == 0, seen == 1], [0.0, 1.0], NEWEST_SHARE).astype(np.float32)[:, None]
+        weight = np.select([seen == 0, seen == 1], [0.0, 1.0], NEWEST_SHARE).astype(np.float32)[:, None]
         shares -= self._shares[who]
         shares *= weight
         self._shares[who] += shares
@@ -93,10 +92,9 @@ class Spending:
 
 def _side_by_side(rows: Rows) -> NDArray[np.uint32]:
     """Return the columns of _SIDE_BY_SIDE, (rows, columns): in one pass over the rows, not one for each column."""
-    fields = rows.dtype.fields or {}
-    return np.ndarray(
-        (len(rows), len(_SIDE_BY_SIDE)), "<u4", rows, fields[_SIDE_BY_SIDE[0]][1], (rows.strides[0], 4)
-    ).copy()
+    assert rows.dtype.fields is not None
+    offset = rows.dtype.fields[_SIDE_BY_SIDE[0]][1]
+    return np.ndarray((len(rows), len(_SIDE_BY_SIDE)), np.uint32, rows, offset, (rows.strides[0], 4)).copy()
 
 
 def kind_of(late: float, excess: Mapping[SlowKind, float], gpu_slow: int) -> SlowKind:

@@ -72,7 +72,8 @@ def lateness(window: Window) -> Floats:
     In a group of few each rank is compared with the others only: it would move their median itself.
     """
     if len(window.rank) >= FEW and bool((window.home == window.home[0]).all()):
-        return np.sort(window.blocked.astype(np.float32))[len(window.rank) // 2] - window.blocked
+        middle = float(np.sort(window.blocked.astype(np.float32))[len(window.rank) // 2])
+        return middle - window.blocked
     order = np.argsort(window.home, kind="stable")
     _, sizes = np.unique(window.home, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
@@ -201,7 +202,7 @@ class Scores:
             )
             own = sigmas - look.habit[rank] if look.habit is not None else sigmas
             wide = spread * (float(look.wide[place]) if look.wide is not None else 1.0)
-            far = own > LATE_SIGMAS[span]
+            far = own > LATE_SIGMAS[span] * look.least
             share, late_in = float(late.mean()), int(far.sum())
             if share < bounds.share_min or late_in < OFTEN[span] * span or far[: SPANS[0]].sum() < STILL:
                 continue
