@@ -26,7 +26,8 @@ CLIP = 6.0  # standard deviations that one window can count for
 SPANS = (5, 25)  # windows that are summed
 HABIT_MIN = 20  # windows before those make a habit
 HABIT_MAX = 240  # and no more of them count: what was long ago is forgotten
-FALSE_MAX = 4e-6  # probability that some rank of a healthy job passes a bound, for each window and each of four bounds
+FALSE_MAX = 4e-6  # probability that some rank of a healthy job passes a bound, for each window and span
+FALSE_HABIT_MAX = 1e-6  # the same of the bound on departures from habits, which adds to that
 PAUSE = 4.0  # standard deviations in one window that noise does not make
 PAUSES_MIN = 5e-4  # probability of a pause of a rank in a window, where fewer have been seen
 OFTEN = {5: 0.8, 25: 0.6}  # share of the windows in which the rank must be late
@@ -178,22 +179,25 @@ class Scores:
             return
         habit = self._habit[known]
         # What ranks differ by for good is in the noise of a window, and not in how they depart from their habits.
-        least = math.sqrt(max(0.25, 1.0 - spread_of(np.sort(habit.astype(np.float32))) ** 2))
+        # A habit is known no better than the mean of its windows is, which spreads habits as well.
+        lasting = spread_of(np.sort(habit.astype(np.float32))) ** 2 - 1.0 / float(self._habits[known].min())
+        least = math.sqrt(min(1.0, max(0.25, 1.0 - lasting)))
         for span in spans:
-            # A habit is known as well as the mean of its windows is.
             wide = np.sqrt(1.0 + span / self._habits[known])
             score = (self._sums[span][known] - span * habit) / (math.sqrt(span) * wide)
-            yield _Look(span=span, among=known, score=score, habit=self._habit, least=least, wide=wide)
+            yield _Look(
+                span=span, among=known, score=score, habit=self._habit, false=FALSE_HABIT_MAX, least=least, wide=wide
+            )
 
     def _suspects(self, look: "_Look", bounds: Bounds) -> list[Suspect]:
         """Return who is late beyond chance in one comparison."""
         span, among = look.span, look.among
-        over = levels(len(among), span, PAUSES_MIN, FALSE_MAX)[0]
+        over = levels(len(among), span, PAUSES_MIN, look.false)[0]
         if float(look.score.max()) <= over * look.least:
             return []
         spread = max(look.least, spread_of(np.sort(look.score.astype(np.float32))))
         places = np.flatnonzero(look.score > over * spread)
-        limits = levels(len(among), span, self._pausing(among[places]), FALSE_MAX)
+        limits = levels(len(among), span, self._pausing(among[places]), look.false)
         found = []
         for place in places.tolist():
             rank = int(among[place])
@@ -227,5 +231,6 @@ class _Look:
     among: Numbers
     score: Floats  # sum of the windows, in its standard deviations if windows are independent
     habit: Floats | None = None  # by rank: what is subtracted from each window
+    false: float = FALSE_MAX
     least: float = 1.0  # spread of the scores that is believed at least
     wide: Floats | None = None  # how much wider than by its windows a sum is spread
