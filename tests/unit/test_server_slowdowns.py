@@ -5,6 +5,7 @@ import numpy as np
 from ncclwatch.contract.model import CallSite, Severity
 from ncclwatch.contract.slowness import SlowKind
 from ncclwatch.contract.wire import Loop
+from ncclwatch_server.audit import AuditEntry
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.jobs import Job
@@ -12,6 +13,7 @@ from ncclwatch_server.publisher import Publisher
 from ncclwatch_server.report import report_incident, revive
 from ncclwatch_server.slowdowns import Slowdowns
 from ncclwatch_server.state import RANK_DTYPE, JobState
+from ncclwatch_server.stream import Announcements
 from ncclwatch_server.terminal import render
 from tests.unit.server_values import KEY, VERDICT
 
@@ -30,13 +32,18 @@ class Kept:
     def learn(self, job: str, lesson: object) -> None:
         raise AssertionError("a slow rank teaches nothing of waits")
 
+    def note(self, entry: AuditEntry) -> None:
+        """Take a line of the audit log."""
+
 
 class Scene:
     """One job of four ranks on one node, of which rank 2 may be slow in its loader."""
 
     def __init__(self) -> None:
         self.book, self.kept = IncidentBook(), Kept()
-        self.slowdowns = Slowdowns(self.book, Publisher(self.kept, Counters()), lambda: 500.0 + self.now)
+        self.slowdowns = Slowdowns(
+            self.book, Publisher(self.kept, Counters(), Announcements()), lambda: 500.0 + self.now
+        )
         self.job = Job(id="j", key=KEY, state=JobState(4), known_since=0.0)
         self.job.state.announce(1, range(4), 0.0)
         self.rows = np.zeros(4, RANK_DTYPE)

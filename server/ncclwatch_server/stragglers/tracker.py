@@ -168,9 +168,11 @@ class Stragglers:
         stepped, self._steps = steps > self._steps or steps == 0, steps
         if not stepped:
             return None  # a validation, say: its operations are others
-        home = window.home == window.home[np.argmax(window.span_s)]
+        longest = int(np.argmax(window.span_s))
+        home = np.flatnonzero(window.home == window.home[longest])
         # All of one group cut at the same operations, each by its own clock: a few of them tell.
-        per_operation_s = float(np.median(window.span_s[home][:SPANS_MAX])) / max(1, int(window.operations[home][0]))
+        span_s = float(np.median(window.span_s[home[:SPANS_MAX]]))
+        per_operation_s = span_s / max(1, int(window.operations[longest]))
         change = self._pace.take(now, per_operation_s, float(window.blocked[home].min()))
         if change is None:
             return None

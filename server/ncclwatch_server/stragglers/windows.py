@@ -16,6 +16,7 @@ Numbers = NDArray[np.int64]
 Rows = NDArray[np.void]
 
 _WRAP = 1 << 32  # of boundaries, and of milliseconds
+_MASK = _WRAP - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,15 @@ class Windows:
         if at_one is None:  # as at most moments: some have told of a boundary that others have not come to yet
             return None
         # Where an agent has begun to cut less often, its newest boundary is an older one for a while.
-        ahead = (seq - self._seq[rank]) % _WRAP
+        at = _places(rank, len(self._seq))
+        ahead = (seq - self._seq[at]) & _MASK
         further = (ahead > 0) & (ahead < _WRAP // 2)
-        moved = at_one & (further | (key != self._home[rank]))
+        moved = at_one & (further | (key != self._home[at]))
         if not moved.any():
             return None
         self._advance(rows, rank, moved, groups)
-        full = self._span_ms[rank] > 0
-        return self._cut(rank) if full.all() else None
+        full = self._span_ms[at] > 0
+        return self._cut(rank, at) if full.all() else None
 
     def _numbered(self, key: NDArray[np.uint64]) -> "_Groups":
         """Return which rows are of one group. Sorted out anew when a group comes or goes."""
@@ -73,32 +75,39 @@ class Windows:
 
     def _advance(self, rows: Rows, rank: Numbers, moved: NDArray[np.bool_], groups: "_Groups") -> None:
         """Add what has happened since the last boundary, where all members of a group have passed the same two."""
+        key, waited = rows["pace_group"].copy(), rows["pace_waited_ns"].copy()
         seq, ms = rows["pace_seq"].astype(np.int64), rows["pace_ms"].astype(np.int64)
-        same_home = (rows["pace_group"] == self._home[rank]) & (self._seq[rank] > 0)
-        before = np.where(same_home, self._seq[rank], -1)
+        at = _places(rank, len(self._seq))
+        same_home = (key == self._home[at]) & (self._seq[at] > 0)
+        before = np.where(same_home, self._seq[at], -1)
         began_alike = groups.alike(before)
         counted = moved & same_home & (False if began_alike is None else began_alike)
-        who = rank[counted]
-        grown = rows["pace_waited_ns"][counted] - self._waited[who]
-        self._blocked_ns[who] += grown.astype(np.int64)
-        self._span_ms[who] += (ms[counted] - self._ms[who]) % _WRAP
-        self._operations[who] += (seq[counted] - self._seq[who]) % _WRAP
-        who = rank[moved]
-        self._home[who], self._seq[who] = rows["pace_group"][moved], seq[moved]
-        self._ms[who], self._waited[who] = ms[moved], rows["pace_waited_ns"][moved]
+        some, who = (slice(None), at) if counted.all() else (counted, rank[counted])
+        self._blocked_ns[who] += (waited[some] - self._waited[who]).astype(np.int64)
+        self._span_ms[who] += (ms[some] - self._ms[who]) & _MASK
+        self._operations[who] += (seq[some] - self._seq[who]) & _MASK
+        some, who = (slice(None), at) if moved.all() else (moved, rank[moved])
+        self._home[who], self._seq[who] = key[some], seq[some]
+        self._ms[who], self._waited[who] = ms[some], waited[some]
 
-    def _cut(self, rank: Numbers) -> Window:
-        span_ms = self._span_ms[rank]
+    def _cut(self, rank: Numbers, at: Numbers | slice) -> Window:
+        span_ms = self._span_ms[at]
         found = Window(
             rank=rank.copy(),
-            home=self._home[rank],
-            blocked=np.clip(self._blocked_ns[rank] / (span_ms * 1e6), 0.0, 1.0),
+            home=self._home[at].copy(),
+            blocked=np.clip(self._blocked_ns[at] / (span_ms * 1e6), 0.0, 1.0),
             span_s=span_ms / 1e3,
-            operations=self._operations[rank],
+            operations=self._operations[at].copy(),
         )
         for column in (self._blocked_ns, self._span_ms, self._operations):
             column[:] = 0
         return found
+
+
+def _places(rank: Numbers, world_size: int) -> Numbers | slice:
+    """Return where the ranks lie in an array by rank: all of them in order are had without gathering them."""
+    everyone = len(rank) == world_size and bool((rank[1:] > rank[:-1]).all())
+    return slice(None) if everyone else rank
 
 
 class _Groups:
