@@ -23,7 +23,8 @@ _pack_event = layout.EVENT.pack
 _LOADERS_DRAWN, _LOADER_WORDS = (layout.LOADERS_AT + 16) // 8, layout.LOADER_BYTES // 8
 _BUCKETS_DRAWN, _BUCKET_WORDS = (layout.BUCKETS_AT + 24) // 8, layout.BUCKET_BYTES // 8
 NO_WAIT = bytes(layout.WAIT.size)
-_METERS_AT, _METER_BYTES, _METERS_MAX = layout.METERS_AT, layout.METER_BYTES, config.METERS_MAX
+_METER_BYTES, _METERS_MAX, _LAST_SLOT = layout.METER_BYTES, config.METERS_MAX, layout.METER_SLOTS - 1
+_METER_HEADS, _METER_WORDS = layout.METERS_AT // 8, layout.METER_BYTES // 8
 _SLOTS_AT, _SLOT_BYTES = layout.METERS_AT + layout.METER_HEAD.size, layout.METER_SLOT.size
 _pack_slot = layout.METER_SLOT.pack
 _WAITED_NS = Word.WAITED_NS
@@ -250,24 +251,29 @@ class RingFile:
         """Add to a running total. Of two threads that do so at once one may be lost."""
         self._words[word] += nanoseconds
 
-    def meter(self, group: int, seq: int, blocked_ns: int) -> None:
-        """Add how long this rank was blocked in a collective of a group, at its end."""
+    def meter(self, group: int, seq: int, blocked_ns: int, now_ns: int = 0) -> None:
+        """Add how long this rank was blocked in a collective of a group, at its end: now, if that is not said.
+
+        The slot is that of `layout.meter_slot`, written out: this is done for every collective.
+        """
         total = self._words[_WAITED_NS]
         self._words[_WAITED_NS] = total + blocked_ns
         if group >= _METERS_MAX:
             return
-        head = (_METERS_AT + group * _METER_BYTES) // 8
+        head = _METER_HEADS + group * _METER_WORDS
         before = self._all_words[head]
         if seq > before:
-            slot, boundary = layout.meter_slot(before, seq)
+            slot = (before ^ seq).bit_length() - 1
+            if slot > _LAST_SLOT:
+                slot = _LAST_SLOT
             at = _SLOTS_AT + group * _METER_BYTES + slot * _SLOT_BYTES
-            now_ms = time.monotonic_ns() // 1_000_000 & 0xFFFFFFFF or 1
-            self._bytes[at : at + _SLOT_BYTES] = _pack_slot(boundary & 0xFFFFFFFF, now_ms, total)
+            now_ms = (now_ns or time.monotonic_ns()) // 1_000_000 & 0xFFFFFFFF or 1
+            self._bytes[at : at + _SLOT_BYTES] = _pack_slot((seq >> slot << slot) & 0xFFFFFFFF, now_ms, total)
             self._all_words[head] = seq
 
     def metered(self, group: int) -> int:
         """Return up to which collective of a group the meter goes."""
-        return int(self._all_words[(_METERS_AT + group * _METER_BYTES) // 8]) if group < _METERS_MAX else 0
+        return int(self._all_words[_METER_HEADS + group * _METER_WORDS]) if group < _METERS_MAX else 0
 
     def newest_operation(self) -> tuple[int, int, int, int, int]:
         """Return (events so far, time, group, op, seq) of the newest operation, zeros but for the first if torn."""
