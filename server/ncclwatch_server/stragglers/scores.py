@@ -30,6 +30,7 @@ FALSE_MAX = 4e-6  # probability that some rank of a healthy job passes a bound, 
 FALSE_HABIT_MAX = 1e-6  # the same of the bound on departures from habits, which adds to that
 PAUSE = 4.0  # standard deviations in one window that noise does not make
 PAUSES_MIN = 5e-4  # probability of a pause of a rank in a window, where fewer have been seen
+PAUSES_SEEN_MIN = 1000  # windows of ranks that can show another one: of three ranks, one pause would be frequent
 OFTEN = {5: 0.8, 25: 0.6}  # share of the windows in which the rank must be late
 LATE_SIGMAS = {5: 1.5, 25: 0.5}  # by so much
 STILL = 2  # of the newest SPANS[0] windows in which it must be late: what is over is no finding
@@ -217,8 +218,10 @@ class Scores:
 
     def _pausing(self, but: Numbers) -> float:
         """Return the probability of a pause of a rank in a window, by what all others than these had."""
+        others = (self._world_size - len(but)) * len(self._sigmas)
+        if others < PAUSES_SEEN_MIN:
+            return PAUSES_MIN
         own = sum(int((each[but] > PAUSE).sum()) for each in self._sigmas)
-        others = max(1, (self._world_size - len(but)) * len(self._sigmas))
         # To four digits upwards, so that the same bounds serve again.
         return max(PAUSES_MIN, math.ceil((sum(self._pauses) - own) / others * 1e4) / 1e4)
 
