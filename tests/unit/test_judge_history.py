@@ -76,6 +76,7 @@ def test_a_slip_in_the_hang_itself_is_none():
 
 def test_an_offset_for_as_long_as_anybody_remembers_is_a_way_of_working():
     assert slip([5, 6, 7], [6, 7, 8], first=40) is None
+    assert slip([5, 6, 7], [6, 7, 8], first=2) is None
 
 
 def test_an_offset_since_the_first_operation_of_all_is_a_slip():
@@ -141,6 +142,7 @@ def test_once_is_no_habit_and_two_equal_calls_are_none_either():
     assert departs_from_habit(rank(0, lines(44, 45, 50)), op(4, 99)) is None
     assert departs_from_habit(rank(0, lines(44, 44)), op(3, 99)) is None
     assert departs_from_habit(rank(0, lines(44, 44, 44)), op(4, 99)) is True
+    assert departs_from_habit(rank(0, lines(44, 45, 44, 45)), op(5, 99)) is True
 
 
 def test_the_operation_itself_is_no_part_of_its_habit():
