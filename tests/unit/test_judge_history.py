@@ -180,9 +180,17 @@ def test_a_habit_is_broken_where_it_first_was(made: list[int], broke_at: int, us
     assert (found.op.seq, found.op.site, found.usual.site) == (broke_at, at(made[broke_at - 1]), at(usual))
 
 
-@pytest.mark.parametrize("made", [[], [44], [44, 90], [44, 50, 44, 50], [44, 50, 90, 51], [44, 50, 44, 90], [44, 44, 90]])
+@pytest.mark.parametrize(
+    "made", [[], [44], [44, 90], [44, 50, 44, 50], [44, 50, 90, 51], [44, 50, 44, 90], [44, 44, 90]]
+)
 def test_who_keeps_to_its_list_or_has_none_did_not_depart(made: list[int]):
     assert departure(rank(0, lines(*made))) is None
+
+
+def test_what_is_usual_is_what_was_done_one_iteration_before():
+    found = departure(rank(0, lines(*[44, 50] * 4, 44, 90)))
+    assert found is not None
+    assert (found.op.seq, found.usual.seq) == (10, 8)
 
 
 def test_of_all_periods_the_one_counts_that_was_kept_to_for_longest():
@@ -230,9 +238,7 @@ def test_a_call_was_made_before_if_all_of_it_was(changes: dict[str, object], kno
     assert not made_before(rank(0, [op(4)]), op(4))
 
 
-@pytest.mark.parametrize(
-    ("earlier", "departs"), [([100, 100], False), ([64, 64], True), ([64, 100], None), ([], None)]
-)
+@pytest.mark.parametrize(("earlier", "departs"), [([100, 100], False), ([64, 64], True), ([64, 100], None), ([], None)])
 def test_other_arguments_than_ever_are_told_where_they_never_varied(earlier: list[int], departs: bool | None):
     made = [*(op(seq, numel=numel) for seq, numel in enumerate(earlier, 1)), op(9)]
     assert departs_in_arguments(rank(0, made), op(9)) is departs

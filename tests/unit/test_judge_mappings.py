@@ -39,7 +39,10 @@ def test_more_processes_than_devices_are_told_with_the_number_that_is_right():
         (pair(device(0), device(0, local_rank=3), processes=4), "; none of these ranks called torch.cuda.set_device."),
         (pair(device(0, chosen=0, local_rank=-1), device(0, chosen=0), processes=4), "devices."),
         (pair(device(1, chosen=1, local_rank=-1), device(1, chosen=1), processes=4), "devices."),
-        (pair(device(0, local_rank=0, chosen=0), device(0, local_rank=0, chosen=-1), processes=4), "modulo the devices."),
+        (
+            pair(device(0, local_rank=0, chosen=0), device(0, local_rank=0, chosen=-1), processes=4),
+            "modulo the devices.",
+        ),
     ],
 )
 def test_how_ranks_took_too_few_devices(views: dict[int, RankView], how: str):

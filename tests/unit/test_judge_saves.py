@@ -104,7 +104,11 @@ def test_times_of_two_views_are_compared_as_exactly_as_they_are_known(changes: d
 
 @pytest.mark.parametrize(
     ("changes", "known"),
-    [({}, True), ({"ending": Ending(kind="vanished")}, False), ({"process": ProcessView(state=ProcessState.GONE)}, False)],
+    [
+        ({}, True),
+        ({"ending": Ending(kind="vanished")}, False),
+        ({"process": ProcessView(state=ProcessState.GONE)}, False),
+    ],
 )
 def test_a_save_that_death_broke_off_ended_nobody_knows_when(changes: dict[str, object], known: bool):
     assert bool(warned(rank(0, save()), rank(1, save(), **changes))) is known
