@@ -39,6 +39,15 @@ def test_few_of_many_are_told():
     assert said.endswith("and others")
 
 
+def test_where_all_are_told_there_are_no_others():
+    few = {f"b{number}": 2 for number in range(BUCKETS_MAX)}
+
+    (said,) = facts(drew(0, **few), drew(1, **dict.fromkeys(few, 1)))
+
+    assert said.count(";") == BUCKETS_MAX - 1
+    assert "others" not in said
+
+
 def test_nothing_is_told_where_buckets_do_not_account_for_all_batches():
     seen = drew(1, wide=3).loaders[0]
     for partly in (replace(seen, drawn=5), replace(seen, buckets=())):

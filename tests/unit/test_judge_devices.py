@@ -22,6 +22,7 @@ from ncclwatch_server.judge.devices import (
     held_back_by,
     may_wait_on_device,
     pending_on_device,
+    reads_from_device,
     waits_on_device,
 )
 
@@ -61,6 +62,7 @@ PENDING = op("dp", 11, 20.0)
         ("conv2d", 6.0, 0.0, True),  # the launch queue is full
         ("conv2d", 2.9, 9.0, False),
         ("conv2d", 9.0, 2.9, False),
+        ("conv2d", 9.0, 0.5, False),  # it has used some a moment ago, and does not spin
         ("conv2d", 3.0, 3.0, True),
         ("", 3.0, 3.0, True),
         ("acquire", 60.0, 60.0, False),
@@ -115,6 +117,24 @@ def test_a_group_on_the_host_a_destroyed_one_and_a_finished_one_hold_nobody_up()
 def test_a_second_thread_that_never_issued_anything_is_not_held_up():
     standing = thread(main=False, issued=0, same_s=60.0, cpu_still_s=60.0)
     assert waits_on_device(view(group("dp", PENDING)), standing) == ()
+
+
+@pytest.mark.parametrize(
+    ("calling", "kind", "reads"),
+    [
+        ("item", None, True),
+        ("conv2d", None, False),
+        ("", WaitKind.COLLECTIVE, True),
+        ("", WaitKind.RECV, True),
+        ("", WaitKind.BACKWARD, False),
+        ("", WaitKind.STORE, False),
+    ],
+)
+def test_only_a_call_that_reads_or_issues_is_held_up_by_a_device_for_certain(
+    calling: str, kind: WaitKind | None, reads: bool
+):
+    wait = WaitView(kind=kind, age_s=5.0) if kind else None
+    assert reads_from_device(thread(calling=calling, wait=wait)) is reads
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,27 @@ def test_a_mode_that_is_not_known_is_no_other_mode():
     )
     assert "each time before" not in found.explanation
     assert found.advice == ADVICE[found.cause]
+
+
+def skipped_or_made(*, extra: bool) -> str:
+    """Return what is told where rank 2 made a call in a forward too many, or the others made one that it skipped."""
+    norm = f"norm.py:30:forward from=train.py:60:main module={NORM}/train/grad"
+    loop = ["history 0-2 dp#{}-{} all_reduce train.py:10", "history 0-2 dp#{}-{} all_reduce train.py:20"]
+    lines = [each.format(seq, seq) for seq, each in enumerate(loop * 2, 1)]
+    callers, others = ("2", "0-1") if extra else ("0-1", "2")
+    lines += [f"history {callers} dp#5-5 all_reduce {norm}", f"history {others} dp#5-5 all_reduce train.py:10"]
+    lines += [f"history {callers} dp#6-6 all_reduce train.py:10", f"history {others} dp#6-6 all_reduce train.py:20"]
+    lines += [f"in {callers} dp#7 all_reduce train.py:20 for 4", f"in {others} dp#7 barrier train.py:90 for 4"]
+    situation = Situation()
+    for line in ("world 3", "group dp 0-2", *lines):
+        situation.run(line)
+    (found,) = judge(situation.snapshot())
+    assert [culprit.rank for culprit in found.culprits] == [2]
+    return found.explanation
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_a_call_long_ago_is_explained_by_the_forward_of_who_made_it(extra: bool):
+    assert "The call is made in the forward of model.layers.*.norm (SyncNorm), in train() mode" in skipped_or_made(
+        extra=extra
+    )

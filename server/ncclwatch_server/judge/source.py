@@ -131,12 +131,12 @@ def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site
 
 def ways_past(view: RankView, site: CallSite | None) -> tuple[str, ...]:
     """Return the tests by which a rank may leave an iteration before it comes to `site`, as "line: test: word"."""
-    found: list[str] = []
+    found: dict[str, None] = {}  # a return in a loop is both a way out of that and one past the call
     for frame in frames_of(view, site):
         note = note_at(view, frame)
         if note is not None:
             ways = (*note.loop_escapes, *note.early_exits)
-            found += [way for way in ways if way not in found and _line_of(way) < frame.line]
+            found |= dict.fromkeys(way for way in ways if _line_of(way) < frame.line)
     return tuple(found)
 
 

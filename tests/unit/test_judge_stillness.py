@@ -1,0 +1,132 @@
+"""In what way does a rank stand still, and what is it taken for? Whoever went on after an exception is told of that."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model import Cause, ProcessState
+from ncclwatch_server.judge.case import open_case
+from ncclwatch_server.judge.stillness import Stillness, may_wait_for_another, signs_of, still_s_of, stillness, works
+from tests.scenarios.situation import Situation
+
+
+def situation(*lines: str) -> Situation:
+    found = Situation()
+    for line in (
+        "world 2", "group dp 0-1", "history 0 dp#1-3 all_reduce train.py:44", "at 0 train.py:90 still 9",
+        "in 1 dp#4 barrier train.py:60 for 9", *lines,
+    ):  # fmt: skip
+        found.run(line)
+    return found
+
+
+def judged(found: Situation) -> Stillness:
+    snapshot = found.snapshot()
+    still = stillness(open_case(snapshot), snapshot.ranks[0])
+    assert still is not None
+    return still
+
+
+@pytest.mark.parametrize(
+    ("exception", "ago_s", "cause"),
+    [
+        ("ValueError: bad label", 59.0, Cause.SWALLOWED_EXCEPTION),
+        ("ValueError: bad label", 60.0, Cause.SWALLOWED_EXCEPTION),
+        ("ValueError: bad label", 61.0, Cause.HOST_STALL),  # it has issued something since
+        ("", 0.0, Cause.HOST_STALL),
+    ],
+)
+def test_a_rank_that_went_on_after_an_exception_is_told_of_it(exception: str, ago_s: float, cause: Cause):
+    """Its newest operation was issued a minute ago."""
+    found = situation()
+    found.ranks[0] = replace(found.ranks[0], last_exception=exception, last_exception_s=ago_s)
+    assert judged(found).cause is cause
+
+
+def test_a_rank_that_never_issued_anything_went_on_after_any_exception():
+    found = situation()
+    found.ranks[0] = replace(found.ranks[0], history=(), last_exception="KeyError: 'x'", last_exception_s=900.0)
+    assert judged(found).cause is Cause.SWALLOWED_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (("at 0 train.py:90 still 9 in data",), Cause.DATA_STALL),
+        (("at 0 train.py:90 still 9 in save",), Cause.STUCK_SAVE),
+        (("work 0 CHECKPOINT",), Cause.STUCK_SAVE),
+        (("work 0 COMPILE",), Cause.HOST_STALL),
+        (('source 0 train.py:90 loop "while not os.path.exists(path)" lines 89-91',), Cause.FILESYSTEM_VIEW),
+        (('source 0 train.py:90 loop "while not ready" lines 89-91',), Cause.HOST_STALL),
+        (("gil 0 for 9",), Cause.HOST_STALL),
+        (("at 0 train.py:90 still 9 in data", "gil 0 for 9"), Cause.DATA_STALL),
+        (("at 0 train.py:90 still 9 in save", "gil 0 for 9"), Cause.STUCK_SAVE),
+        (("stopped 0 for 9",), Cause.PROCESS_FROZEN),
+    ],
+)
+def test_what_a_rank_that_stands_still_is_taken_for(lines: tuple[str, ...], cause: Cause):
+    assert judged(situation(*lines)).cause is cause
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("at 0 train.py:90 still 9 in data",), "it stands in its data loader"),
+        (("gil 0 for 9",), "native code holds the GIL, without using CPU, so no Python thread of it can run"),
+        (
+            ("at 0 train.py:90 still 9 in data", "gil 0 for 9"),
+            "native code holds the GIL in its data loader, without using CPU, so no Python thread of it can run",
+        ),
+        (("disk 0 train.py:90 for 9",), "it is in uninterruptible sleep (state D)"),
+        (("disk 0 train.py:90 for 9", "gil 0 for 9"), "it is in uninterruptible sleep (state D)"),
+        (("lock 0 pid /tmp/x train.py:90 for 9",), "it waits for the lock on /tmp/x, held by pid 999"),
+        (("unattached 0",), "it has not come to ncclwatch.attach() yet and shows no sign of work"),
+        ((), "it is outside every collective and shows no sign of work"),
+        (('handling 0 "KeyError: x"',), "it handles KeyError: x and does not come back"),
+    ],
+)
+def test_how_a_rank_stands_still_is_told(lines: tuple[str, ...], words: str):
+    assert judged(situation(*lines)).what == words
+
+
+def test_a_debugger_is_told_from_a_stop():
+    found = situation("stopped 0 for 9")
+    assert judged(found).what == "it was stopped (SIGSTOP)"
+    found._process(0, state=ProcessState.TRACED)
+    assert judged(found).what == "a debugger holds it"
+
+
+@pytest.mark.parametrize(
+    ("lines", "signs"),
+    [
+        ((), (9.0, 9.0, 9.0)),
+        (("refused 0",), (9.0, 9.0)),
+        (("gil 0 for 2.9 cpu=8 io=7",), (8.0, 7.0, 9.0)),
+        (("gil 0 for 3 cpu=8 io=7",), (8.0, 7.0, 3.0)),
+        (("unattached 0",), (9.0, 9.0)),
+    ],
+)
+def test_each_sign_is_seen_in_another_way(lines: tuple[str, ...], signs: tuple[float, ...]):
+    found = situation(*lines)
+    assert signs_of(found.ranks[0]) == signs
+    assert still_s_of(found.ranks[0]) == min(signs)
+
+
+def test_one_sign_alone_is_not_enough():
+    found = situation("refused 0", "unattached 0")
+    assert still_s_of(found.ranks[0]) == 0.0
+    assert not works(found.ranks[0])
+
+
+@pytest.mark.parametrize(
+    ("lines", "may"),
+    [
+        ((), True),
+        (("disk 0 train.py:90 for 9",), False),
+        (("gil 0 for 9",), False),
+        (("at 0 train.py:90 still 9 in data",), False),
+    ],
+)
+def test_only_who_stands_still_for_no_trouble_of_its_own_may_wait_for_another(lines: tuple[str, ...], may: bool):
+    found = situation(*lines)
+    assert may_wait_for_another(found.ranks[0], judged(found)) is may
