@@ -1,6 +1,6 @@
-"""Train on three ranks; a tool on the host of rank 1 keeps its process below a share of a core.
+"""Train on four ranks; a tool on the host of rank 1 keeps its process below a share of a core.
 
-torchrun --standalone --nproc-per-node 3 f09_limited.py
+torchrun --standalone --nproc-per-node 4 f09_limited.py
 """
 
 import os
@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 import ncclwatch
 import onset
 
-STEPS, LIMIT_AT = 190, 10
+STEPS, LIMIT_AT = 100, 10
 LIMITER = """
 import os, signal, sys, time
 while True:
-    for number, pause in ((signal.SIGSTOP, 0.08), (signal.SIGCONT, 0.03)):
+    for number, pause in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.03)):
         os.kill(int(sys.argv[1]), number)
         time.sleep(pause)
 """

@@ -1,6 +1,6 @@
-"""Train on three ranks; one of them shares its core with the unpacking of tomorrow's data.
+"""Train on four ranks; one of them shares its core with the unpacking of tomorrow's data.
 
-torchrun --standalone --nproc-per-node 3 z46_busy_neighbour.py
+torchrun --standalone --nproc-per-node 4 z46_busy_neighbour.py
 """
 
 import os
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ncclwatch
 import onset
 
-STEPS, UNPACK_AT = 50, 20
+STEPS, UNPACK_AT = 70, 20
 UNPACK = "import zlib\nwhile True: zlib.compress(bytes(1 << 20), 9)"
 
 
