@@ -66,12 +66,13 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
             return original(*args, **kwargs)
         guarded.attempt(recorder, lambda: recorder.begin_backward(recorder.sites.here(2)))
         outer = guarded.enter(recorder, WaitKind.BACKWARD, 2)
-        events = recorder.ring.word(Word.EVENTS_HEAD)
+        events = guarded.ask(recorder, lambda: recorder.ring.word(Word.EVENTS_HEAD))
         try:
             return original(*args, **kwargs)
         finally:
             guarded.leave(recorder, outer)
-            guarded.attempt(recorder, recorder.end_backward, events)
+            if events is not None:
+                guarded.attempt(recorder, recorder.end_backward, events)
 
     return _engine_run_backward
 
