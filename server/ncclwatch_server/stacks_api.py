@@ -136,7 +136,7 @@ class Draft:
 def stack_routes(watch: Watch) -> APIRouter:
     """Return the route. Whoever mounts it lets operators only through."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
-    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 409, 429)}
+    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (400, 403, 404, 409, 429)}
 
     @router.post("/{job:path}/stacks", response_model=JobStacks, responses=refusals)
     async def stacks(job: str, wanted: Wanted, request: Request) -> Response:

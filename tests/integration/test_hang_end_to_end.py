@@ -53,6 +53,21 @@ def mine(runtime: Path) -> list[psutil.Process]:
     return found
 
 
+def running(runtime: Path, name: str) -> list[psutil.Process]:
+    """Return this test's processes that run something. A process may end while it is looked at."""
+    found = []
+    for process in mine(runtime):
+        with contextlib.suppress(psutil.Error, OSError):
+            if name in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def agents(runtime: Path) -> list[psutil.Process]:
+    """Return this test's agents."""
+    return running(runtime, "ncclwatch_agent")
+
+
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Path]:
     """Give a runtime directory, and kill whatever still carries it afterwards."""
@@ -107,9 +122,9 @@ def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runti
             line = job.stderr.readline()
             assert line, "the job ended without a verdict"
             lines.append(line)
-        until(lambda: [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())])
+        until(lambda: agents(runtime))
         job.send_signal(signal.SIGKILL)
-        for rank in [p for p in mine(runtime) if "hang.py" in " ".join(p.cmdline())]:
+        for rank in running(runtime, "hang.py"):
             rank.kill()
         rest = job.communicate(timeout=DEADLINE_S)[1]
     finally:
@@ -199,16 +214,15 @@ def test_an_agent_that_was_killed_is_started_again_by_the_ranks(runtime: Path, t
     job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=url)
     try:
         (before,) = until(lambda: incidents(url))
-        (agent,) = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
+        (agent,) = agents(runtime)
         agent.kill()
-        until(lambda: _agents(url) == 0)
+        until(lambda: any(another.pid != agent.pid for another in agents(runtime)))
         until(lambda: _agents(url) == 1)
         ticks = _judgements(url)
         until(lambda: _judgements(url) >= ticks + 3)
         (after,) = incidents(url)
         assert (after["id"], after["state"]) == (before["id"], "open")
-        agents = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
-        assert len(agents) == 1
+        assert len(agents(runtime)) == 1
     finally:
         head.terminate()
         head.wait()
@@ -247,7 +261,6 @@ def test_many_ranks_that_start_at_once_start_one_agent(runtime: Path):
     try:
         until(lambda: len(list(runtime.rglob("*.ring"))) == 2)
         until(lambda: list(runtime.rglob("agent.json")))
-        agents = [p for p in mine(runtime) if "ncclwatch_agent" in " ".join(p.cmdline())]
-        assert len(agents) == 1
+        assert len(agents(runtime)) == 1
     finally:
         _end(job, runtime)
