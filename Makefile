@@ -66,7 +66,7 @@ dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside
 dashboard-types: $(BIN)/.installed ## the dashboards against the types of npm's @grafana/schema
 	$(BIN)/python -m grafana.types_check
 
-mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour; SHARE=0.1 tries a tenth)
+mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment

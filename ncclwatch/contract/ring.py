@@ -143,7 +143,9 @@ SAVE_HEAD = struct.Struct("<QQQII")  # stamp, begun, ended (0: under way), site 
 SAVE_TEXT_MAX = SAVE_BYTES - SAVE_HEAD.size - 8
 BYTES_DIGITS_MAX = 19  # of a count of bytes as text
 # Meter: how long a rank had been blocked in collectives of all groups as of some collectives of this one. Slot k holds
-# that of the newest boundary that is a multiple of 2^k and of no higher power that was crossed with it: `meter_slot`.
+# that of the newest boundary that is a multiple of 2^k and of no higher power that was crossed with it. Whoever wants
+# totals at all multiples of 2^k finds the newest in the slots from k on; so one store for each step serves readers of
+# any rhythm, and ranks that are read at different moments are compared over the same operations.
 METER_HEAD = struct.Struct("<QQ")  # sequence number of the newest collective that somebody was blocked in, unused
 METER_SLOT = struct.Struct("<IIQ")  # boundary, time in ms (never 0), total in ns of what came before it
 METER_SLOTS = METER_BYTES // METER_SLOT.size - 1
@@ -553,17 +555,6 @@ class Ring:
             DTYPES[min(dtype, len(DTYPES) - 1)], REDUCE_OPS[min(reduce_op, len(REDUCE_OPS) - 1)],
             bool(word & IN_ORDER),
         )  # fmt: skip
-
-
-def meter_slot(before: int, seq: int) -> tuple[int, int]:
-    """Return (slot, boundary) of a step of a meter from one sequence number to a later one.
-
-    The boundary is the multiple of the highest power of two that lies between them. Whoever wants totals at all
-    multiples of 2^k finds the newest in the slots from k on; so one store at each step serves readers of any rhythm,
-    and ranks that are read at different moments are compared over the same operations.
-    """
-    slot = min((before ^ seq).bit_length() - 1, METER_SLOTS - 1)
-    return slot, seq >> slot << slot
 
 
 FIRST_STRING = 4  # id 0 means "no text"

@@ -254,7 +254,7 @@ class RingFile:
     def meter(self, group: int, seq: int, blocked_ns: int, now_ns: int = 0) -> None:
         """Add how long this rank was blocked in a collective of a group, at its end: now, if that is not said.
 
-        The slot is that of `layout.meter_slot`, written out: this is done for every collective.
+        The slot is the highest bit that changes from the newest sequence number to this one: see METER_SLOT.
         """
         total = self._words[_WAITED_NS]
         self._words[_WAITED_NS] = total + blocked_ns
@@ -286,9 +286,8 @@ class RingFile:
 
     def group_flags(self, number: int) -> int:
         """Return the flags of a group."""
-        return int.from_bytes(
-            self._bytes[(at := layout.GROUPS_AT + number * layout.GROUP_BYTES + 12) : at + 4], "little"
-        )
+        at = layout.GROUPS_AT + number * layout.GROUP_BYTES + 12
+        return int.from_bytes(self._bytes[at : at + 4], "little")
 
     def add_event(  # noqa: PLR0913 - one argument for each field; packing them first would cost more than the store
         self,

@@ -291,11 +291,10 @@ class JobState:
             self._topology = Topology.of(self._groups)
         topology, rows_max = self._topology, self._portion()
         seen = self._apart(topology, rows_max)
-        if topology.groups and not seen:
-            self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
-        again_s = settings.DESYNC_EVERY_S
         remembered = now - self._apart_at <= settings.DESYNC_REMEMBERED_S
-        if not (seen or remembered):
+        again_s = settings.DESYNC_EVERY_S
+        if topology.groups and not (seen or remembered):  # on to the next portion; else the same one is looked at again
+            self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
             again_s *= min(1.0, rows_max / max(1, len(topology.order)))
         self._compare_at = now + max(settings.TICK_S, again_s)
         # One torn look at a ring is no difference: it has to be there twice. In between, nodes may report at moments at

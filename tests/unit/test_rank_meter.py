@@ -9,7 +9,7 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import METER_SLOTS, OPS, Flag, Ring, Word, meter_slot
+from ncclwatch.contract.ring import METER_SLOTS, OPS, Flag, Ring, Word
 from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 
@@ -55,10 +55,22 @@ def test_a_reader_of_any_rhythm_finds_the_total_before_the_newest_boundary(recor
     reader.close()
 
 
-def test_one_boundary_is_written_for_each_step(recorder: Recorder) -> None:
-    assert [meter_slot(*pair) for pair in ((0, 1), (1, 2), (2, 3), (3, 4), (4, 9))] == [
-        (0, 1), (1, 2), (0, 3), (2, 4), (3, 8),
-    ]  # fmt: skip
+def slot_and_boundary(before: int, seq: int) -> tuple[int, int]:
+    """Return the highest power of two of which a step crosses a multiple, and that multiple; tried one by one."""
+    crossed = [(level, seq >> level << level) for level in range(METER_SLOTS) if seq >> level << level > before]
+    return crossed[-1]
+
+
+@pytest.mark.parametrize("step", [(0, 1), (1, 2), (2, 3), (3, 4), (4, 9), (5, 5 + (1 << METER_SLOTS)), (1023, 1024)])
+def test_a_step_is_kept_at_the_highest_power_that_it_crosses(recorder: Recorder, step: tuple[int, int]) -> None:
+    before, seq = step
+    recorder.ring.meter(0, before, 3)
+    recorder.ring.meter(0, seq, 4)
+    slot, boundary = slot_and_boundary(before, seq)
+    with Ring(recorder.ring.path) as reader:
+        found = reader.meter(0, slot)
+    assert found is not None
+    assert (found.boundary, found.waited_ns) == (boundary, 3)
 
 
 def test_the_total_is_of_all_groups_and_the_boundary_of_one(recorder: Recorder) -> None:

@@ -96,3 +96,24 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
         state.fold(now)
         found.append(state.suspicion(now).desynced)
     assert found == [(), (), (), *[(8, 9, 10, 11)] * 5]
+
+
+def test_a_portion_with_a_difference_is_looked_at_again_until_it_can_be_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "DESYNC_ROWS_MIN", 4)
+    world, state = 12, JobState(12)
+    state.announce(1, range(world), 0.0)
+    found = []
+    for number, comparable in enumerate((True, False, False, True)):
+        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        counts = [5 if comparable else 5 + rank % 4 for rank in range(world)]
+        ranks = b"".join(
+            wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, n, n, 0, *wire.NO_WAIT, *wire.NO_FACTS)
+            for r, n in enumerate(counts)
+        )
+        groups = b"".join(
+            wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, n, n, n + 100 * (r == 2)) for r, n in enumerate(counts)
+        )
+        state.take(1, memoryview(ranks), memoryview(groups), now)
+        state.fold(now)
+        found.append(state.suspicion(now).desynced)
+    assert found == [(), (), (), (0, 1, 2, 3)]
