@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 
-from ncclwatch.contract import wire
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.access import Gate
+from ncclwatch_server.agent_line import HOST, Host
 from ncclwatch_server.api import add_routes
 from ncclwatch_server.audit import AuditTrail
 from ncclwatch_server.boundary import Boundary
@@ -50,12 +50,12 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
     watch.counters.notified = notifier.counts
     access = settings.access()
-    door = Door(watch, access)
+    door = Door(watch, access, settings.hosts)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host]]:
         if store is not None:
             loop = asyncio.get_running_loop()
             store.recalled = lambda known: _call_in(loop, watch.recall, *known)
@@ -65,7 +65,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
             watching.add_done_callback(_tell_failure)
             lag = asyncio.create_task(measure(watch.counters.timings))
             painting = asyncio.create_task(board.run())
-            yield
+            yield {HOST: door}
             for task in (watching, lag, painting):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -89,10 +89,6 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     app.include_router(silence_routes(silences, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR)))
     gate = PageGate(check=Gate(access, Scope.VIEWER))
     add_pages(app, Site(reader=reader, board=board, settings=settings, store=kept, gate=gate))
-
-    @app.websocket(wire.AGENT_PATH)
-    async def agent(socket: WebSocket) -> None:
-        await door.serve(socket)
 
     return app
 

@@ -13,7 +13,6 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from ncclwatch_server import settings
 
@@ -31,38 +30,15 @@ class Boundary:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        status, sentence = self._problem(scope, headers)
+        changes = scope["method"] not in _READING
+        status, sentence = problem(Headers(scope=scope), self._hosts, changes=changes)
         if sentence:
-            refusal = JSONResponse({"detail": sentence}, status_code=status, headers=_CLOSE)
-            if scope["type"] == "websocket":
-                await WebSocket(scope, receive, send).send_denial_response(refusal)
-            else:
-                await refusal(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._app(scope, _Body(receive).receive, send)
+            await JSONResponse({"detail": sentence}, status_code=status, headers=_CLOSE)(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
-
-    def _problem(self, scope: Scope, headers: Headers) -> tuple[int, str]:
-        """Return the status and the sentence of a refusal, ("" if there is none)."""
-        host = headers.get("host", "")
-        if self._hosts is not None and not _is_ours(host, self._hosts):
-            return 421, (
-                f"this server has no token and does not answer to the name {host[:100]!r}; use its address, "
-                "or start it with --allow-host, or with a token"
-            )
-        origin = headers.get("origin")
-        changes = scope["type"] == "websocket" or scope["method"] not in _READING
-        if origin is not None and changes and not _same_place(origin, host):
-            return 403, f"a page of {origin[:100]!r} may not do this on this server"
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length[:20]) > settings.BODY_BYTES_MAX:
-            return 413, _too_long()
-        return 0, ""
+            await self._app(scope, _Body(receive).receive, send)
 
 
 class _Body:
@@ -90,6 +66,26 @@ class _Body:
         if self._bytes > settings.BODY_BYTES_MAX:
             raise HTTPException(413, _too_long(), headers=_CLOSE)
         return message
+
+
+def problem(headers: Headers, hosts: frozenset[str] | None, *, changes: bool) -> tuple[int, str]:
+    """Return the status and the sentence of a refusal by the headers of a request, (0, "") if there is none.
+
+    Names are those of `Boundary`; `changes`: it does more than to read.
+    """
+    host = headers.get("host", "")
+    if hosts is not None and not _is_ours(host, hosts):
+        return 421, (
+            f"this server has no token and does not answer to the name {host[:100]!r}; use its address, "
+            "or start it with --allow-host, or with a token"
+        )
+    origin = headers.get("origin")
+    if origin is not None and changes and not _same_place(origin, host):
+        return 403, f"a page of {origin[:100]!r} may not do this on this server"
+    length = headers.get("content-length", "")
+    if length.isdigit() and int(length[:20]) > settings.BODY_BYTES_MAX:
+        return 413, _too_long()
+    return 0, ""
 
 
 def _too_long() -> str:

@@ -1,22 +1,24 @@
-"""How does the news of one agent come in? The WebSocket, from `Hello` to the broken line.
+"""How does the news of one agent come in? What is said on its line, from `Hello` to the last word.
 
 Whatever an agent sends, only its own connection can suffer from it.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fastapi import WebSocket, WebSocketDisconnect
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
 from ncclwatch_server.access import shown
+from ncclwatch_server.agent_line import AgentLine
+from ncclwatch_server.boundary import problem
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link
@@ -29,8 +31,8 @@ _POLICY_VIOLATION = 1008  # RFC 6455: what was received breaks a rule
 
 
 @dataclass(slots=True, kw_only=True)
-class _Session:
-    """One agent's connection and the jobs it has announced."""
+class _News:
+    """The news of one agent, which has said who it is, and of the jobs it has announced."""
 
     link: Link
     watch: Watch
@@ -50,8 +52,8 @@ class _Session:
         self.watch.counters.digests += 1
         self.watch.look_within(settings.DIGEST_LOOK_S)
 
-    def take_message(self, text: str) -> None:
-        message = wire.decode_from_agent(text)
+    def take_message(self, data: bytes) -> None:
+        message = wire.decode_from_agent(data)
         self.watch.counters.messages += 1
         if isinstance(message, wire.Hello):
             raise WireError("a second hello on one connection")
@@ -146,59 +148,135 @@ def _check_ranks(job: Job, ranks: Iterable[int]) -> None:
         raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
 
 
+class _Session:
+    """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
+
+    __slots__ = ("_caller", "_door", "_ends", "_line", "_news", "_pinged")
+
+    def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial) -> None:
+        self._door = door
+        self._line = line
+        self._caller = caller
+        self._news: _News | None = None
+        self._ends: asyncio.TimerHandle | None = None  # if there is no hello until then; later: if its token is no more
+        self._pinged = False
+
+    def begin(self) -> None:
+        """Refuse whoever shows no good token, and give the others time to say who they are."""
+        if isinstance(self._caller, Denial):
+            self._refuse(self._caller.sentence, RefusedAt.HELLO)
+            return
+        late = f"no hello within {settings.HELLO_S:.0f} s"
+        self._ends = asyncio.get_running_loop().call_later(settings.HELLO_S, self._refuse, late, RefusedAt.HELLO)
+
+    def take_binary(self, data: bytes) -> None:
+        """Take a digest."""
+        news = self._news
+        if news is None:
+            self._take_hello(data)
+            return
+        try:
+            news.take_digest(data)
+        except WireError as error:
+            self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+
+    def take_text(self, data: bytes) -> None:
+        """Take a message of JSON."""
+        news = self._news
+        if news is None:
+            self._take_hello(data)
+            return
+        try:
+            news.take_message(data)
+        except WireError as error:
+            self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+
+    def unblocked(self) -> None:
+        """Send what waits in the box."""
+        if self._news is None:
+            return
+        outbox = self._news.link.outbox
+        while outbox and not self._line.blocked:
+            self._line.send(wire.encode(outbox.popleft()))
+
+    def ended(self) -> None:
+        """Note that no more will come."""
+        if self._ends is not None:
+            self._ends.cancel()
+        if self._news is not None:
+            self._door.left(self._news.link)
+
+    def look(self) -> None:
+        """Ask for a sign of life where there was none, and give the connection up where there was no answer."""
+        if self._line.heard:
+            self._line.heard = self._pinged = False
+        elif self._pinged:
+            self._line.abort()
+        else:
+            self._pinged = True
+            self._line.ping()
+
+    def _take_hello(self, data: bytes) -> None:
+        try:
+            link = self._door.welcome(data)
+        except WireError as error:
+            self._refuse(str(error), RefusedAt.HELLO)
+            return
+        if self._ends is not None:
+            self._ends.cancel()
+        link.wake = self._wake
+        self._news = _News(link=link, watch=self._door.watch)
+        self._door.entered(link, self)
+        assert isinstance(self._caller, Caller)  # others were not listened to
+        self._ends = _refuse_at_the_end(self._caller, link)
+        link.send(wire.Welcome(server="ncclwatch", version=VERSION))
+
+    def _wake(self) -> None:
+        self.unblocked()
+        assert self._news is not None
+        if self._news.link.closing:
+            # Later: whoever sends may be in the middle of the tables that this changes.
+            asyncio.get_running_loop().call_soon(self._let_go, self._news.link)
+
+    def _let_go(self, link: Link) -> None:
+        """Close a connection that the server itself wants to end, with its last words."""
+        at = RefusedAt.NEWS if link.refusal else RefusedAt.READING
+        self._refuse(link.refusal or f"the agent on {link.host} does not read", at)
+
+    def _refuse(self, reason: str, at: RefusedAt) -> None:
+        if not self._line.talks:
+            return  # it was refused, or broke, meanwhile
+        self._door.watch.counters.count_refused(at)
+        log.warning("refused an agent: %s", reason)
+        self._line.dismiss(wire.encode(wire.Refused(reason=reason)), _POLICY_VIOLATION)
+
+
 class Door:
     """Lets agents in, and hands their news to the watch."""
 
-    def __init__(self, watch: Watch, access: Access) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, access: Access, hosts: frozenset[str] | None = None) -> None:
+        self.watch = watch
         self._access = access
+        self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
-        self._links: dict[int, Link] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
-    async def serve(self, socket: WebSocket) -> None:
-        """Talk with one agent until the line breaks."""
-        await socket.accept()
-        try:
-            caller = self._let_in(socket)
-            link = await self._welcome(socket)
-        except WireError as error:
-            await self._refuse(socket, str(error), RefusedAt.HELLO)
-            return
-        except (WebSocketDisconnect, RuntimeError):
-            return  # it hung up before it said who it is
-        self._links[link.number] = link
-        self._watch.agents = len(self._links)
-        sender = asyncio.create_task(_send(socket, link))
-        ending = _refuse_at_the_end(caller, link)
-        try:
-            await self._listen(socket, link)
-        finally:
-            if ending is not None:
-                ending.cancel()
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
-            del self._links[link.number]
-            self._watch.agents = len(self._links)
-            self._watch.lost(link)
+    def problem(self, path: str, headers: Headers) -> tuple[int, str]:
+        """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""
+        if path != wire.AGENT_PATH:
+            return 404, f"there is no WebSocket at {path[:100]!r}; agents connect to {wire.AGENT_PATH}"
+        return problem(headers, self._hosts, changes=True)
 
-    def _let_in(self, socket: WebSocket) -> Caller:
-        """Look at the token. Raises `WireError` if it is not one for agents."""
-        found = self._access.judge(shown(socket), Scope.AGENT)
-        if isinstance(found, Denial):
-            raise WireError(found.sentence)
-        return found
+    def meet(self, line: AgentLine, headers: Headers) -> _Session:
+        """Return who talks on a line that is about to open."""
+        request = HTTPConnection({"type": "websocket", "headers": headers.raw})
+        return _Session(self, line, self._access.judge(shown(request), Scope.AGENT))
 
-    async def _welcome(self, socket: WebSocket) -> Link:
-        """Hear the hello and answer it. Raises `WireError` if this is no agent of ours."""
-        if len(self._links) >= settings.AGENTS_MAX:
-            raise WireError(f"this server already hears {len(self._links)} agents; start another one")
-        try:
-            data = await asyncio.wait_for(_receive(socket), settings.HELLO_S)
-        except asyncio.TimeoutError:
-            raise WireError(f"no hello within {settings.HELLO_S:.0f} s") from None
-        if data is None:
-            raise WebSocketDisconnect
+    def welcome(self, data: bytes) -> Link:
+        """Hear a hello. Raises `WireError` if this is no agent of ours."""
+        if len(self._sessions) >= settings.AGENTS_MAX:
+            raise WireError(f"this server already hears {len(self._sessions)} agents; start another one")
         hello = wire.decode_from_agent(data)
         if not isinstance(hello, wire.Hello):
             raise WireError("the first message of an agent must be its hello")
@@ -209,40 +287,27 @@ class Door:
             )
         self._numbers += 1
         ahead_s = hello.wall_s - time.time() if hello.wall_s else None
-        link = Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s)
-        link.send(wire.Welcome(server="ncclwatch", version=VERSION))
-        return link
+        return Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s)
 
-    async def _listen(self, socket: WebSocket, link: Link) -> None:
-        session = _Session(link=link, watch=self._watch)
-        closing = asyncio.create_task(link.closing.wait())
-        listening = asyncio.create_task(_take_all(socket, session))
-        try:
-            await asyncio.wait({closing, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                listening.result()
-        except WireError as error:
-            await self._refuse(socket, f"agent on {link.host}: {error}", RefusedAt.NEWS)
-        except (WebSocketDisconnect, RuntimeError):
-            pass  # the line broke; RuntimeError is starlette's word for sending into it
-        finally:
-            for task in (closing, listening):
-                task.cancel()
-            await asyncio.gather(closing, listening, return_exceptions=True)
-            if link.closing.is_set():
-                await self._let_go(socket, link)
+    def entered(self, link: Link, session: _Session) -> None:
+        """Note an agent that was let in."""
+        self._sessions[link.number] = session
+        self.watch.agents = len(self._sessions)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(settings.PING_S, self._look)
 
-    async def _let_go(self, socket: WebSocket, link: Link) -> None:
-        """Close a connection that the server itself wants to end, with its last words."""
-        at = RefusedAt.NEWS if link.refusal else RefusedAt.READING
-        await self._refuse(socket, link.refusal or f"the agent on {link.host} does not read", at)
+    def left(self, link: Link) -> None:
+        """Note that it has gone."""
+        del self._sessions[link.number]
+        self.watch.agents = len(self._sessions)
+        self.watch.lost(link)
 
-    async def _refuse(self, socket: WebSocket, reason: str, at: RefusedAt) -> None:
-        self._watch.counters.count_refused(at)
-        log.warning("refused an agent: %s", reason)
-        # The line may be broken by now; then there is nobody to tell.
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
-            await asyncio.wait_for(_say_refused(socket, reason), 1.0)
+    def _look(self) -> None:
+        """Look after all lines: one timer for each would cost as much as what is said on them."""
+        for session in list(self._sessions.values()):
+            session.look()
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(settings.PING_S, self._look) if self._sessions else None
 
 
 def _refuse_at_the_end(caller: Caller, link: Link) -> asyncio.TimerHandle | None:
@@ -251,36 +316,3 @@ def _refuse_at_the_end(caller: Caller, link: Link) -> asyncio.TimerHandle | None
         return None
     left_s = max(0.0, caller.until - time.time())
     return asyncio.get_running_loop().call_later(left_s, link.refuse, f"the token of {caller.name} has ended")
-
-
-async def _say_refused(socket: WebSocket, reason: str) -> None:
-    await socket.send_text(wire.encode(wire.Refused(reason=reason)).decode())
-    await socket.close(_POLICY_VIOLATION)
-
-
-async def _take_all(socket: WebSocket, session: _Session) -> None:
-    while (data := await _receive(socket)) is not None:
-        if isinstance(data, bytes):
-            session.take_digest(data)
-        else:
-            session.take_message(data)
-
-
-async def _receive(socket: WebSocket) -> bytes | str | None:
-    """Return the next message, None when the agent has hung up."""
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        return None
-    data: bytes | None = message.get("bytes")
-    text: str | None = message.get("text")
-    return data if data is not None else text or ""
-
-
-async def _send(socket: WebSocket, link: Link) -> None:
-    """Send what is in the box, until the connection ends."""
-    try:
-        while True:
-            message = await link.outbox.get()
-            await socket.send_text(wire.encode(message).decode())
-    except (WebSocketDisconnect, RuntimeError):
-        link.closing.set()

@@ -41,7 +41,7 @@ class Served:
     @property
     def alive(self) -> bool:
         """Whether it can be asked."""
-        return not self.lost and not self.link.closing.is_set()
+        return not self.lost and not self.link.closing
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

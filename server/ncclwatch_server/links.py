@@ -1,7 +1,7 @@
 """How does the server speak to one agent without ever waiting for it?"""
 
-import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,16 +11,15 @@ from ncclwatch_server import settings
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Link:
-    """One connected agent. What is sent waits in a bounded box for the connection's own task."""
+    """One connected agent. What is sent waits in a bounded box until the connection takes it."""
 
     number: int  # rises with every connection
     agent: str
     host: str
     version: str
-    outbox: "asyncio.Queue[wire.ServerMessage]" = field(
-        default_factory=lambda: asyncio.Queue(maxsize=settings.OUTBOX_MAX)
-    )
-    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    wake: Callable[[], None] = lambda: None  # called when there is something in the box, or the line is to be closed
+    outbox: deque[wire.ServerMessage] = field(default_factory=deque)
+    closing: bool = False
     ahead_s: float | None = None  # by how much its host's clock is ahead of ours, as far as its hello can tell
     refusal: str = ""  # why the server ends this connection
     clock: Callable[[], float] = time.monotonic
@@ -29,10 +28,11 @@ class Link:
 
     def send(self, message: wire.ServerMessage) -> None:
         """Put a message into the box. An agent that takes none is let go."""
-        if self.outbox.full():
-            self.closing.set()
-            return
-        self.outbox.put_nowait(message)
+        if len(self.outbox) >= settings.OUTBOX_MAX:
+            self.closing = True
+        else:
+            self.outbox.append(message)
+        self.wake()
 
     def command(
         self, kind: wire.CommandKind, index: int, ranks: tuple[int, ...] = (), text: str = "", *, deeply: bool = False
@@ -54,4 +54,5 @@ class Link:
     def refuse(self, reason: str) -> None:
         """Tell the agent why its news is not taken, and close."""
         self.refusal = reason
-        self.closing.set()
+        self.closing = True
+        self.wake()

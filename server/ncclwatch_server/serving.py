@@ -15,9 +15,10 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server import lifetime
+from ncclwatch_server.agent_line import AgentLine
+from ncclwatch_server.heap import give_back_large_blocks
 from ncclwatch_server.patient_http import PatientHttp
 from ncclwatch_server.watch import Watch
 
@@ -93,9 +94,7 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
         app,
         loop="uvloop",
         http=PatientHttp,
-        ws="websockets-sansio",
-        ws_max_size=config.MESSAGE_BYTES_MAX,
-        ws_per_message_deflate=False,
+        ws=AgentLine,
         access_log=False,
         log_config=None,
         log_level="warning",
@@ -106,6 +105,7 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
         ssl_keyfile=(serving.tls.key or None) if serving.tls else None,
     )
     sys.setswitchinterval(SWITCH_S)
+    give_back_large_blocks()
     uvloop.run(_serve(_Server(settings), serving, listener, app.state.watch))
 
 

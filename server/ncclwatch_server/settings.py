@@ -52,6 +52,7 @@ TICK_S = 1.0
 SOON_S = 0.05
 DIGEST_LOOK_S = 0.2  # news of digests is looked at together, this long after the first
 HELLO_S = 5.0
+PING_S = 20.0  # an agent that said nothing for so long is asked for a sign of life, and has as long for it
 ANSWER_S = 1.5  # for answers to INSPECT
 PAUSE_S = 0.6  # from answers to the next INSPECT
 CONFIRM_S = 0.4  # between two snapshots that show the same verdict

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,15 +51,17 @@ class Watch:
         self._slowdowns = Slowdowns(book, self._publisher, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # when it wakes
 
     def look_within(self, delay_s: float) -> None:
         """Make sure that the jobs are looked at before this time is over."""
-        loop = asyncio.get_running_loop()
+        due = self._clock() + delay_s
+        if due >= self._due:
+            return
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + delay_s:
-                return
             self._timer.cancel()
-        self._timer = loop.call_later(delay_s, self._wake)
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def lost(self, link: Link) -> None:
         """Note that a connection broke."""
@@ -87,7 +90,7 @@ class Watch:
             await self._sleep(next_tick)
 
     def _wake(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, math.inf
         self._news.set()
 
     async def _sleep(self, until: float) -> None:

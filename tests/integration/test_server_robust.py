@@ -37,8 +37,8 @@ def join(watch: Watch, number: int, name: str) -> tuple[Link, Job]:
 
 def answer(link: Link, job: Job, now: float) -> None:
     """Answer all commands, with stacks that no terminal should see."""
-    while not link.outbox.empty():
-        command = link.outbox.get_nowait()
+    while link.outbox:
+        command = link.outbox.popleft()
         assert isinstance(command, wire.Command)
         question = (link.number, command.id)
         if command.kind is wire.CommandKind.INSPECT:
@@ -104,6 +104,6 @@ def test_without_answers_and_without_news_nothing_is_judged_before_patience_ends
         clock[0] = 3.0 + settings.ANSWER_S
         await watch._look_at_safely(job)
         assert watch.counters.judgements == 1
-        assert not link.outbox.empty()
+        assert link.outbox
 
     asyncio.run(scene())

@@ -104,10 +104,12 @@ def test_all_tokens_are_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_agents_connection_ends_with_its_token() -> None:
     async def scene(until: float | None) -> str:
-        link = Link(number=1, agent="a", host="h", version="1")
+        woken = asyncio.Event()
+        link = Link(number=1, agent="a", host="h", version="1", wake=woken.set)
         timer = _refuse_at_the_end(Caller(name="nodes", until=until), link)
         if until is not None and until < time.time() + 60:
-            await asyncio.wait_for(link.closing.wait(), 30)
+            await asyncio.wait_for(woken.wait(), 30)
+            assert link.closing
         else:
             await asyncio.sleep(0)
         if timer is not None:

@@ -110,8 +110,8 @@ class Node:
             await self.watch._look_at_safely(self.job)
 
     def _answer(self, views: list[RankView]) -> None:
-        while not self.link.outbox.empty():
-            command = self.link.outbox.get_nowait()
+        while self.link.outbox:
+            command = self.link.outbox.popleft()
             assert isinstance(command, wire.Command)
             if command.kind is wire.CommandKind.INSPECT:
                 self.job.inspection.take(views, (1, command.id), self.clock[0])

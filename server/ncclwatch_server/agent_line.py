@@ -1,0 +1,270 @@
+"""How do bytes from one agent become messages, and messages bytes? One WebSocket, without a task or a queue of its own.
+
+uvicorn gives each WebSocket a task, a queue and the whole stack of an application, which costs 36 kB and, at one digest
+a second from each of thousands of nodes, most of the time: what a digest touches has left the cache since the one
+before. Here a message goes from the socket to whoever takes it in one call. The handshake, pings, fragments, closing
+and all that is odd are the business of `websockets`, which is fed whole frames; only a message that is one frame goes
+past it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+from starlette.datastructures import Headers
+from uvicorn import Config
+from uvicorn.server import ServerState
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import Protocol as Wire
+from websockets.protocol import Side, State
+from websockets.server import ServerProtocol
+
+from ncclwatch.contract import config as limits
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # its C was not built for this platform
+    from websockets.utils import apply_mask
+
+HOST = "host_of_agents"  # name of the `Host` in the state of the application's lifespan
+
+# The library tells of each connection at level INFO.
+_log = logging.getLogger("ncclwatch.server.line")
+_log.setLevel(logging.WARNING)
+
+_WHOLE_TEXT, _WHOLE_BINARY = _WHOLE = 0x81, 0x82  # the first byte of a message that is one frame
+_MASKED, _LENGTH = 0x80, 0x7F  # parts of the second
+_SHORT = 126  # a length from here on follows in 2 bytes, the next one in 8
+_MASK_BYTES = 4
+_GOING_AWAY = 1012  # the server restarts, as far as it knows
+_CLOSE_S = 10.0  # in which the other side must agree to close
+
+
+class Talk(Protocol):
+    """What is said on one line. What it raises ends the connection, and only that."""
+
+    def begin(self) -> None:
+        """The line is open."""
+
+    def take_text(self, data: bytes) -> None:
+        """Take a message of JSON."""
+
+    def take_binary(self, data: bytes) -> None:
+        """Take a digest."""
+
+    def unblocked(self) -> None:
+        """Go on to send: the agent reads again."""
+
+    def ended(self) -> None:
+        """The line is no more."""
+
+
+class Host(Protocol):
+    """Who lets agents in. The application's lifespan hands it over, by the name `HOST`."""
+
+    def problem(self, path: str, headers: Headers) -> tuple[int, str]:
+        """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""
+
+    def meet(self, line: "AgentLine", headers: Headers) -> Talk:
+        """Return who talks on a line that is about to open."""
+
+
+class AgentLine(asyncio.Protocol):
+    """A connection that was an HTTP request until now: what uvicorn takes as its option `ws`."""
+
+    __slots__ = (
+        "_closes", "_connections", "_fragments", "_host", "_rest", "_talk", "_transport", "_wanted", "_wire",
+        "blocked", "heard",
+    )  # fmt: skip
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: Mapping[str, Any]) -> None:
+        self._host = cast(Host, app_state[HOST])
+        self._connections: set[Any] = server_state.connections
+        self._wire = Wire(Side.SERVER, state=State.CONNECTING, logger=_log)
+        self._talk: Talk | None = None
+        self._rest = bytearray()  # of a frame that is not complete
+        self._wanted = 0  # bytes of it until it is worth another look
+        self._fragments: tuple[bool, bytearray] | None = None  # of a message: whether it is text, what came of it
+        self._closes: asyncio.TimerHandle | None = None
+        self.blocked = False  # the agent does not read: what is written now waits in memory
+        self.heard = True  # anything at all, since somebody put this to False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection over."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._connections.discard(self)
+        if self._closes is not None:
+            self._closes.cancel()
+        self._end()
+
+    def pause_writing(self) -> None:
+        """Note that the agent does not keep up."""
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        """Note that it does."""
+        self.blocked = False
+        if self._talk is not None:
+            self._talk.unblocked()
+
+    def shutdown(self) -> None:
+        """Say goodbye, as uvicorn asks of all connections when the server ends."""
+        if self._wire.state is State.OPEN:
+            self._wire.send_close(_GOING_AWAY)
+        self._flush()
+        self._transport.close()
+
+    @property
+    def talks(self) -> bool:
+        """Whether what is said on it still counts."""
+        return self._talk is not None
+
+    def send(self, data: bytes) -> None:
+        """Send a message of JSON. Nothing happens if the line is closing."""
+        if self._wire.state is State.OPEN:
+            self._wire.send_text(data)
+            self._flush()
+
+    def ping(self) -> None:
+        """Ask the other side for a sign of life."""
+        if self._wire.state is State.OPEN:
+            self._wire.send_ping(b"")
+            self._flush()
+
+    def dismiss(self, last_words: bytes, code: int) -> None:
+        """Say why and close: the talk is over at once, the connection when the other side agrees or its time is up."""
+        self._end()
+        if self._wire.state is State.OPEN:
+            self._wire.send_text(last_words)
+            self._wire.send_close(code)
+            self._flush()
+            self._closes = asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and hand on each message that is complete."""
+        self.heard = True
+        if self._wire.state is State.CONNECTING:
+            self._shake_hands(data)
+            return
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        at, size = 0, len(data)
+        while at < size:
+            body, end = _frame(data, at)
+            if end > size:
+                self._wait_for(data, at, end)
+                return
+            first = data[at]
+            if first in _WHOLE and self._fragments is None and data[at + 1] & _MASKED:
+                self._hand_on(apply_mask(data[body:end], data[body - _MASK_BYTES : body]), text=first == _WHOLE_TEXT)
+            else:
+                self._feed(data[at:end])
+            at = end
+
+    def _wait_for(self, data: bytes, at: int, end: int) -> None:
+        """Keep the beginning of a frame until the rest is there. One that is refused anyway is not waited for."""
+        if end - at > limits.MESSAGE_BYTES_MAX or (len(data) > at + 1 and not data[at + 1] & _MASKED):
+            self._feed(data[at:])
+        else:
+            self._rest += data[at:]
+            self._wanted = end - at
+
+    def _feed(self, data: bytes) -> None:
+        """Let the library look at whole frames, or at those that it refuses."""
+        self._wire.receive_data(data)
+        for event in self._wire.events_received():
+            if isinstance(event, Frame):
+                self._take(event)
+        self._flush()
+        if self._wire.state is not State.OPEN:
+            self._end()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.BINARY:
+            self._fragments = frame.opcode is Opcode.TEXT, bytearray()
+        elif frame.opcode is not Opcode.CONT:
+            return
+        assert self._fragments is not None  # the library refuses what continues nothing
+        text, parts = self._fragments
+        parts += frame.data
+        if frame.fin:
+            self._fragments = None
+            self._hand_on(bytes(parts), text=text)
+
+    def _hand_on(self, data: bytes, *, text: bool) -> None:
+        talk = self._talk
+        if talk is None:
+            return  # it is closing
+        if text:
+            talk.take_text(data)
+        else:
+            talk.take_binary(data)
+
+    def _shake_hands(self, data: bytes) -> None:
+        """Answer the request, which uvicorn hands over in one piece."""
+        if self._transport.is_closing():
+            return
+        server = ServerProtocol(logger=_log)
+        server.receive_data(data)
+        for request in server.events_received():
+            assert isinstance(request, Request)
+            pairs = request.headers.raw_items()
+            # Before websockets 17 other bytes than ASCII came as surrogates.
+            headers = Headers(raw=[(n.lower().encode(), v.encode("latin-1", "surrogateescape")) for n, v in pairs])
+            status, sentence = self._host.problem(request.path.partition("?")[0], headers)
+            response = server.reject(HTTPStatus(status), sentence) if sentence else server.accept(request)
+            server.send_response(response)
+        self._write(server.data_to_send())
+        if server.state is State.OPEN:
+            # Without the request and its answer, of which the handshake's object keeps every line.
+            self._wire = Wire(Side.SERVER, max_size=limits.MESSAGE_BYTES_MAX, logger=_log)
+            self._talk = talk = self._host.meet(self, headers)
+            talk.begin()
+
+    def _flush(self) -> None:
+        self._write(self._wire.data_to_send())
+
+    def _write(self, parts: list[bytes]) -> None:
+        for data in parts:
+            if data:
+                self._transport.write(data)
+            else:  # the library's word for the end of what is sent
+                self._transport.close()
+
+    def _end(self) -> None:
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.ended()
+
+
+def _frame(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the payload of a masked frame begins and where it ends: RFC 6455, section 5.2.
+
+    An end beyond the data says that there has to be more of it, and as much, as far as its head tells.
+    """
+    if len(data) < at + 2:
+        return at, at + 2
+    length = data[at + 1] & _LENGTH
+    if length < _SHORT:
+        body = at + 2 + _MASK_BYTES
+        return body, body + length
+    middle = at + 2 + (2 if length == _SHORT else 8)
+    if len(data) < middle:
+        return at, middle
+    body = middle + _MASK_BYTES
+    return body, body + int.from_bytes(data[at + 2 : middle], "big")
