@@ -6,6 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TypeVar
 
@@ -35,6 +36,14 @@ class NotDone(NcclwatchError):
     """The server understood, and could not do it. The message is its own sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a server said."""
+
+    data: bytes
+    without: str = ""  # why a part is missing
+
+
 class Client:
     """Asks one server. Every method raises `ServerUnreachable` with a sentence, making one `ConfigError`."""
 
@@ -57,9 +66,10 @@ class Client:
         """Return all jobs."""
         return self.decode(self._get_ours("/api/v1/jobs"), tuple[Job, ...])
 
-    def incidents(self) -> tuple[Incident, ...]:
-        """Return the newest incidents, a page of them."""
-        return self.decode(self.incidents_json({}), tuple[Incident, ...])
+    def incidents(self, within_s: float | None = None) -> tuple[Incident, ...]:
+        """Return the newest incidents; with `within_s` all that were opened so lately, as far as a page has them."""
+        wanted = {"within_s": f"{within_s:.3f}", "limit": str(config.INCIDENTS_PAGE_MAX)} if within_s else {}
+        return self.decode(self.incidents_json(wanted), tuple[Incident, ...])
 
     def open_incidents_json(self) -> bytes:
         """Return all open incidents, as machines read them."""
@@ -67,8 +77,13 @@ class Client:
 
     def incidents_json(self, wanted: Mapping[str, str]) -> bytes:
         """Return the incidents that fit, as machines read them. `wanted` are the parameters of the API."""
+        return self.incidents_page(wanted).data
+
+    def incidents_page(self, wanted: Mapping[str, str]) -> Answer:
+        """Return the same, and whether some are missing. Raises `NotKnown` for a `before` that is none."""
         query = urllib.parse.urlencode({name: value for name, value in wanted.items() if value})
-        return self._get_ours("/api/v1/incidents" + (f"?{query}" if query else ""), known=bool(wanted.get("before")))
+        path = "/api/v1/incidents" + (f"?{query}" if query else "")
+        return self._ask_ours(path, known=bool(wanted.get("before")))
 
     def incident_json(self, incident: str) -> bytes:
         """Return an incident as machines read it. Raises `NotKnown`."""
@@ -97,6 +112,9 @@ class Client:
 
     def fetch(self, path: str, body: bytes | None = None, timeout_s: float = 0.0, method: str = "") -> bytes:
         """Return what the server answers to a GET, or to a POST of JSON. Raises `NotKnown` for 404."""
+        return self._ask(path, body, timeout_s, method).data
+
+    def _ask(self, path: str, body: bytes | None = None, timeout_s: float = 0.0, method: str = "") -> Answer:
         try:
             request = urllib.request.Request(self.url + path, data=body, method=method or None)
             if body is not None:
@@ -104,8 +122,8 @@ class Client:
             if self._token:
                 request.add_header("Authorization", f"Bearer {self._token}")
             with self._opener.open(request, timeout=timeout_s or self._timeout_s) as answer:
-                data: bytes = answer.read(BYTES_MAX)
-                return data
+                without = one_line(answer.headers.get(config.INCOMPLETE_HEADER, ""))[:DETAIL_CHARS_MAX]
+                return Answer(data=answer.read(BYTES_MAX), without=without)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error, path) from error
@@ -125,10 +143,14 @@ class Client:
         except msgspec.DecodeError as error:
             raise self._stranger() from error
 
-    def _get_ours(self, path: str, *, known: bool = False) -> bytes:
+    def _get_ours(self, path: str) -> bytes:
+        """Return what every ncclwatch server answers."""
+        return self._ask_ours(path).data
+
+    def _ask_ours(self, path: str, *, known: bool = False) -> Answer:
         """Return what every ncclwatch server answers; with `known`, one may answer that it does not know."""
         try:
-            return self.fetch(path)
+            return self._ask(path)
         except NotKnown as error:
             if known:
                 raise

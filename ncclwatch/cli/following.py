@@ -23,6 +23,7 @@ RETRY_S = 2.0  # while the server does not answer
 STACKS_S = 2.0  # an abort waits so long for stacks
 CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
 LAST_NEWS_S = 4.0  # after the end of the command
+OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
 _TOLD = ("critical", "warning")
 
 
@@ -48,18 +49,21 @@ class Following:
         self._job = job
         self._tell = tell
         self._earlier: frozenset[str] = frozenset()  # incidents of former jobs of this name
+        self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._unreachable = ""
+        self._began = time.monotonic()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ncclwatch-follow", daemon=True)
 
     def begin(self) -> None:
         """Look at what was there before the command. An unreachable server is told of."""
+        self._began = time.monotonic()
         try:
             self._client.check()
-            self._earlier = frozenset(i.id for i in self._client.incidents() if self._is_mine(i.job))
+            self._earlier = frozenset(i.id for i in self._client.incidents(OVERLAP_S) if self._is_mine(i.job))
         except ServerUnreachable as error:
             self._complain(error)
 
@@ -97,7 +101,9 @@ class Following:
         try:
             # Jobs first: what was judged before a job was called ended is then in the incidents.
             jobs = [job for job in self._client.jobs() if self._is_mine(job.id)]
-            incidents = [i for i in self._client.incidents() if self._is_mine(i.job) and i.id not in self._earlier]
+            lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
+            incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
+            self._mine |= {incident.id for incident in incidents}
             for incident in reversed(incidents):
                 self._consider(incident)
             self._collect(jobs)
@@ -132,7 +138,7 @@ class Following:
             incident
             for part in parts
             for incident in part.incidents
-            if msgspec.json.decode(incident, type=_Identified).id not in self._earlier
+            if msgspec.json.decode(incident, type=_Identified).id in self._mine
         ]
         if parts:
             world_size = max(part.world_size for part in parts)

@@ -29,6 +29,7 @@ class Page:
     schema: int
     incidents: tuple[msgspec.Raw, ...]
     next: str | None  # what --before takes to go on; None: there are no more
+    incomplete: str = ""  # why some are missing of which only the server's store knows
 
 
 @click.command()
@@ -52,7 +53,8 @@ def incidents(server: str, as_json: bool | None, limit: int, **filters: str | No
     wanted = parameters({name: value or "" for name, value in filters.items()}, limit)
     with Progress("asking the server"):
         client = connect(server)
-        found = page(client.decode(client.incidents_json(wanted), tuple[msgspec.Raw, ...]), limit)
+        answer = client.incidents_page(wanted)
+        found = page(client.decode(answer.data, tuple[msgspec.Raw, ...]), limit, answer.without)
     if wants_json(as_json):
         put_json(found)
         return
@@ -78,11 +80,11 @@ def parameters(filters: dict[str, str], limit: int) -> dict[str, str]:
     return wanted
 
 
-def page(found: tuple[msgspec.Raw, ...], limit: int) -> Page:
+def page(found: tuple[msgspec.Raw, ...], limit: int, incomplete: str = "") -> Page:
     """Return what is shown of an answer, and where the next page begins."""
     shown = found[:limit]
     last = msgspec.json.decode(shown[-1], type=Listed).id if len(found) > limit else None
-    return Page(schema=SCHEMA, incidents=shown, next=last)
+    return Page(schema=SCHEMA, incidents=shown, next=last, incomplete=incomplete)
 
 
 def render(found: Page) -> "Iterator[RenderableType]":
@@ -92,6 +94,10 @@ def render(found: Page) -> "Iterator[RenderableType]":
     from ncclwatch.cli.terminal import local_time, said, table, word
 
     listed = [msgspec.json.decode(incident, type=Listed) for incident in found.incidents]
+    if found.incomplete:
+        yield said(found.incomplete, "yellow")
+    if not listed and found.incomplete:
+        return
     if not listed:
         yield said("no incident fits; `ncclwatch incidents` without filters lists all")
         return

@@ -60,6 +60,7 @@ ANSWER_SUFFIX = ".stacks"  # the rank's answer
 FACTS_SUFFIX = ".facts"
 FACTS_BYTES_MAX = 512 * 1024
 INCIDENTS_PAGE_MAX = 2000  # that a server gives out at a time; no more are open
+INCOMPLETE_HEADER = "X-Ncclwatch-Incomplete"  # of a list of incidents: why those are missing that only the store knows
 FACT_CHARS_MAX = 200
 
 # Rhythm.

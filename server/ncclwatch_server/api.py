@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, R
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BeforeValidator
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import pagination, ranks, stream
@@ -28,7 +29,7 @@ from ncclwatch_server.scopes import Access, Scope
 from ncclwatch_server.sight import JobStatus
 from ncclwatch_server.stacks_api import stack_routes
 from ncclwatch_server.stream import News
-from ncclwatch_server.terminal import render
+from ncclwatch_server.terminal import plain, render
 from ncclwatch_server.ui.groups import Frontier
 from ncclwatch_server.views import JobView, view_of
 from ncclwatch_server.watch import Watch
@@ -161,11 +162,15 @@ def _job_routes(reader: Reader) -> APIRouter:
 
 def _incident_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
-    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}}
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": Problem}, 503: {"model": Problem}}
     described: dict[int | str, dict[str, object]] = {
         200: {
             "headers": {
-                "Link": {"description": 'the next page, rel="next"; absent on the last', "schema": {"type": "string"}}
+                "Link": {"description": 'the next page, rel="next"; absent on the last', "schema": {"type": "string"}},
+                config.INCOMPLETE_HEADER: {
+                    "description": "why incidents are missing of which only the store knows; absent if none are",
+                    "schema": {"type": "string"},
+                },
             }
         }
     }
@@ -208,7 +213,8 @@ def _incident_routes(reader: Reader) -> APIRouter:
             limit=limit,
         )
         page = await reader.page(wanted)
-        return await reader.make(lambda: [report_incident(i) for i in page.incidents], _link(request, page.next))
+        headers = _link(request, page.next) | _incomplete(page.without)
+        return await reader.make(lambda: [report_incident(i) for i in page.incidents], headers)
 
     @router.get("/{incident}", response_model=IncidentReport, responses=unknown)
     async def incident_by_id(incident: str) -> Response:
@@ -272,6 +278,10 @@ async def _events(reader: Reader, heard: AsyncIterator[News | None]) -> AsyncIte
 def _number(text: str | None) -> int | None:
     """Return the number of an event; what no event of ours has is as good as none."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _incomplete(why: str) -> dict[str, str]:
+    return {config.INCOMPLETE_HEADER: plain(why)} if why else {}
 
 
 def _link(request: Request, cursor: Cursor | None) -> dict[str, str]:

@@ -82,6 +82,7 @@ class Page:
 
     incidents: tuple[Incident, ...]
     next: Cursor | None  # None: there are no more
+    without: str = ""  # why those are missing of which only the store knows
 
 
 Finder = Callable[[Wanted, frozenset[str], int], tuple[Incident, ...]]

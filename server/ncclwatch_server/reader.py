@@ -5,8 +5,10 @@ is asked for in another one: a database that does not answer delays those who as
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,8 +18,11 @@ from ncclwatch_server.incidents import Incident
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.pagination import Page, Wanted, page_of
 from ncclwatch_server.sight import JobSight, sight_of, sights_of
+from ncclwatch_server.store import StoreFailed
 from ncclwatch_server.store_health import StoreHealth
 from ncclwatch_server.watch import Watch
+
+log = logging.getLogger("ncclwatch.server")
 
 ARCHIVE_THREADS = 1  # the store is no place for a crowd
 ARCHIVE_S = 3.0  # an answer of the store is waited for so long; then what is in memory has to do
@@ -29,10 +34,10 @@ class Archive(Protocol):
     """Keeps incidents, also those that are in memory no more. Its questions wait for a database."""
 
     def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
-        """Return incidents that are wanted and not held, the newest first; none if it cannot be read."""
+        """Return incidents that are wanted and not held, the newest first. Raises `StoreFailed`."""
 
     def get(self, incident: str) -> Incident | None:
-        """Return one incident, None also if it cannot be read."""
+        """Return one incident. Raises `StoreFailed`."""
 
     def health(self) -> StoreHealth:
         """Return how it is doing. Never waits."""
@@ -69,33 +74,49 @@ class Reader:
         return sights_of(self.watch.jobs.listed(), self.watch.book.open_by_job(), time.monotonic())
 
     async def find(self, incident: str) -> Incident | None:
-        """Return one incident, of the store if it is in memory no more."""
+        """Return one incident, of the store if it is in memory no more. Raises 503 if the store cannot say."""
         found = self.watch.book.get(incident)
-        return found if found is not None else await self._stored(lambda: self._archive.get(incident), lambda: None)
+        if found is not None:
+            return found
+        stored = await self._stored(lambda: self._archive.get(incident))
+        if stored is None:
+            away = f"no incident {incident!r} is in memory, and {self._why_away()}; try again when it does"
+            raise HTTPException(status_code=503, detail=away)
+        return stored[0]
 
     async def incident(self, incident: str) -> Incident:
-        """Return one incident, of the store if it is in memory no more. Raises 404."""
+        """Return one incident, of the store if it is in memory no more. Raises 404, and 503 if the store cannot say."""
         found = await self.find(incident)
         if found is None:
             raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
         return found
 
     async def page(self, wanted: Wanted) -> Page:
-        """Return a page of incidents."""
+        """Return a page of incidents; of those in memory, and it says so, while the store does not answer."""
         known = self.watch.book.all()
-        return await self._stored(
-            lambda: page_of(wanted, known, self._archive.find), lambda: page_of(wanted, known, _nothing)
-        )
+        stored = await self._stored(lambda: page_of(wanted, known, self._archive.find))
+        if stored is not None:
+            return stored[0]
+        page = await self.desk.make(lambda: page_of(wanted, known, _nothing))
+        return replace(page, without=f"{self._why_away()}: only incidents in memory are listed")
 
-    async def _stored(self, question: Callable[[], T], without: Callable[[], T]) -> T:
-        """Return what a question to the store returns, or what there is without it if it fails or takes too long."""
-        if self._archive.health().working:
-            asking = asyncio.ensure_future(self._archivist.make(question))
-            done, _ = await asyncio.wait([asking], timeout=ARCHIVE_S)
-            if done:
-                return asking.result()
+    async def _stored(self, question: Callable[[], T]) -> tuple[T] | None:
+        """Return what a question to the store returns; None if it fails or takes too long."""
+        if not self._archive.health().working:
+            return None
+        asking = asyncio.ensure_future(self._archivist.make(question))
+        done, _ = await asyncio.wait([asking], timeout=ARCHIVE_S)
+        if not done:
             asking.cancel()
-        return await self.desk.make(without)
+            return None
+        try:
+            return (asking.result(),)
+        except StoreFailed as error:
+            log.warning("%s; readers see only what is in memory", error)
+            return None
+
+    def _why_away(self) -> str:
+        return f"the incident store {self._archive.health().place} does not answer"
 
 
 def _nothing(wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:

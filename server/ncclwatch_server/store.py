@@ -191,27 +191,25 @@ class Store:
         return sorted(every.values(), key=lambda entry: entry.id, reverse=True)[:limit]
 
     def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
-        """Return stored incidents that are wanted and not held, the newest first; none if it cannot be read.
+        """Return stored incidents that are wanted and not held, the newest first. Raises `StoreFailed`.
 
         Waits for the database: to be called in a thread.
         """
         return rows.incidents_of(self._rows(finding.wanted_rows(wanted, held, limit)))
 
     def get(self, incident: str) -> Incident | None:
-        """Return one stored incident, None also if it cannot be read. Waits for the database."""
+        """Return one stored incident. Waits for the database. Raises `StoreFailed`."""
         found = rows.incidents_of(self._rows(finding.row_of(incident)))
         return found[0] if found else None
 
     def _rows(self, query: finding.Query) -> list[Row[tuple[object, ...]]]:
-        """Return what readers ask for. That it cannot be read is for the log: they get what is in memory."""
         if not self._open:
-            return []
+            raise StoreFailed(f"the incident store {database.shown(self._url)} has not answered yet")
         try:
             with self._engine.connect() as connection:
                 return list(connection.execute(query))
         except SQLAlchemyError as error:
-            log.warning("%s; readers see only what is in memory", cannot("read", self._url, error))
-            return []
+            raise StoreFailed(cannot("read", self._url, error)) from error
 
     def delete_job(self, job: str) -> Removed:
         """Delete what is kept of a job. Waits for the database. Raises `StoreFailed`; then nothing stored has gone."""

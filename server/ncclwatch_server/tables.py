@@ -33,6 +33,7 @@ incidents = Table(
     Column("closed_at", Float),
     Column("body", Text, nullable=False),  # the JSON of DESIGN.md section 5
     Index("incidents_by_state", "state", "opened_at"),
+    Index("incidents_by_time", "opened_at"),
     Index("incidents_by_job", "job", "opened_at"),
 )
 

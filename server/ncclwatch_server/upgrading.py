@@ -17,7 +17,7 @@ from ncclwatch_server.database import IMMEDIATE, cannot, connect, shown
 
 log = logging.getLogger("ncclwatch.server")
 
-SCHEMA = "0003"  # the newest step
+SCHEMA = "0004"  # the newest step
 _LOCK = 7_166_001_413  # of PostgreSQL: two servers that start at once upgrade one after the other
 
 

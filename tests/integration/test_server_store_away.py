@@ -1,9 +1,11 @@
 """A store that is away, full or silent: judging goes on, what cannot be stored waits, is told, and is stored later."""
 
+import json
 import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import Ending
 from ncclwatch_server.settings import Keeping
 from ncclwatch_server.store import Store
@@ -62,9 +65,22 @@ def test_a_database_that_is_stopped_and_started_again_gets_all_that_happened_mea
             assert (told["working"], told["store"]["not_stored"]) == (False, 0)
             assert told["store"]["waiting"] >= 1
             assert told["store"]["problem"]
+            listed = server.get("/api/v1/incidents")
+            assert {each["job"] for each in listed.json()} == {"before", "while"}  # as far as they are in memory
+            assert "does not answer: only incidents in memory are listed" in listed.headers[config.INCOMPLETE_HEADER]
+            assert "only incidents in memory are listed" in server.get("/incidents").text
+            unknown = server.get("/api/v1/incidents/nobody")
+            assert (unknown.status_code, "is in memory, and the incident store" in unknown.text) == (503, True)
+            read = subprocess.run(
+                [sys.executable, "-m", "ncclwatch", "incidents", "--server", server.url],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert "does not answer: only incidents in memory are listed" in json.loads(read.stdout)["incomplete"]
         finally:
             postgres.start()
         until(lambda: health(server)["store"]["working"] and not health(server)["store"]["waiting"], PATIENCE_S)
+        assert config.INCOMPLETE_HEADER not in server.get("/api/v1/incidents").headers
+        assert server.get("/api/v1/incidents/nobody").status_code == 404
         assert stored(url) == {"before": "ended", "while": "ended"}
         log = server.log.read_text()
         assert log.count("judging goes on, and it is tried again") == 1

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ncclwatch.contract import config
 from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
 from ncclwatch_server import settings as limits
+from ncclwatch_server.finding import wanted_rows
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey
 from ncclwatch_server.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
-from ncclwatch_server.store import opened
+from ncclwatch_server.store import StoreFailed, opened
 from tests.integration.fake_agent import until
 
 KEY = JobKey(name="job", instance="i", attempt=0)
@@ -157,13 +158,22 @@ def test_a_real_store_finds_what_is_wanted_and_pages_through_it(store_url: str):
         assert len(store.find(Wanted(until=1e300, since=-1e300), frozenset(), 100)) == 60
 
 
-def test_a_store_that_cannot_be_read_is_as_good_as_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_the_newest_are_found_without_sorting_all(tmp_path: Path):
+    with opened(f"sqlite:///{tmp_path / 'i.db'}"), sqlite3.connect(tmp_path / "i.db") as database:
+        for wanted, index in ((Wanted(), "incidents_by_time"), (Wanted(job="a"), "incidents_by_job")):
+            text = str(wanted_rows(wanted, frozenset(), 50).compile(compile_kwargs={"literal_binds": True}))
+            plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}")]
+            assert f"USING INDEX {index}" in plan[0]
+
+
+def test_a_store_that_cannot_be_read_says_so(tmp_path: Path):
     with opened(f"sqlite:///{tmp_path / 'i.db'}") as store:
         with sqlite3.connect(tmp_path / "i.db") as database:
             database.execute("drop table incidents")
-        assert store.find(Wanted(), frozenset(), 100) == ()
-        assert store.get("a") is None
-        assert "readers see only what is in memory" in caplog.text
+        with pytest.raises(StoreFailed, match=r"cannot read the incident store .* \(no such table"):
+            store.find(Wanted(), frozenset(), 100)
+        with pytest.raises(StoreFailed):
+            store.get("a")
 
 
 def test_all_open_incidents_are_on_one_page_for_who_asks_for_as_many_as_there_are():

@@ -242,6 +242,7 @@ def _incident_routes(site: Site) -> APIRouter:
             lambda: PAGES.render(
                 "incidents.html",
                 incidents=page.incidents,
+                without=page.without,
                 following=following,
                 wanted=wanted,
                 title="Incidents",
