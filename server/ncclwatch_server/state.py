@@ -92,6 +92,7 @@ class JobState:
     _ranks: Rows
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
+    _everyone: bool  # every rank has one
     _group_row_rank: Numbers
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
     _issued: NDArray[np.uint64]  # as of the last fold
@@ -198,9 +199,12 @@ class JobState:
         issued, completed = ranks["issued"].copy(), ranks["completed"].copy()
         moved = (issued != self._issued) | (completed != self._completed)
         if moved.any():
-            self._moved_at[self._row_rank[moved]] = now
-            risen = self._reporting & (completed > self._completed)
-            self.completed += int((completed[risen] - self._completed[risen]).sum())
+            if self._everyone and moved.all():  # as in most ticks of a healthy job
+                self._moved_at[:] = now
+            else:
+                self._moved_at[self._row_rank[moved]] = now
+            risen = np.where(self._reporting & (completed > self._completed), completed - self._completed, 0)
+            self.completed += int(risen.sum())
         self._issued, self._completed = issued, completed
         over = ranks["ended"] != 0
         if over.any():
@@ -452,6 +456,7 @@ class JobState:
         self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
+        self._everyone = bool(np.bincount(self._row_rank, minlength=self.world_size).all())
         self._known_rank = self._ranks["rank"].copy()
         self._known_device = np.zeros(len(self._ranks), np.uint64)
         self._shared = np.zeros(len(self._ranks), np.bool_)

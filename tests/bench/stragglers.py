@@ -7,16 +7,19 @@ window of the job has ended and where none has, as in most ticks.
 
 import argparse
 import json
+import math
 import statistics
 from dataclasses import asdict
+from statistics import NormalDist
 
 import numpy as np
 
 from ncclwatch_server.state import RANK_DTYPE
+from ncclwatch_server.stragglers.scores import FALSE_MAX
 from ncclwatch_server.stragglers.tracker import Stragglers
 from tests.bench.layouts import timed
 from tests.bench.row import Row
-from tests.unit.test_stragglers_simulated import found_of, healthy_flagged
+from tests.unit.test_stragglers_simulated import NOISE, found_of, healthy_flagged
 
 # Slower by; ranks differ for good by; found within so many steps; after so many steps as a healthy rank.
 CASES = (
@@ -39,6 +42,8 @@ def rows(*, seed: int = 0, trials: int = 100, windows: int = 10_000) -> list[Row
             + (f" of becoming so after {after}" if after else ""),
             unit="% of jobs",
             ours=100 * found_of(trials, slower, apart, steps, after=after, seed=seed) / trials,
+            peer="a test that knows the noise, with as few false alarms",
+            theirs=100 * at_best(slower, apart, steps, after),
         )
         for slower, apart, steps, after in CASES
     ]
@@ -50,6 +55,18 @@ def rows(*, seed: int = 0, trials: int = 100, windows: int = 10_000) -> list[Row
         found.append(Row(what=f"pace of {ranks:,} ranks, no window has ended", unit="ms of CPU", ours=idle))
         found.append(Row(what=f"pace of {ranks:,} ranks, a window has ended", unit="ms of CPU", ours=ended))
     return found
+
+
+def at_best(slower: float, apart: float, steps: int, after: int) -> float:
+    """Return in what share of jobs the best of all tests finds the slow rank: the limit of any method.
+
+    That is Neyman and Pearson's, of one mean against another: the noise and the healthy mean of each rank are told to
+    it (what ranks differ by for good only by its own past), no rank ever pauses, and it looks once, at the end. It may
+    be wrong about any of 1,024 ranks as seldom as ours.
+    """
+    lasting = apart**2 if not after else NOISE**2 / after
+    bound = -NormalDist().inv_cdf(FALSE_MAX / RANKS[0])
+    return NormalDist().cdf(slower / math.sqrt(NOISE**2 / steps + lasting) - bound)
 
 
 def looks_ms(ranks: int) -> tuple[float, float]:

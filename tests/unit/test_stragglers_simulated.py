@@ -14,6 +14,7 @@ from ncclwatch_server.stragglers.windows import Floats, Window
 
 RANKS = 1024
 STEPS = 2  # of a window
+NOISE = 0.02  # of a step, one standard deviation
 
 
 def own_s(generator: np.random.Generator, steps: int, ranks: int = RANKS, apart: float = 0.005) -> Floats:
@@ -21,7 +22,7 @@ def own_s(generator: np.random.Generator, steps: int, ranks: int = RANKS, apart:
 
     `apart` is by how much ranks differ for good, one standard deviation.
     """
-    times = generator.lognormal(0.0, 0.02, (steps, ranks)) * generator.normal(1.0, apart, ranks)
+    times = generator.lognormal(0.0, NOISE, (steps, ranks)) * generator.normal(1.0, apart, ranks)
     pauses = generator.random((steps, ranks)) < 2e-4
     times += pauses * generator.exponential(0.5, (steps, ranks))
     return times + (generator.random(steps) < 0.02)[:, None] * generator.exponential(2.0, steps)[:, None]
