@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StrictBool
 
 from ncclwatch.contract.model import MergedStack, Op, RankView, StackDump
 from ncclwatch.contract.stack_places import MAIN_THREAD, Doing, Place, place_of
@@ -61,7 +61,7 @@ class Wanted:
     ranks: Annotated[tuple[Rank, ...] | None, Field(min_length=1, max_length=RANKS_MAX)] = (
         None  # None: those that tell most
     )
-    native: bool = False  # native frames and child processes as well, of ranks that stand still
+    native: StrictBool = False  # native frames and child processes as well, of ranks that stand still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
