@@ -128,6 +128,19 @@ class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):
     reply_to: int = 0  # id of the command; 0: unasked
 
 
+class UnreadViews(msgspec.Struct, tag="views", frozen=True, kw_only=True):
+    """Views as they came: a rank with a long history takes a millisecond or two to decode."""
+
+    index: int
+    ranks: tuple[msgspec.Raw, ...]
+    reply_to: int = 0
+
+    def read(self) -> Views:
+        """Decode them, one rank after the other, so that another thread gets its turn. Raises `WireError`."""
+        views = [_decode(_view_decoder, bytes(raw), "an agent") for raw in self.ranks]
+        return Views(index=self.index, ranks=members.unpacked(views), reply_to=self.reply_to)
+
+
 class Stacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
     """The answer to STACKS."""
 
@@ -222,14 +235,17 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     deeply: bool = False  # of STACKS: with native frames and children, where they may tell more
 
 
-JobNews = Views | Stacks | Testimonies | Loops | Facts | Parameters | Gone
+ReadNews = Stacks | Testimonies | Loops | Facts | Parameters | Gone
+JobNews = Views | ReadNews
 AgentMessage = Hello | Announce | JobNews
+UnreadMessage = Hello | Announce | UnreadViews | ReadNews
 ServerMessage = Welcome | Refused | Command
 
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
-_agent_decoder: msgspec.json.Decoder[AgentMessage] = msgspec.json.Decoder(AgentMessage)
+_view_decoder: msgspec.json.Decoder[RankView] = msgspec.json.Decoder(RankView)
+_agent_decoder: msgspec.json.Decoder[UnreadMessage] = msgspec.json.Decoder(UnreadMessage)
 _server_decoder: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 
 
@@ -242,10 +258,13 @@ def encode(message: AgentMessage | ServerMessage) -> bytes:
 
 def decode_from_agent(data: bytes | str) -> AgentMessage:
     """Parse what an agent sent. Raises `WireError` with a sentence on anything else."""
-    message = _decode(_agent_decoder, data, "an agent")
-    if isinstance(message, Views):
-        return msgspec.structs.replace(message, ranks=members.unpacked(message.ranks))
-    return message
+    message = open_from_agent(data)
+    return message.read() if isinstance(message, UnreadViews) else message
+
+
+def open_from_agent(data: bytes | str) -> UnreadMessage:
+    """Parse what an agent sent, but for the views of ranks. Raises `WireError` with a sentence on anything else."""
+    return _decode(_agent_decoder, data, "an agent")
 
 
 def decode_from_server(data: bytes | str) -> ServerMessage:

@@ -147,6 +147,16 @@ class AgentLine(asyncio.Protocol):
             self._flush()
             self._closes = asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
 
+    def pause(self) -> None:
+        """Take no more bytes for now; what has come already is still handed on."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take bytes again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def abort(self) -> None:
         """End the connection without a word."""
         self._transport.abort()

@@ -71,6 +71,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
             reader.close()
+            door.close()
 
     app = FastAPI(
         title="ncclwatch",

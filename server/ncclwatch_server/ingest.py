@@ -4,6 +4,7 @@ Whatever an agent sends, only its own connection can suffer from it.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -22,12 +23,14 @@ from ncclwatch_server.boundary import problem
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link
+from ncclwatch_server.offloop import Desk
 from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
 
 _POLICY_VIOLATION = 1008  # RFC 6455: what was received breaks a rule
+UNREAD_MAX = 4  # messages with views of one agent that wait to be read; then nothing more is taken from it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,22 +55,26 @@ class _News:
         self.watch.counters.digests += 1
         self.watch.look_within(settings.DIGEST_LOOK_S)
 
-    def take_message(self, data: bytes) -> None:
-        message = wire.decode_from_agent(data)
+    def take_message(self, data: bytes) -> wire.UnreadViews | None:
+        """Take a message. Returns views, which want to be read elsewhere and then to be taken by `take_views`."""
+        message = wire.open_from_agent(data)
         self.watch.counters.messages += 1
         if isinstance(message, wire.Hello):
             raise WireError("a second hello on one connection")
         if isinstance(message, wire.Announce):
             self._announce(message)
-            return
+            return None
         job = self.jobs.get(message.index)
         if job is None:
             raise WireError(f"news of job number {message.index}, which was not announced")
-        if isinstance(message, (wire.Views, wire.Stacks, wire.Testimonies)):
+        if isinstance(message, (wire.UnreadViews, wire.Stacks, wire.Testimonies)):
             self._time(message)
+        if isinstance(message, wire.UnreadViews):
+            return message
         self._hear(job, message)
+        return None
 
-    def _time(self, message: wire.Views | wire.Stacks | wire.Testimonies) -> None:
+    def _time(self, message: wire.UnreadViews | wire.Stacks | wire.Testimonies) -> None:
         """Note how long an answer took, and of how many ranks it has nothing to tell."""
         counters, found = self.watch.counters, self.link.answered(message.reply_to)
         if found is not None:
@@ -79,10 +86,8 @@ class _News:
             failed = sum(1 for testimony in message.ranks if testimony.failure)
             counters.count_capture_failures(wire.CommandKind.WITNESS.value, failed)
 
-    def _hear(self, job: Job, message: wire.JobNews) -> None:
-        if isinstance(message, wire.Views):
-            self._views(job, message)
-        elif isinstance(message, wire.Stacks):
+    def _hear(self, job: Job, message: wire.ReadNews) -> None:
+        if isinstance(message, wire.Stacks):
             self._stacks(job, message)
         elif isinstance(message, wire.Loops):
             _check_ranks(job, (loop.rank for loop in message.ranks))
@@ -126,12 +131,12 @@ class _News:
         self.jobs[message.index] = job
         self.announced[message.index] = message
 
-    def _views(self, job: Job, message: wire.Views) -> None:
+    def take_views(self, job: Job, message: wire.Views, now: float) -> None:
+        """Take views of a job that came at this moment."""
         _check_ranks(job, (view.rank for view in message.ranks))
         job.showing.take(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself
-        now = self.clock()
         if job.closely.take(message.ranks, (self.link.number, message.reply_to)):
             return
         job.inspection.take(message.ranks, (self.link.number, message.reply_to), now)
@@ -151,7 +156,7 @@ def _check_ranks(job: Job, ranks: Iterable[int]) -> None:
 class _Session:
     """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
 
-    __slots__ = ("_caller", "_door", "_ends", "_line", "_news", "_pinged")
+    __slots__ = ("_caller", "_door", "_ends", "_line", "_news", "_pinged", "_unread")
 
     def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial) -> None:
         self._door = door
@@ -160,6 +165,7 @@ class _Session:
         self._news: _News | None = None
         self._ends: asyncio.TimerHandle | None = None  # if there is no hello until then; later: if its token is no more
         self._pinged = False
+        self._unread = 0  # messages with views that are being read
 
     def begin(self) -> None:
         """Refuse whoever shows no good token, and give the others time to say who they are."""
@@ -187,7 +193,31 @@ class _Session:
             self._take_hello(data)
             return
         try:
-            news.take_message(data)
+            unread = news.take_message(data)
+        except WireError as error:
+            self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+            return
+        if unread is not None:
+            self._read(news, unread)
+
+    def _read(self, news: _News, unread: wire.UnreadViews) -> None:
+        """Read views in a thread: a megabyte of them would keep the event loop from all others for 20 ms."""
+        self._unread += 1
+        if self._unread == UNREAD_MAX:
+            self._line.pause()
+        reading = self._door.desk.begin(unread.read)
+        reading.add_done_callback(functools.partial(self._have_read, news, news.jobs[unread.index], news.clock()))
+
+    def _have_read(self, news: _News, job: Job, came_at: float, reading: "asyncio.Future[wire.Views]") -> None:
+        self._unread -= 1
+        if self._unread == UNREAD_MAX - 1:
+            self._line.resume()
+        if reading.cancelled() or not self._line.talks:
+            return
+        try:
+            views = reading.result()
+            if news.jobs.get(views.index) is job:  # else another job has its number by now
+                news.take_views(job, views, came_at)
         except WireError as error:
             self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
 
@@ -260,6 +290,7 @@ class Door:
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
         self._sessions: dict[int, _Session] = {}
+        self.desk = Desk(1, "ncclwatch-views")
         self._looking: asyncio.TimerHandle | None = None
 
     def problem(self, path: str, headers: Headers) -> tuple[int, str]:
@@ -301,6 +332,10 @@ class Door:
         del self._sessions[link.number]
         self.watch.agents = len(self._sessions)
         self.watch.lost(link)
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self.desk.close()
 
     def _look(self) -> None:
         """Look after all lines: one timer for each would cost as much as what is said on them."""

@@ -1,6 +1,6 @@
-"""Where is an answer made that takes longer than an event loop may stand still? In two threads, for readers only.
+"""Where is done what takes longer than an event loop may stand still? In threads, as many as a desk has.
 
-The judge has threads of its own: a hundred people who look at a hang do not delay its verdict.
+Those of readers are for them only: a hundred people who look at a hang do not delay its verdict.
 """
 
 import asyncio
@@ -21,7 +21,11 @@ class Desk:
 
     async def make(self, task: Callable[[], T]) -> T:
         """Return what a task returns, which runs in a thread and so must touch nothing that the loop changes."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, task)
+        return await self.begin(task)
+
+    def begin(self, task: Callable[[], T]) -> "asyncio.Future[T]":
+        """Begin to make it. Of one thread the answers come in the order of the tasks."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, task)
 
     def close(self) -> None:
         """Let the threads go. What has not begun is not begun."""
