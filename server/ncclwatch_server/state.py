@@ -8,6 +8,7 @@ comes or goes. Time is the server's monotonic clock, passed in.
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch_server import leads, settings
+from ncclwatch_server.columns import turned
 from ncclwatch_server.listening import Listening
 from ncclwatch_server.topology import Topology
 
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
 
+_LAST = "noted"  # of the fields that every tick looks at
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
 
 Rows = NDArray[np.void]
@@ -90,6 +93,7 @@ class JobState:
     """The tables of one attempt of one job."""
 
     _ranks: Rows
+    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows up to _LAST, as of the last fold
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
     _everyone: bool  # every rank has one
@@ -193,10 +197,10 @@ class JobState:
     def fold(self, now: float) -> tuple[int, ...]:
         """Read what came since the last time. Returns the connections whose rows cannot be."""
         rejected: tuple[int, ...] = ()
-        if self._stale or not np.array_equal(self._ranks["rank"], self._known_rank):
+        self._newest = turned(self._ranks, _LAST)
+        if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
             rejected = self._lay_out(now)
-        ranks = self._ranks
-        issued, completed = ranks["issued"].copy(), ranks["completed"].copy()
+        issued, completed = self._newest["issued"], self._newest["completed"]
         moved = (issued != self._issued) | (completed != self._completed)
         if moved.any():
             if self._everyone and moved.all():  # as in most ticks of a healthy job
@@ -206,7 +210,7 @@ class JobState:
             risen = np.where(self._reporting & (completed > self._completed), completed - self._completed, 0)
             self.completed += int(risen.sum())
         self._issued, self._completed = issued, completed
-        over = ranks["ended"] != 0
+        over = self._newest["ended"] != 0
         if over.any():
             self.ended[self._row_rank[over & self._reporting]] = True
         return rejected
@@ -230,13 +234,13 @@ class JobState:
 
     def living(self) -> tuple[Rows, Numbers]:
         """Return the rows of the ranks that live and want to be judged, and these ranks; as of the last `fold`."""
-        live = self._reporting & ~self.ended[self._row_rank] & (self._ranks["detached"] == 0)
+        live = self._reporting & ~self.ended[self._row_rank] & (self._newest["detached"] == 0)
         # A copy of all rows would cost more than all that is done with them.
         return (self._ranks, self._row_rank) if live.all() else (self._ranks[live], self._row_rank[live])
 
     def suspicion(self, now: float) -> Suspicion:
         """Say what deserves a look, as of the last `fold`."""
-        rows, rank = self._ranks, self._row_rank
+        rows, rank = self._newest, self._row_rank
         live = self._reporting & ~self.ended[rank]
         if (live & (rows["detached"] != 0)).any():
             return Suspicion()  # a rank took its patches off: what it does now nobody sees
@@ -264,16 +268,17 @@ class JobState:
 
     def _saving(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks that save to a file that another one saves to as well, or whose save is in trouble."""
-        rows = np.flatnonzero(live & (self._ranks["saves_to"] != 0))
+        saves_to = self._newest["saves_to"]
+        rows = np.flatnonzero(live & (saves_to != 0))
         if not len(rows):
             return ()
-        _, which, count = np.unique(self._ranks["saves_to"][rows], return_inverse=True, return_counts=True)
-        odd = (count[which.reshape(-1)] > 1) | (self._ranks["saves_to"][rows] == wire.SAVE_TROUBLE)
+        _, which, count = np.unique(saves_to[rows], return_inverse=True, return_counts=True)
+        odd = (count[which.reshape(-1)] > 1) | (saves_to[rows] == wire.SAVE_TROUBLE)
         return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
 
     def _sharing(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks on one device, of which each says that it must be its own. Sorted out when a device changes."""
-        devices = self._ranks["device"]
+        devices = self._newest["device"]
         if not np.array_equal(devices, self._known_device):
             self._known_device = devices.copy()
             own = self._reporting & (devices != 0)
@@ -284,7 +289,7 @@ class JobState:
 
     def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks that have something to tell about themselves."""
-        noted = live & (self._ranks["noted"] != 0)
+        noted = live & (self._newest["noted"] != 0)
         return tuple(self._row_rank[noted][: settings.NOTED_MAX].tolist()) if noted.any() else ()
 
     def _compare(self, now: float) -> None:
@@ -457,10 +462,11 @@ class JobState:
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
         self._everyone = bool(np.bincount(self._row_rank, minlength=self.world_size).all())
-        self._known_rank = self._ranks["rank"].copy()
+        self._newest = turned(self._ranks, _LAST)
+        self._known_rank = self._newest["rank"]
         self._known_device = np.zeros(len(self._ranks), np.uint64)
         self._shared = np.zeros(len(self._ranks), np.bool_)
-        self._issued, self._completed = self._ranks["issued"].copy(), self._ranks["completed"].copy()
+        self._issued, self._completed = self._newest["issued"], self._newest["completed"]
         self._reporting = self._owner[self._row_rank] == row_link
         self._stale = False
 

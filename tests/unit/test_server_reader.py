@@ -13,7 +13,7 @@ from ncclwatch_server import reader
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey
 from ncclwatch_server.pagination import Wanted
 from ncclwatch_server.reader import Reader
-from ncclwatch_server.store import NoStore
+from ncclwatch_server.store import NoStore, StoreFailed
 from ncclwatch_server.store_health import StoreHealth
 from ncclwatch_server.watch import Watch
 
@@ -92,6 +92,28 @@ def test_a_store_that_does_not_answer_keeps_nobody_waiting(monkeypatch: pytest.M
 def test_a_store_that_is_known_to_fail_is_not_asked():
     archive = Archive(working=False, answers=False)
     assert asked(archive, listed) == ["i1"]
-    with pytest.raises(HTTPException, match="404: no incident 'i2'"):
+    with pytest.raises(HTTPException, match="503: no incident 'i2' is in memory, and the incident store here does not"):
         asked(archive, lambda found: found.incident("i2"))
     assert archive.asked == 0
+    assert "the incident store here does not answer" in asked(archive, lambda found: found.page(Wanted())).without
+
+
+def test_a_store_that_fails_when_it_is_asked_is_said_to_be_away():
+    class Failing(Archive):
+        def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+            raise StoreFailed("no")
+
+        def get(self, incident_id: str) -> Incident | None:
+            raise StoreFailed("no")
+
+    page = asked(Failing(), lambda found: found.page(Wanted()))
+    assert [each.id for each in page.incidents] == ["i1"]
+    assert page.without
+    with pytest.raises(HTTPException, match="503"):
+        asked(Failing(), lambda found: found.incident("i2"))
+
+
+def test_nothing_is_missing_where_the_store_answers():
+    assert asked(Archive(), lambda found: found.page(Wanted())).without == ""
+    with pytest.raises(HTTPException, match="404: no incident 'i3'"):
+        asked(Archive(), lambda found: found.incident("i3"))
