@@ -22,7 +22,7 @@ from ncclwatch_server.agent_line import AgentLine
 from ncclwatch_server.boundary import problem
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
-from ncclwatch_server.links import Link
+from ncclwatch_server.links import Link, nobody
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
@@ -234,6 +234,7 @@ class _Session:
         if self._ends is not None:
             self._ends.cancel()
         if self._news is not None:
+            self._news.link.wake = nobody  # a job remembers its links for longer than their lines are there
             self._door.left(self._news.link)
 
     def look(self) -> None:

@@ -9,6 +9,10 @@ from ncclwatch.contract import wire
 from ncclwatch_server import settings
 
 
+def nobody() -> None:
+    """Wake no connection: there is none, or none any more."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Link:
     """One connected agent. What is sent waits in a bounded box until the connection takes it."""
@@ -17,7 +21,7 @@ class Link:
     agent: str
     host: str
     version: str
-    wake: Callable[[], None] = lambda: None  # called when there is something in the box, or the line is to be closed
+    wake: Callable[[], None] = nobody  # called when there is something in the box, or the line is to be closed
     outbox: deque[wire.ServerMessage] = field(default_factory=deque)
     closing: bool = False
     ahead_s: float | None = None  # by how much its host's clock is ahead of ours, as far as its hello can tell

@@ -122,13 +122,19 @@ def test_views_of_a_job_whose_number_another_one_has_by_now_are_dropped() -> Non
     assert (scene.pids("first"), scene.pids("second")) == (set(), set())
 
 
-def test_what_is_read_after_the_line_broke_is_dropped() -> None:
+def test_what_is_read_after_the_line_broke_is_dropped_and_nothing_is_sent_on_it() -> None:
     def broken(scene: Scene) -> None:
+        (served,) = scene.job("first").served.values()
+        served.link.command(wire.CommandKind.INSPECT, 0)
         scene.say_views(7)
         scene.line.talks = False
         scene.session.ended()
+        served.link.command(wire.CommandKind.INSPECT, 0)
 
-    assert played(broken).pids("first") == set()
+    scene = played(broken)
+    assert scene.pids("first") == set()
+    kinds = [type(wire.decode_from_server(data)) for data in scene.line.sent]
+    assert kinds == [wire.Welcome, wire.Command]
 
 
 @pytest.mark.parametrize(
