@@ -36,7 +36,7 @@ LAYOUT = "tp=8,pp=8,dp=256,ep=8,node=256"
 CULPRIT = 1001
 SMALL = Layout.parse("tp=2,pp=2,dp=4,ep=2")  # its incident is read, too
 PING_S = 0.02
-READERS = 4
+READERS = (1, 4)  # at a time
 ROUNDS = 3
 PAINT_S_MAX, UPDATE_MS_MAX, DELAY_MS_MAX = 1.0, 200.0, 20.0
 
@@ -53,7 +53,7 @@ class Measured:
     ]  # of the browser's main thread until then: what other work of the machine leaves alone
     update_ms: tuple[float, ...]
     quiet_ms: tuple[float, float, float]  # answer to a ping: median, 99th percentile, worst
-    asked_ms: tuple[float, float, float]  # the same while readers ask
+    asked_ms: dict[int, tuple[float, float, float]]  # the same while so many readers ask
     questions: int  # that were answered meanwhile
 
 
@@ -84,16 +84,19 @@ def measure(seconds: float, history_s: float) -> Measured:
                 columns = int(seen.page.evaluate("document.getElementById('picture').dataset.columns"))
                 seen.page.wait_for_function("() => document.getElementById('picture').dataset.updateMs", timeout=60_000)
                 updates.append(float(seen.page.evaluate("document.getElementById('picture').dataset.updateMs")))
-        quiet, asked, questions = [], [], 0
-        for _ in range(ROUNDS):  # interleaved: bursts of other work meet both
+        quiet, questions = [], 0
+        asked: dict[int, list[tuple[float, float, float]]] = {readers: [] for readers in READERS}
+        for _ in range(ROUNDS):  # interleaved: bursts of other work meet all
             quiet.append(_pinged(server.url, seconds / ROUNDS))
-            with _readers(server.url) as answered:
-                asked.append(_pinged(server.url, seconds / ROUNDS))
-            questions += sum(answered.values())
+            for readers, found in asked.items():
+                with _readers(server.url, readers) as answered:
+                    found.append(_pinged(server.url, seconds / ROUNDS))
+                questions += sum(answered.values())
         return Measured(
             ranks=layout.world_size, history=columns, paint_s=tuple(sorted(paints)),
             paint_cpu_s=tuple(sorted(cpus)), update_ms=tuple(sorted(updates)),
-            quiet_ms=_medians(quiet), asked_ms=_medians(asked), questions=questions,
+            quiet_ms=_medians(quiet), asked_ms={readers: _medians(each) for readers, each in asked.items()},
+            questions=questions,
         )  # fmt: skip
 
 
@@ -103,7 +106,10 @@ def rows(found: Measured | None = None) -> list[Row]:
     figures = (
         (f"job page of {found.ranks:,} ranks, first paint", "s", statistics.median(found.paint_s), PAINT_S_MAX),
         ("the same, one more second", "ms", statistics.median(found.update_ms), UPDATE_MS_MAX),
-        (f"delay of a digest by {READERS} readers", "ms", found.asked_ms[1] - found.quiet_ms[1], DELAY_MS_MAX),
+        *(
+            (f"delay of a digest, 99th percentile, readers: {n}", "ms", asked[1] - found.quiet_ms[1], DELAY_MS_MAX)
+            for n, asked in found.asked_ms.items()
+        ),
     )
     lines = []
     for what, unit, value, bound in figures:
@@ -113,7 +119,7 @@ def rows(found: Measured | None = None) -> list[Row]:
 
 
 @contextmanager
-def _readers(url: str) -> Iterator[dict[str, int]]:
+def _readers(url: str, readers: int) -> Iterator[dict[str, int]]:
     """Let readers ask for everything, one thing after the other, for as long as the context lasts."""
     (incident, *_) = json.loads(_asked(url, "/api/v1/incidents"))
     paths = (
@@ -131,7 +137,7 @@ def _readers(url: str) -> Iterator[dict[str, int]]:
             answered[path] += 1
             number += 1
 
-    threads = [threading.Thread(target=read, args=(number * 3,)) for number in range(READERS)]
+    threads = [threading.Thread(target=read, args=(number * 3,)) for number in range(readers)]
     for thread in threads:
         thread.start()
     try:

@@ -22,6 +22,10 @@ from ncclwatch_server.simulation.run import cruising, run
 STEPS = 12  # training steps of a healthy job, one each second; then it stands
 
 
+ROUND_S = 1.0
+AT_ONCE = 64  # nodes that report at one moment: those of a real job do so at moments of their own
+
+
 class WireFleet:
     """The nodes of one job: each a connection that sends a digest every second and answers what it is asked."""
 
@@ -101,11 +105,12 @@ class WireFleet:
                 await line.send(wire.encode(wire.Loops(index=0, ranks=loops)).decode())
         answering = [asyncio.ensure_future(self._answer(line)) for line in lines]
         while not self._stop.is_set():
+            due = time.monotonic() + ROUND_S
             await self._report(lines)
             self._number += 1
             self.rounds += 1
             try:
-                await asyncio.wait_for(self._stop.wait(), 1.0)
+                await asyncio.wait_for(self._stop.wait(), max(0.01, due - time.monotonic()))
             except asyncio.TimeoutError:
                 continue
         for task in answering:
@@ -122,6 +127,8 @@ class WireFleet:
             mine, theirs = ranks[own.start : own.stop], groups[own.start * each : own.stop * each]
             head = wire.DIGEST_HEAD.pack(wire.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
             await line.send(head + mine.tobytes() + theirs.tobytes())
+            if node % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0.8 * ROUND_S * AT_ONCE / len(lines))
 
     async def _answer(self, line: ClientConnection) -> None:
         try:
