@@ -49,11 +49,8 @@ class Talk(Protocol):
     def begin(self) -> None:
         """The line is open."""
 
-    def take_text(self, data: bytes) -> None:
-        """Take a message of JSON."""
-
-    def take_binary(self, data: bytes) -> None:
-        """Take a digest."""
+    def take(self, data: bytes, *, text: bool) -> None:
+        """Take a message: of JSON, or a digest."""
 
     def unblocked(self) -> None:
         """Go on to send: the agent reads again."""
@@ -217,13 +214,8 @@ class AgentLine(asyncio.Protocol):
             self._hand_on(bytes(parts), text=text)
 
     def _hand_on(self, data: bytes, *, text: bool) -> None:
-        talk = self._talk
-        if talk is None:
-            return  # it is closing
-        if text:
-            talk.take_text(data)
-        else:
-            talk.take_binary(data)
+        if self._talk is not None:  # else it is closing
+            self._talk.take(data, text=text)
 
     def _shake_hands(self, data: bytes) -> None:
         """Answer the request, which uvicorn hands over in one piece."""

@@ -175,28 +175,20 @@ class _Session:
         late = f"no hello within {settings.HELLO_S:.0f} s"
         self._ends = asyncio.get_running_loop().call_later(settings.HELLO_S, self._refuse, late, RefusedAt.HELLO)
 
-    def take_binary(self, data: bytes) -> None:
-        """Take a digest."""
+    def take(self, data: bytes, *, text: bool) -> None:
+        """Take a message: of JSON, or a digest."""
         news = self._news
         if news is None:
             self._take_hello(data)
             return
+        unread = None
         try:
-            news.take_digest(data)
+            if text:
+                unread = news.take_message(data)
+            else:
+                news.take_digest(data)
         except WireError as error:
             self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
-
-    def take_text(self, data: bytes) -> None:
-        """Take a message of JSON."""
-        news = self._news
-        if news is None:
-            self._take_hello(data)
-            return
-        try:
-            unread = news.take_message(data)
-        except WireError as error:
-            self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
-            return
         if unread is not None:
             self._read(news, unread)
 

@@ -68,7 +68,9 @@ def test_a_database_that_is_stopped_and_started_again_gets_all_that_happened_mea
             listed = server.get("/api/v1/incidents")
             assert {each["job"] for each in listed.json()} == {"before", "while"}  # as far as they are in memory
             assert "does not answer: only incidents in memory are listed" in listed.headers[config.INCOMPLETE_HEADER]
-            assert "only incidents in memory are listed" in server.get("/incidents").text
+            why = listed.headers[config.INCOMPLETE_HEADER]
+            assert why.startswith("the incident store postgresql")
+            assert f"T{why[1:]}." in server.get("/incidents").text
             unknown = server.get("/api/v1/incidents/nobody")
             assert (unknown.status_code, "is in memory, and the incident store" in unknown.text) == (503, True)
             read = subprocess.run(

@@ -74,11 +74,8 @@ class Scene:
     def begin(self) -> None:
         assert not self.said
 
-    def take_text(self, data: bytes) -> None:
-        self.said.append((True, data))
-
-    def take_binary(self, data: bytes) -> None:
-        self.said.append((False, data))
+    def take(self, data: bytes, *, text: bool) -> None:
+        self.said.append((text, data))
 
     def unblocked(self) -> None:
         self.said.append((True, b"unblocked"))

@@ -65,7 +65,7 @@ class Scene:
         self.door.desk.begin(self.may.wait)
 
     def say(self, data: bytes) -> None:
-        self.session.take_text(data)
+        self.session.take(data, text=True)
 
     def say_views(self, *pids: int) -> None:
         for pid in pids:
