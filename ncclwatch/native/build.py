@@ -1,4 +1,4 @@
-"""How is the native recorder built, and where is it found?
+"""Builds the native recorder, and finds it again.
 
 It is compiled on the user's machine against the user's torch, because torch's C++ interface has no
 stable ABI, and cached under a name that says for which torch, Python and sources it was built. One
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, homes
 
 MODULE = "_ncclwatch_native"
 SOURCES = ("recorder.cpp", "record.h", "sites.h")
@@ -37,23 +37,35 @@ class Built:
     seconds: float
 
 
-def directory() -> Path:
-    """Return where builds are cached: NCCLWATCH_NATIVE_DIR, or a directory of the user's own cache."""
+def directory() -> Path | None:
+    """Return where builds are cached: NCCLWATCH_NATIVE_DIR, or the user's own cache; None for a user without a home."""
     named = os.environ.get(config.ENV_NATIVE_DIR)
     if named:
         return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(cache) / "ncclwatch"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    home = homes.home()
+    if not cache and home is None:
+        return None
+    return Path(cache or f"{home}/.cache") / "ncclwatch"
 
 
 def built_path() -> Path:
-    """Return where the build for this torch, this Python and these sources lies, or would lie."""
+    """Return where the build for this torch, this Python and these sources lies, or would lie.
+
+    Raises `NativeError` where there is no place for one.
+    """
+    place = directory()
+    if place is None:
+        raise NativeError(
+            f"no home directory to keep it in: uid {os.getuid()} has neither HOME nor an entry in the password file. "
+            f"Name a directory in {config.ENV_NATIVE_DIR}"
+        )
     import torch
 
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:12]
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-    return directory() / f"torch-{torch.__version__}-{digest}" / f"{MODULE}{suffix}"
+    return place / f"torch-{torch.__version__}-{digest}" / f"{MODULE}{suffix}"
 
 
 def load() -> ModuleType | None:
@@ -61,6 +73,8 @@ def load() -> ModuleType | None:
 
     Raises `NativeError` if it is there but cannot be loaded, or belongs to somebody else.
     """
+    if directory() is None:  # nothing can have been built
+        return None
     path = built_path()
     try:
         owner = path.stat().st_uid

@@ -1,18 +1,20 @@
-"""What is this server told to be, and how much may anyone make it hold?
+"""Says what this server is told to be, and how much anyone may make it hold.
 
 Limits and rhythms that only the server needs; those of the wire are in `contract.config`.
 """
 
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from ncclwatch.contract import config, tokens
+from ncclwatch.contract import config, homes, tokens
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server.scopes import EVERYTHING, Access, Grant, Scope
+
+log = logging.getLogger("ncclwatch.server")
 
 # What agents may make the server hold.
 AGENTS_MAX = 16_384
@@ -159,6 +161,11 @@ def store_url(named: str, environ: Mapping[str, str] = os.environ) -> str:
     if "://" in named:
         return named
     if named:
-        return f"sqlite:///{Path(named).expanduser().absolute()}"
-    base = environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
-    return f"sqlite:///{Path(base).absolute() / 'ncclwatch' / 'incidents.db'}"
+        return f"sqlite:///{homes.expanded(named).absolute()}"
+    place, makeshift = homes.state_dir(environ)
+    if makeshift:
+        homes.make_own(place)
+        log.warning(
+            "uid %d has no home to keep incidents in: they go to %s; --store names a better place", os.getuid(), place
+        )
+    return f"sqlite:///{place / 'incidents.db'}"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, homes
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model import Severity
 from ncclwatch_server.incidents import Incident
@@ -131,7 +131,7 @@ def read_targets(named: str = "", environ: Mapping[str, str] = os.environ) -> Ta
     if not path:
         return Targets()
     try:
-        data = _read(Path(path).expanduser())
+        data = _read(homes.expanded(path))
         found = msgspec.toml.decode(data, type=Targets)
     except OSError as error:
         raise ConfigError(
@@ -195,7 +195,7 @@ def _fetch(value: Elsewhere, where: str, environ: Mapping[str, str]) -> str:
             raise ConfigError(f"{where}: the variable {value.env} is not set")
         return found
     try:
-        found = Path(value.file).expanduser().read_text(encoding="utf-8").strip()
+        found = homes.expanded(value.file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot read {value.file} ({error})") from error
     if not found:
