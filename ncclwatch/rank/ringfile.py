@@ -12,6 +12,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 from ncclwatch.contract import config
 from ncclwatch.contract import ring as layout
@@ -42,8 +43,12 @@ class RingFile:
     Raises OSError from the constructor only (no space, no rights).
     """
 
-    def __init__(self, path: str, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int) -> None:
+    def __init__(
+        self, path: str, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:  # fmt: skip
         self.path = path
+        self._clock = clock  # in ns; another one where a ring is written of what never ran
         self._map = _create(path)
         self._bytes = memoryview(self._map)
         self._all_words = self._bytes.cast("Q")
@@ -59,7 +64,7 @@ class RingFile:
         self._words[Word.STRINGS_USED] = self._strings_used
         head = layout.HEADER.pack(
             layout.MAGIC, layout.VERSION, os.getpid(), process_start_ticks(), rank, local_rank, *world, attempt,
-            layout.RING_BYTES, time.monotonic_ns(),
+            layout.RING_BYTES, clock(),
         )  # fmt: skip
         self._bytes[8 : len(head)] = head[8:]
         self._bytes[:8] = head[:8]  # the magic last: a reader takes the header as it is from then on
@@ -172,7 +177,7 @@ class RingFile:
     def wait(self, site: int, seq: int, group: int, kind: int, op: int, peer: int) -> bytes:
         """Return the bytes of a wait that begins now; kind is an index into `WAITS` plus one."""
         stamp = next(self._wait_stamps) & 0xFFFFFFFF or 1
-        since = time.monotonic_ns()
+        since = self._clock()
         return layout.WAIT.pack(stamp, since, site, stamp, seq & 0xFFFFFFFF, group, kind, op, peer)
 
     def set_wait(self, thread: int, data: bytes) -> None:
@@ -307,7 +312,7 @@ class RingFile:
         stamp = (number + 1) & 0xFFFFFFFF or 1  # layout.event_stamp
         at = _EVENTS_AT + number % _EVENTS_MAX * 64
         self._bytes[at : at + 64] = _pack_event(
-            stamp, time.monotonic_ns(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
+            stamp, self._clock(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
             stamp, batch, forwards & 0xFFFFFFFF, signature,
         )  # fmt: skip
         self._words[_EVENTS_HEAD] = number + 1

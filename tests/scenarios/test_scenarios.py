@@ -12,6 +12,7 @@ from ncclwatch.contract.model import Verdict
 from ncclwatch.contract.text import rank_list
 from ncclwatch_server.judge import judge
 from tests.scenarios.situation import Situation
+from tests.scenarios.through_rings import through_rings
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 SEPARATOR = "----\n"
@@ -39,17 +40,28 @@ def render(verdicts: tuple[Verdict, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def situation(given: str) -> Situation:
+    """Return what the commands of a scenario build up."""
+    found = Situation()
+    for line in given.splitlines():
+        if line.strip() and not line.startswith("#"):
+            found.run(line)
+    return found
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_judge_says_what_the_scenario_expects(path: Path, request: pytest.FixtureRequest):
     given, _, expected = path.read_text().partition(SEPARATOR)
-    situation = Situation()
-    for line in given.splitlines():
-        if line.strip() and not line.startswith("#"):
-            situation.run(line)
-    said = render(judge(situation.snapshot()))
+    said = render(judge(situation(given).snapshot()))
     if request.config.getoption("--rewrite"):
         path.write_text(given + SEPARATOR + said)
     assert said == expected or request.config.getoption("--rewrite")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_judge_says_the_same_of_ranks_whose_rings_were_written_and_read(path: Path):
+    given, _, expected = path.read_text().partition(SEPARATOR)
+    assert render(judge(through_rings(situation(given).snapshot()))) == expected
 
 
 def test_there_are_scenarios_and_each_has_a_title():
