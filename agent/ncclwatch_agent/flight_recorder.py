@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ncclwatch.contract.ring import GroupRow, named_apart
+from ncclwatch.contract.shortening import short_name
 from ncclwatch.contract.testimony import (
     WITNESSED_GROUPS_MAX,
     WITNESSED_OPS_MAX,
@@ -84,7 +85,7 @@ def condense(rank: int, dumps: Iterable[bytes], seen: Frontier) -> Testimony:
             entries = _decoder.decode(data).entries
             whole = whole and (not entries or entries[0].record_id == 0)
             for entry in entries:
-                by_group.setdefault(entry.process_group[0], []).append(entry)
+                by_group.setdefault(short_name(entry.process_group[0]), []).append(entry)
     except (msgspec.DecodeError, RecursionError) as error:
         failure = f"its worker server gave no dump of the recorder: {error}"
         return Testimony(rank=rank, seen=seen, failure=failure)

@@ -83,7 +83,7 @@ class Pace:
         """Take the widest group that is used often; all of its members come to the same choice."""
         often = (number for number, (_, moves) in self._moves.items() if moves >= MOVES_MIN and number < len(groups))
         used = [number for number in often if self._ring.meter(number, 0) is not None]
-        chosen = max(used, key=lambda number: (len(groups[number].ranks), -number), default=self._chosen)
+        chosen = max(used, key=lambda number: (groups[number].roster.size, -number), default=self._chosen)
         if chosen != self._chosen:
             self._chosen, self._enqueued = chosen, (0, 0)
         # Until there is a first choice it is tried anew with each look.

@@ -41,7 +41,11 @@ METERS_MAX = 64  # groups in which it is measured how long a rank is blocked: th
 BUCKETS_MAX = 512  # data buckets of all loaders
 COSTS_MAX = 32  # data buckets of a rank whose cost is told
 BUCKETS_PER_LOADER_MAX = 64  # beyond, batches of further shapes are counted together
-STRINGS_BYTES_MAX = 256 * 1024
+STRINGS_BYTES_MAX = 400 * 1024
+STRINGS_KEPT_BYTES = 144 * 1024  # of these, for what must be known of a full table too: groups' names, the rank's end
+MEMBERS_BYTES_MAX = 128 * 1024  # of the lists of members of all groups, as `members.pack` writes them
+TOLD_BYTES_MAX = 8 * 1024  # of a JSON text in the table of strings
+NAME_BYTES_MAX = 128  # of a group's name and of its description: all of GROUPS_MAX groups have room for theirs
 
 # Limits of what travels.
 HISTORY_MAX = 400  # operations of one rank in one view

@@ -1,12 +1,21 @@
-"""How do the members of a big group travel? As runs: the default group of 98,304 ranks is three numbers.
+"""Writes down the members of a group, however many, so that whoever reads them knows whether these are all.
 
 Nearly all groups that programs make are a few arithmetic progressions, and every view of a rank names the members of
-all of its groups.
+all of its groups: they travel as runs, and the default group of 98,304 ranks is three numbers.
+
+In a ring they stand as what zlib makes of the differences between neighbours, with their number and a digest of the
+whole list beside them. A list that found no room, or does not agree with these two, is unknown. It is never short.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+import hashlib
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain, groupby
+from operator import sub
+from typing import NamedTuple
 
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import GroupView, RankView
@@ -15,7 +24,73 @@ Run = tuple[int, int, int]  # (first rank, step, how many)
 Runs = tuple[Run, ...]
 
 SMALL = 32  # members of a group that travel as they are
-MEMBERS_MAX = 4_000_000  # that the runs of one message may stand for, each group counted once
+MEMBERS_MAX = 4_000_000  # that the runs of one message, or of one ring, may stand for, each list counted once
+GROUP_MEMBERS_MAX = 1_000_000  # of one group in a ring
+_ZLIB_LEVEL = 6
+_WORD = 4  # bytes of a rank
+
+
+class Roster(NamedTuple):
+    """The members of a group: `ranks` or, where these are shorter, `runs`; neither where they are not known."""
+
+    size: int = 0  # how many they are; 0: nobody said
+    digest: int = 0  # of all of them, in their order; 0: nobody said
+    ranks: tuple[int, ...] = ()
+    runs: Runs = ()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All members in their order, () if they are not known."""
+        return self.ranks or _ranks_of(self.runs)
+
+
+def digest_of(ranks: Iterable[int]) -> int:
+    """Return 64 bits that stand for a list of ranks and their order, never 0. Raises on what is no rank."""
+    return int.from_bytes(hashlib.blake2b(array("i", ranks), digest_size=8).digest(), "little") or 1
+
+
+@functools.lru_cache(maxsize=64)
+def digest_of_all(world_size: int) -> int:
+    """Return the digest of ranks 0 to `world_size` - 1, which are the members of the default group."""
+    return digest_of(range(world_size))
+
+
+def pack(ranks: Sequence[int]) -> bytes:
+    """Return a list of ranks in the few bytes that a ring keeps. Raises on what is no rank."""
+    steps = array("i", chain(ranks[:1], map(sub, ranks[1:], ranks))).tobytes()
+    # Alike bytes side by side: the upper ones of nearly all steps are the same.
+    return zlib.compress(b"".join(steps[byte::_WORD] for byte in range(_WORD)), _ZLIB_LEVEL)
+
+
+@functools.lru_cache(maxsize=32)  # the ranks of a node are in groups with the same members
+def unpack(data: bytes, size: int, digest: int) -> Roster:
+    """Return the members that a ring keeps as `data`: all `size` of them as the digest says, or none."""
+    unknown = Roster(size, digest)
+    if not 0 < size <= GROUP_MEMBERS_MAX:
+        return unknown
+    try:
+        reader = zlib.decompressobj()
+        planes = reader.decompress(data, size * _WORD)
+        steps = array("i", bytes(size * _WORD))
+        view = memoryview(steps).cast("B")
+        for byte in range(_WORD):
+            view[byte::_WORD] = planes[byte * size : (byte + 1) * size]
+        view.release()
+        ranks = array("i", accumulate(steps))
+    except (zlib.error, ValueError, OverflowError):
+        return unknown
+    if digest_of(ranks) != digest or min(ranks) < 0:
+        return unknown
+    return roster_of(tuple(ranks), digest)
+
+
+def roster_of(ranks: tuple[int, ...], digest: int = 0) -> Roster:
+    """Return members in their shorter form."""
+    if len(ranks) > SMALL:
+        runs = tuple(_runs(ranks))
+        if 3 * len(runs) < len(ranks):
+            return Roster(len(ranks), digest, runs=runs)
+    return Roster(len(ranks), digest, ranks=ranks)
 
 
 @functools.lru_cache(maxsize=256)
@@ -25,14 +100,15 @@ def runs_of(ranks: tuple[int, ...]) -> Runs:
 
 
 def _runs(ranks: tuple[int, ...]) -> Iterator[Run]:
-    at = 0
-    while at < len(ranks):
-        step = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 1
-        end = at + 1
-        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
-            end += 1
-        yield ranks[at], step, end - at
-        at = end
+    at, skipped = 0, 0  # the step from one run to the next belongs to neither
+    for step, alike in groupby(map(sub, ranks[1:], ranks)):
+        steps = sum(1 for _ in alike) - skipped
+        skipped = 0
+        if steps:
+            yield ranks[at], step, steps + 1
+            at, skipped = at + steps + 1, 1
+    if at < len(ranks):
+        yield ranks[at], 1, 1
 
 
 def packed(view: RankView) -> RankView:

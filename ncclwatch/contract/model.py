@@ -220,7 +220,7 @@ class GroupView:
 
     name: str
     desc: str
-    ranks: tuple[int, ...]  # global ranks, in group order
+    ranks: tuple[int, ...]  # global ranks, in group order; (): nobody knows them, for a group has members
     enqueued: int
     completed: int
     prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
@@ -233,6 +233,8 @@ class GroupView:
         False  # a device waits for its operations, in the order of their issue, and the host runs ahead
     )
     timeout_s: float = 0.0  # after which its backend gives an operation up and the job ends; 0: unknown
+    size: int = 0  # members it has; 0: as many as `ranks`, or unknown
+    members_digest: int = 0  # of all of them in their order, see `members`; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where does a rank leave its marks: the byte layout of a ring file, and how to read it.
+"""Lays out the bytes of a ring file, in which a rank leaves its marks, and reads them.
 
 A ring is a plain file, mapped by one writing process and readable by anyone at any
 moment, also after the writer got SIGKILL. Nothing in it needs a lock:
@@ -12,7 +12,7 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
     header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets │ saves
-    │ meters
+    │ meters │ members
 
 Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
 """
@@ -27,10 +27,11 @@ from typing import NamedTuple
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import RingError
+from ncclwatch.contract.members import MEMBERS_MAX, Roster, unpack
 from ncclwatch.contract.model import Op, WaitKind
 
 MAGIC = b"NCCLWRNG"
-VERSION = 3
+VERSION = 4
 
 HEADER_BYTES = 512
 WORDS_BYTES = 512
@@ -54,7 +55,8 @@ EVENTS_AT = STRINGS_AT + config.STRINGS_BYTES_MAX
 BUCKETS_AT = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
 SAVES_AT = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES  # one for each thread row
 METERS_AT = SAVES_AT + config.THREADS_MAX * SAVE_BYTES  # one for each of the first groups
-RING_BYTES = METERS_AT + config.METERS_MAX * METER_BYTES
+MEMBERS_AT = METERS_AT + config.METERS_MAX * METER_BYTES
+RING_BYTES = MEMBERS_AT + config.MEMBERS_BYTES_MAX
 
 # magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
 # local world size, attempt, ring bytes, created (ns)
@@ -96,9 +98,10 @@ class Word:
     DATA_NS = 28  # in the next() of loaders
     GC_NS = 29  # in Python's garbage collector
     SAVE_NS = 30  # in saves
+    MEMBERS_USED = 31
 
 
-_WORDS = struct.Struct("<31Q")  # those in use
+_WORDS = struct.Struct("<32Q")  # those in use
 _WORDS_END = HEADER_BYTES + _WORDS.size
 
 
@@ -118,12 +121,15 @@ class LoaderFlag:
 
 
 # Group row.
-GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (JSON), flags
+GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (0: it found no room), flags
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
 GROUP_FRONTIER = struct.Struct("<QQQQ")  # head and done
-GROUP_LIMIT = struct.Struct("<Q")  # timeout of its operations in ms, 0: unknown
+GROUP_LIMIT = struct.Struct("<I")  # timeout of its operations in ms, 0: unknown
 GROUP_LIMIT_AT = 48
+GROUP_SIZE = struct.Struct("<IQ")  # number and digest of its members, whether or not their list found room
+GROUP_SIZE_AT = 52
+MEMBER_LIST = struct.Struct("<I")  # bytes of `members.pack` that follow; its id is its offset, as of a string
 # Thread row: a static cell, a spare cell, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
 WAIT = struct.Struct("<IQIIIHBBi")  # stamp, since, site | stamp, seq, group, kind, op, peer
@@ -190,13 +196,18 @@ class GroupRow(NamedTuple):
     number: int
     name: str
     desc: str
-    ranks: tuple[int, ...]
+    roster: Roster
     flags: int
     prefix_hash: int
     enqueued: int
     completed: int
     newest_event: int  # -1: none
     timeout_ms: int = 0  # of its operations; 0: unknown
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All members, () if they are not known."""
+        return self.roster.members
 
 
 class WaitRow(NamedTuple):
@@ -335,7 +346,8 @@ class Ring:
             self._map.close()
             raise
         self._strings: dict[int, str] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
+        self._rosters: dict[tuple[int, int, int], Roster] = {}
+        self._members_left = MEMBERS_MAX  # that this file may have us read
 
     def _read_header(self) -> RingHeader:
         fields = HEADER.unpack_from(self._map, 0)
@@ -406,20 +418,30 @@ class Ring:
         name, desc, members, flags = GROUP_STATIC.unpack_from(row, 0)
         prefix_hash, enqueued = GROUP_HEAD.unpack_from(row, 16)
         completed, newest = GROUP_DONE.unpack_from(row, 32)
+        size, digest = GROUP_SIZE.unpack_from(row, GROUP_SIZE_AT)
         return GroupRow(
-            index, self.string(name), self.string(desc), self._member_list(members), flags,
+            index, self.string(name), self.string(desc), self._roster(members, size, digest), flags,
             prefix_hash, enqueued, min(completed, enqueued), newest - 1,
             GROUP_LIMIT.unpack_from(row, GROUP_LIMIT_AT)[0],
         )  # fmt: skip
 
-    def _member_list(self, offset: int) -> tuple[int, ...]:
-        if offset not in self._members:
-            ranks: tuple[int, ...] = ()
-            with contextlib.suppress(ValueError):
-                found = json.loads(self.string(offset) or "[]")
-                ranks = tuple(rank for rank in found if isinstance(rank, int))
-            self._members[offset] = ranks
-        return self._members[offset]
+    def _roster(self, offset: int, size: int, digest: int) -> Roster:
+        """Return the members of a group, only their number where their list is not here or not to be trusted."""
+        known = self._rosters.get((offset, size, digest))
+        if known is None:
+            data = self._member_list(offset) if 0 < size <= self._members_left else b""
+            self._members_left -= size if data else 0
+            known = unpack(data, size, digest) if data else Roster(size, digest)
+            self._rosters[offset, size, digest] = known
+        return known
+
+    def _member_list(self, offset: int) -> bytes:
+        used = min(self.words()[Word.MEMBERS_USED], config.MEMBERS_BYTES_MAX)
+        begin = offset + MEMBER_LIST.size
+        if not FIRST_STRING <= offset <= used - MEMBER_LIST.size:
+            return b""
+        end = begin + MEMBER_LIST.unpack_from(self._map, MEMBERS_AT + offset)[0]
+        return self._map[MEMBERS_AT + begin : MEMBERS_AT + end] if end <= used else b""
 
     def threads(self) -> list[ThreadRow]:
         """Return the threads that ever issued or waited, the torn ones without their wait."""
@@ -557,7 +579,7 @@ class Ring:
         )  # fmt: skip
 
 
-FIRST_STRING = 4  # id 0 means "no text"
+FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 
 
 def event_stamp(index: int) -> int:

@@ -234,7 +234,10 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
             GroupView(
                 name=row.name,
                 desc=row.desc,
-                ranks=row.ranks,
+                ranks=row.roster.ranks,
+                runs=row.roster.runs,
+                size=row.roster.size,
+                members_digest=row.roster.digest,
                 enqueued=row.enqueued,
                 completed=row.completed,
                 prefix_hash=row.prefix_hash,

@@ -1,4 +1,4 @@
-"""How is a call site written in the ring's string table?
+"""Writes a call site as the ring's string table has it, and reads it.
 
 As file, line, function, what the operation is for (a gradient bucket, an FSDP unit), the ids of the lines that
 called that function, and the module in whose forward that was. The last three may be left out.
@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclwatch.contract import modules
+from ncclwatch.contract import config, modules
 from ncclwatch.contract.model import CallSite, ModuleView
 
 SEPARATOR = "\x1f"
+FILE_BYTES, FUNCTION_BYTES, LABEL_BYTES = 1000, 200, 300  # of the parts of a call site that is too long
 CALLERS_MAX = 7  # of the user's own functions, outside the innermost
 
 
@@ -68,7 +69,26 @@ def read_routes(strings: Iterable[tuple[int, str]], count: int) -> Routes:
 
 
 def write(site: SiteText) -> str:
-    """Return the text of a call site."""
+    """Return the text of a call site. One that is too long for the table of strings is cut in its parts."""
+    text = _joined(site)
+    if len(text.encode(errors="replace")) <= config.TEXT_CHARS_MAX:
+        return text
+    short = site._replace(
+        file=_end(site.file, FILE_BYTES),
+        function=_end(site.function, FUNCTION_BYTES),
+        label=_end(site.label, LABEL_BYTES),
+    )
+    text = _joined(short)
+    return text if len(text.encode(errors="replace")) <= config.TEXT_CHARS_MAX else _joined(short._replace(module=None))
+
+
+def _end(text: str, bytes_max: int) -> str:
+    """Return the end of a text that is too long: of a path or a name it tells most."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= bytes_max else "…" + data[-bytes_max:].decode(errors="ignore")
+
+
+def _joined(site: SiteText) -> str:
     parts = [site.file, str(site.line) if site.file else "", site.function]
     if site.label or site.callers or site.module:
         parts.append(site.label)

@@ -5,7 +5,6 @@ recording. A forked child is off: DataLoader workers are not ranks.
 """
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -126,7 +125,7 @@ def _begin(rank: int, world_size: int) -> None:
         )
         return
     witness = worker_server.socket_of_this_rank(directory)
-    ring.set_word(Word.IDENTITY, ring.long_string(json.dumps(_identity(job, launched) | {"witness": witness})))
+    ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | {"witness": witness}, kept=True))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
     _recorder.sites.grad_mode = sys.modules["torch"].is_grad_enabled

@@ -4,7 +4,6 @@ The agent sees exit codes and signals from outside; what only the rank knows is 
 """
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -97,6 +96,6 @@ def note(recorder: Recorder, kind: str, code: int | None, error: BaseException |
                     "function": told["exc_function"],
                 }
         ring.set_word(Word.ENDED_NS, time.monotonic_ns())
-        ring.set_word(Word.ENDED, ring.string(json.dumps(found)))
+        ring.set_word(Word.ENDED, ring.told(found, kept=True))
     except Exception:  # dying is hard enough
         return

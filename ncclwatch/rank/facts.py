@@ -1,9 +1,8 @@
-"""What has this rank found out about itself? One JSON text in its ring, written anew when something changes.
+"""Keeps what this rank has found out about itself: one JSON text in its ring, written anew when something changes.
 
 It survives the rank: what was found just before a crash explains the crash.
 """
 
-import json
 import threading
 
 from ncclwatch.contract.ring import Word
@@ -38,4 +37,6 @@ class Facts:
                     self._ring.count_dropped()
                 return
             self._known[subject] = after
-            self._ring.set_word(Word.FACTS, self._ring.long_string(json.dumps(self._known)))
+            told = self._ring.told(self._known)
+            if told:  # else what was told before is all there is
+                self._ring.set_word(Word.FACTS, told)

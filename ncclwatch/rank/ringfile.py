@@ -1,4 +1,4 @@
-"""How does a rank put marks into its ring without a lock and without ever waiting?
+"""Puts a rank's marks into its ring without a lock and without ever waiting.
 
 Every write is one store of at most 64 bytes made of 16-byte cells; `ncclwatch.contract.ring`
 says why a reader can trust them. Only growing things (strings, rows) take a lock of our own,
@@ -12,11 +12,13 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from ncclwatch.contract import config
 from ncclwatch.contract import ring as layout
+from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of, pack
 from ncclwatch.contract.ring import Word
+from ncclwatch.contract.shortening import short_json, short_name
 
 # Looked up once: these are on the path of every operation.
 _EVENTS_AT, _EVENTS_MAX, _EVENTS_HEAD = layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD
@@ -56,12 +58,14 @@ class RingFile:
         self._grow = threading.RLock()
         self._ids: dict[str, int] = {}
         self.p2p_groups: set[int] = set()  # rows of groups that have seen a send or recv
-        self._strings_used = layout.FIRST_STRING
+        self._lists: dict[tuple[int, int], int] = {}  # (number, digest) of members -> id of their list
+        self._strings_used = self._members_used = layout.FIRST_STRING
         self._events = itertools.count()
         self._wait_stamps = itertools.count(1)
         tables = (Word.GROUPS_USED, Word.THREADS_USED, Word.PEERS_USED, Word.LOADERS_USED, Word.BUCKETS_USED)
         self._used = dict.fromkeys(tables, 0)
         self._words[Word.STRINGS_USED] = self._strings_used
+        self._words[Word.MEMBERS_USED] = self._members_used
         head = layout.HEADER.pack(
             layout.MAGIC, layout.VERSION, os.getpid(), process_start_ticks(), rank, local_rank, *world, attempt,
             layout.RING_BYTES, clock(),
@@ -91,14 +95,28 @@ class RingFile:
                 self._ids[text] = known
         return known
 
-    def long_string(self, text: str) -> int:
-        """Like `string`, for texts above the usual bound (an identity, a member list); at most 64 KiB."""
-        return self._append(text.encode(errors="replace")[:65535])
+    def name(self, text: str) -> int:
+        """Return the id of a group's name or description: there is room for those of all groups in a full table."""
+        name = short_name(text)
+        known = self._ids.get(name)
+        if known is None:
+            known = self._append(name.encode(errors="replace"), config.STRINGS_KEPT_BYTES)
+            if known:
+                self._ids[name] = known
+        return known
 
-    def _append(self, data: bytes) -> int:
+    def told(self, found: Mapping[str, object], *, kept: bool = False) -> int:
+        """Return the id of what `found` is as JSON, its longest texts cut where it is too long; 0: no room.
+
+        `kept`: there is room for it in a full table too, for it is told once in a rank's life.
+        """
+        text = short_json(found, config.TOLD_BYTES_MAX)
+        return self._append(text.encode(), config.STRINGS_KEPT_BYTES if kept else 0) if text else 0
+
+    def _append(self, data: bytes, kept: int = 0) -> int:
         with self._grow:
             at, end = self._strings_used, self._strings_used + 2 + len(data)
-            if end > config.STRINGS_BYTES_MAX:
+            if end > config.STRINGS_BYTES_MAX - config.STRINGS_KEPT_BYTES + kept:
                 self.count_dropped()
                 return 0
             base = layout.STRINGS_AT
@@ -124,12 +142,40 @@ class RingFile:
             self._words[used] = number + 1
             return number
 
-    def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int) -> int:
+    def add_group(self, name: str, desc: str, ranks: Sequence[int], enqueued: int) -> int:
         """Begin a row for a process group whose first `enqueued` collectives went unseen."""
-        members = self.long_string(json.dumps(ranks, separators=(",", ":")))
-        data = layout.GROUP_STATIC.pack(self.string(name), self.string(desc), members, 0)
+        members, size, digest = self._members(ranks)
+        data = layout.GROUP_STATIC.pack(self.name(name), self.name(desc), members, 0)
         data += layout.GROUP_HEAD.pack(0, enqueued) + layout.GROUP_DONE.pack(enqueued, 0)
+        data += layout.GROUP_LIMIT.pack(0) + layout.GROUP_SIZE.pack(size, digest)
         return self._row(Word.GROUPS_USED, config.GROUPS_MAX, layout.GROUPS_AT, data, layout.GROUP_BYTES)
+
+    def _members(self, ranks: Sequence[int]) -> tuple[int, int, int]:
+        """Return the id of a list of members, 0 without room (counted as dropped), with their number and digest."""
+        try:
+            key = len(ranks), digest_of(ranks)
+            known = self._lists.get(key)
+            data = pack(ranks) if known is None and len(ranks) <= GROUP_MEMBERS_MAX else b""
+        except (TypeError, ValueError, OverflowError):  # no ranks
+            self.count_dropped()
+            return 0, 0, 0
+        if known is None:
+            known = self._lists[key] = self._append_members(data)
+        return known, *key
+
+    def _append_members(self, data: bytes) -> int:
+        with self._grow:
+            at = self._members_used
+            begin, end = at + layout.MEMBER_LIST.size, at + layout.MEMBER_LIST.size + len(data)
+            if not data or end > config.MEMBERS_BYTES_MAX:
+                self.count_dropped()
+                return 0
+            base = layout.MEMBERS_AT
+            self._bytes[base + at : base + begin] = layout.MEMBER_LIST.pack(len(data))
+            self._bytes[base + begin : base + end] = data
+            self._members_used = end
+            self._words[Word.MEMBERS_USED] = end
+            return at
 
     def flag_group(self, number: int, flag: int) -> None:
         """Set the flags of a group."""
@@ -139,7 +185,7 @@ class RingFile:
     def limit_group(self, number: int, timeout_ms: int) -> None:
         """Store after how long a group's backend gives an operation up; 0: unknown."""
         at = layout.GROUPS_AT + number * layout.GROUP_BYTES + layout.GROUP_LIMIT_AT
-        self._bytes[at : at + layout.GROUP_LIMIT.size] = layout.GROUP_LIMIT.pack(timeout_ms)
+        self._bytes[at : at + layout.GROUP_LIMIT.size] = layout.GROUP_LIMIT.pack(min(timeout_ms, 0xFFFFFFFF))
 
     def set_group(self, number: int, frontier: tuple[int, int, int, int]) -> None:
         """Store (prefix hash, enqueued, completed, number of the newest event + 1) of a group."""

@@ -73,7 +73,7 @@ def test_a_digest_tells_a_device_that_is_exclusive_and_what_is_new(tmp_path: Pat
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"device": 3, "rng": []}', '{"device": {"index": "x", "uuid": 3}}'])
 def test_facts_that_are_none_are_left_out(text: str, tmp_path: Path):
     ring = RingFile(str(tmp_path / "0-1.ring"), rank=0, local_rank=0, world=(2, 2), attempt=0)
-    ring.set_word(Word.FACTS, ring.long_string(text) if text else 0)
+    ring.set_word(Word.FACTS, ring.string(text) if text else 0)
     with Ring(ring.path) as reading:
         found = RankFacts(reading)
         assert found.row(0) == (0, 0)

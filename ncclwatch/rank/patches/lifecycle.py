@@ -77,7 +77,7 @@ def _make_init(
 
 def _note_endpoint(recorder: Recorder) -> None:
     endpoint = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-    recorder.ring.set_word(Word.ENDPOINT, recorder.ring.string(endpoint))
+    recorder.ring.set_word(Word.ENDPOINT, recorder.ring.name(endpoint))
 
 
 def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
