@@ -9,7 +9,7 @@ import pytest
 from tests.integration.launch import run_ranks
 
 pytestmark = pytest.mark.integration
-CHECKS = 9
+CHECKS = 12
 
 
 def test_every_check_inside_a_real_job_holds(tmp_path: Path):

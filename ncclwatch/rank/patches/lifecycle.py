@@ -1,4 +1,4 @@
-"""When do process groups come and go, and who waits for a store? Recorded as waits of their own."""
+"""Records when process groups come and go, and who waits for a store, as waits of their own."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ def install(patches: Patches, current: Current, before_init: Callable[[dict[str,
         patches.replace_everywhere(both, name, lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     patches.replace_everywhere(both, "destroy_process_group", lambda f: _make_destroy(f, current))
     patches.replace_everywhere((c10d,), "_set_pg_timeout", lambda f: _make_set_timeout(f, current))
-    # What early-bound names still reach: the helpers that init_process_group and new_group look up when called.
+    # Where somebody put another function in place of torch's: the helpers that init_process_group and new_group call.
     patches.replace(c10d, "rendezvous", lambda f: _make_rendezvous(f, current))
     patches.replace(c10d, "_new_process_group_helper", lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     for name in ("wait", "get"):

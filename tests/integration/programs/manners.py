@@ -1,17 +1,25 @@
 """Checks from inside a rank that attach() is a good guest; prints "ok" for each check that holds."""
 
+import functools
 import os
+import pickle
 import sys
 import threading
 import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.multiprocessing
+from torch import save
 from torch._C import _distributed_c10d
+from torch.distributed import destroy_process_group, init_process_group, new_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import ncclwatch
+
+BOUND_BEFORE = (save, init_process_group, new_group, destroy_process_group, torch.distributed.checkpoint.save)
 
 
 def patched_names() -> dict[str, object]:
@@ -27,7 +35,9 @@ def patched_names() -> dict[str, object]:
         "os": os,
         "sys": sys,
     }
-    return {f"{owner}.{name}": value for owner, place in owners.items() for name, value in vars(place).items()}
+    found = {f"{owner}.{name}": value for owner, place in owners.items() for name, value in vars(place).items()}
+    codes = {f"{name}()": value.__code__ for name, value in found.items() if hasattr(value, "__code__")}
+    return found | codes
 
 
 class Numbers(Dataset):
@@ -162,9 +172,34 @@ def compiled_code_has_no_graph_break() -> None:
     assert events() == before + 1
 
 
+def functions_bound_before_are_pickled_as_ever() -> None:
+    for function in BOUND_BEFORE:
+        assert pickle.loads(pickle.dumps(function)) is function
+        assert pickle.loads(pickle.dumps(functools.partial(function))).func is function
+
+
+def functions_bound_before_are_recorded() -> None:
+    from ncclwatch.rank import attach
+
+    group = new_group(list(range(dist.get_world_size())), group_desc="bound before")
+    dist.all_reduce(torch.ones(1), group=group)
+    name = group.group_name
+    assert name in attach.current().groups
+    destroy_process_group(group)
+    assert name not in attach.current().groups
+
+
+def a_spawned_process_gets_functions_bound_before() -> None:
+    torch.multiprocessing.spawn(is_torchs, args=(BOUND_BEFORE,), nprocs=1)
+
+
+def is_torchs(_: int, functions: tuple[object, ...]) -> None:
+    assert functions == BOUND_BEFORE
+
+
 def main() -> None:
     detach_restores_every_name()
-    dist.init_process_group("gloo")
+    init_process_group("gloo")
     checks = (
         detach_and_attach_again_in_mid_training,
         workers_of_a_loader_record_nothing,
@@ -174,6 +209,9 @@ def main() -> None:
         a_wrong_call_is_the_users_error_and_is_not_counted,
         completion_is_seen_without_anybody_waiting,
         compiled_code_has_no_graph_break,
+        functions_bound_before_are_pickled_as_ever,
+        functions_bound_before_are_recorded,
+        a_spawned_process_gets_functions_bound_before,
     )
     print("ok detach_restores_every_name")
     for check in checks:
