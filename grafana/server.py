@@ -18,15 +18,18 @@ def dashboard() -> dict[str, Json]:
                f"max(ncclwatch_digest_age_seconds{{{SERVER}}})", unit="s",
                thresholds=((None, "green"), (3, "orange"), (10, "red")), width=4),
         number("Agents refused", "In the time shown. The log says why.",
-               f"sum(increase(ncclwatch_agents_refused_total{{{SERVER}}}[$__range]))", thresholds=ANY_IS_BAD, width=4),
+               f"sum(increase(ncclwatch_agents_refused_total{{{SERVER}}}[$__range]))", thresholds=ANY_IS_BAD, width=3),
         number("Not judged", "Snapshots on which the judge failed, and looks at jobs that did, in the time shown.",
                f"sum(increase(ncclwatch_judge_failures_total{{{SERVER}}}[$__range]))"
                f" + sum(increase(ncclwatch_look_failures_total{{{SERVER}}}[$__range]))",
-               thresholds=ANY_IS_BAD, width=4),
+               thresholds=ANY_IS_BAD, width=3),
+        number("Oldest loop", "Since a loop of the server last went round. Most do so every second, the store every five.",
+               f"max(ncclwatch_loop_last_tick_age_seconds{{{SERVER}}})", unit="s",
+               thresholds=((None, "green"), (10, "orange"), (15, "red")), width=3),
         number("Not stored", "Writes that the store refused, in the time shown.",
                f"sum(increase(ncclwatch_store_write_failures_total{{{SERVER}}}[$__range]))"
                f" + sum(increase(ncclwatch_incidents_not_stored_total{{{SERVER}}}[$__range]))",
-               thresholds=ANY_IS_BAD, width=4),
+               thresholds=ANY_IS_BAD, width=3),
     )  # fmt: skip
     speed = (
         heatmap("Onset to incident", "Seconds from the beginning of a wait to its open incident. In OpenMetrics each "

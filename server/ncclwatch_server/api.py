@@ -1,4 +1,4 @@
-"""What can be asked over HTTP? Jobs, incidents, the stream of verdicts, figures and health. Requests never judge."""
+"""Answers over HTTP: jobs, incidents, the stream of verdicts, figures and health. Requests never judge."""
 
 import time
 from collections.abc import AsyncIterator
@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Annotated
 from urllib.parse import urlencode
 
+import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BeforeValidator
 
 from ncclwatch.contract import config
+from ncclwatch.contract.liveness import LoopLife
 from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import pagination, ranks, stream
@@ -52,16 +54,30 @@ Moment = Annotated[datetime, BeforeValidator(_written)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopView:
+    """How long ago a loop of the server went round last."""
+
+    name: str
+    age_s: float
+    stands_still: bool
+    vital: bool  # without it the server is no good, and ends
+    restarts: int  # how often it ended and was begun anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Says that this is an ncclwatch server."""
+    """Says that this is an ncclwatch server, and how it is."""
 
     service: str
     version: str
+    detail: str  # what is wrong with it, "" if nothing is
+    store_works: bool
+    loops: tuple[LoopView, ...]
 
 
 def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, trail: AuditTrail) -> None:
     """Give the application its routes."""
-    app.include_router(_health_routes(reader.watch))
+    app.include_router(_health_routes(reader))
     gate = Depends(Gate(access, Scope.VIEWER))
     refusal: dict[int | str, dict[str, object]] = (
         {401: {"model": Problem}, 403: {"model": Problem}} if access.guarded else {}
@@ -74,22 +90,54 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, tra
     app.include_router(stack_routes(reader.watch), dependencies=[operator], responses=refusal)
 
 
-def _health_routes(watch: Watch) -> APIRouter:
-    router = APIRouter(tags=["health"])
+def _health_routes(reader: Reader) -> APIRouter:
+    router = APIRouter(tags=["health"], responses={503: {"model": Health}})
+    watch = reader.watch
 
-    @router.get("/healthz")
-    async def healthz() -> Health:
-        """Say that the process lives and what it is."""
-        return Health(service="ncclwatch", version=VERSION)
+    def health(lack: str = "") -> Response:
+        lives = watch.counters.lives
+        still = [
+            f"the loop {each.name!r} has not gone round for {each.age_s():.0f} s" for each in lives if _lacks(each)
+        ]
+        found = Health(
+            service="ncclwatch",
+            version=VERSION,
+            detail=", ".join([*still, lack] if lack else still),
+            store_works=reader.store_works(),
+            loops=tuple(_view_of(each) for each in lives),
+        )
+        return Response(
+            msgspec.json.encode(found), 503 if found.detail else 200, {"Cache-Control": "no-store"}, "application/json"
+        )
 
-    @router.get("/readyz", responses={503: {"model": Problem}})
-    async def readyz() -> Health:
-        """Say whether jobs are watched yet."""
-        if not watch.ready:
-            raise HTTPException(status_code=503, detail="the first tick is not over yet")
-        return Health(service="ncclwatch", version=VERSION)
+    @router.get("/healthz", response_model=Health)
+    async def healthz() -> Response:
+        """Say what this is, and whether its vital loop goes round: the watch. 503: it should be started again.
+
+        Of other loops and of the store only how they are is told: a new process would not better them.
+        """
+        return health()
+
+    @router.get("/readyz", response_model=Health)
+    async def readyz() -> Response:
+        """Say whether jobs are watched: the first tick is over, the newest is young. A store that fails stops none."""
+        return health("" if watch.ready else "the first tick is not over yet")
 
     return router
+
+
+def _lacks(life: LoopLife) -> bool:
+    return life.vital and life.stands_still
+
+
+def _view_of(life: LoopLife) -> LoopView:
+    return LoopView(
+        name=life.name,
+        age_s=round(life.age_s(), 3),
+        stands_still=life.stands_still,
+        vital=life.vital,
+        restarts=life.restarts,
+    )
 
 
 def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:

@@ -1,4 +1,4 @@
-"""Of what is the server made? One FastAPI application, and the watch that runs as long as it does."""
+"""Builds the FastAPI application, and the loops that run as long as it does."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from fastapi import FastAPI
 
+from ncclwatch.contract.liveness import Guard, LoopLife, keep
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.access import Gate
 from ncclwatch_server.agent_line import HOST, Host
@@ -28,7 +29,7 @@ from ncclwatch_server.notify.targets import Targets
 from ncclwatch_server.operating import add_operating_routes
 from ncclwatch_server.reader import Reader
 from ncclwatch_server.scopes import Scope
-from ncclwatch_server.settings import Settings
+from ncclwatch_server.settings import PART_STILL_S, Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.ui.board import Board
 from ncclwatch_server.ui.login import PageGate
@@ -49,24 +50,30 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     notifier = Notifier(targets or Targets(), records, silences)
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
     watch.counters.notified = notifier.counts
+    watch.counters.unrecorded = lambda: records.dropped
     access = settings.access()
     door = Door(watch, access, settings.hosts)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
+    lag = LoopLife("lag", age_s_max=PART_STILL_S)
+    parts = (watch, board, store, records, notifier, reader.desk, reader.archivist, door.desk)
+    watch.counters.lives = (*(part.life for part in parts if part is not None), lag)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host]]:
         if store is not None:
             loop = asyncio.get_running_loop()
             store.recalled = lambda known: _call_in(loop, watch.recall, *known)
-        with store or contextlib.nullcontext(), records, notifier:
+        guard = Guard(watch.counters.lives, log, who="ncclwatch-server")
+        with store or contextlib.nullcontext(), records, notifier, guard:
             notifier.recall(book.all())
-            watching = asyncio.create_task(watch.run())
-            watching.add_done_callback(_tell_failure)
-            lag = asyncio.create_task(measure(watch.counters.timings))
-            painting = asyncio.create_task(board.run())
+            tasks = [
+                asyncio.create_task(keep(watch.life, log, watch.run)),
+                asyncio.create_task(keep(lag, log, lambda: measure(watch.counters.timings, lag))),
+                asyncio.create_task(keep(board.life, log, board.run)),
+            ]
             yield {HOST: door}
-            for task in (watching, lag, painting):
+            for task in tasks:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
@@ -103,8 +110,3 @@ def _call_in(
     """Let the event loop take what a store that came late knows; it may have ended meanwhile."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(recall, incidents, lessons)
-
-
-def _tell_failure(watching: "asyncio.Task[None]") -> None:
-    if not watching.cancelled() and (error := watching.exception()) is not None:
-        log.critical("the watch has ended: no job is judged any more; restart the server", exc_info=error)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ncclwatch.contract.liveness import LoopLife
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.timings import Timings
 
@@ -32,6 +33,8 @@ class Counters:
     tick_s: float = 0.0
     opened: dict[tuple[str, ...], int] = field(default_factory=dict)  # (cause, severity)
     timings: Timings = field(default_factory=Timings)
+    unrecorded: Callable[[], int] = int  # facts of alerting that no database took
+    lives: tuple[LoopLife, ...] = ()  # of the loops of this server
     notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 
     def count_refused(self, at: RefusedAt) -> None:

@@ -1,4 +1,4 @@
-"""How are questions of people and programs answered without holding anything up?
+"""Answers questions of people and programs without holding anything up.
 
 The event loop copies what an answer is made of; the answer is made and encoded in a thread. What only the store knows
 is asked for in another one: a database that does not answer delays those who ask it for a moment, and nobody else.
@@ -50,12 +50,12 @@ class Reader:
         self.watch = watch
         self.desk = Desk()
         self._archive = archive
-        self._archivist = Desk(ARCHIVE_THREADS, "ncclwatch-archive")
+        self.archivist = Desk(ARCHIVE_THREADS, "ncclwatch-archive")
 
     def close(self) -> None:
         """Let the threads go."""
         self.desk.close()
-        self._archivist.close()
+        self.archivist.close()
 
     async def make(self, task: Callable[[], object], headers: dict[str, str] | None = None) -> Response:
         """Return as JSON what a task returns. It runs in a thread, and so works on copies."""
@@ -104,7 +104,7 @@ class Reader:
         """Return what a question to the store returns; None if it fails or takes too long."""
         if not self._archive.health().working:
             return None
-        asking = asyncio.ensure_future(self._archivist.make(question))
+        asking = asyncio.ensure_future(self.archivist.make(question))
         done, _ = await asyncio.wait([asking], timeout=ARCHIVE_S)
         if not done:
             asking.cancel()
@@ -114,6 +114,10 @@ class Reader:
         except StoreFailed as error:
             log.warning("%s; readers see only what is in memory", error)
             return None
+
+    def store_works(self) -> bool:
+        """Whether what is found can be stored, or nothing is to be. Never waits."""
+        return self._archive.health().working
 
     def _why_away(self) -> str:
         return f"the incident store {self._archive.health().place} does not answer"

@@ -1,7 +1,8 @@
-"""How is the application served? uvicorn with the settings that were measured to be cheapest."""
+"""Serves the application: uvicorn with the settings that were measured to be cheapest."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -16,11 +17,14 @@ import uvloop
 from fastapi import FastAPI
 
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.liveness import EXIT_STOOD_STILL
 from ncclwatch_server import lifetime
 from ncclwatch_server.agent_line import AgentLine
 from ncclwatch_server.heap import give_back_large_blocks
 from ncclwatch_server.patient_http import PatientHttp
 from ncclwatch_server.watch import Watch
+
+log = logging.getLogger("ncclwatch.server")
 
 # For so long a thread that computes may keep the event loop from going on, where Python allows 5 ms. The store's rows,
 # scrapes and pages are made in threads: with 1000 big incidents being written, a callback was late by 11 ms in the
@@ -106,11 +110,16 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     )
     sys.setswitchinterval(SWITCH_S)
     give_back_large_blocks()
-    uvloop.run(_serve(_Server(settings), serving, listener, app.state.watch))
+    server = _Server(settings)
+    uvloop.run(_serve(server, serving, listener, app.state.watch))
+    if server.blind:
+        sys.exit(EXIT_STOOD_STILL)
 
 
 class _Server(uvicorn.Server):
     """uvicorn, which here ends with code 0 on the signals that are meant to end it."""
+
+    blind = False  # it does not know any more whether it is still needed
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -140,7 +149,11 @@ async def _serve(server: _Server, serving: Serving, listener: socket.socket, wat
 
 
 async def _then_stop(server: _Server, condition: Coroutine[None, None, None]) -> None:
-    await condition
+    try:
+        await condition
+    except Exception:  # a server that nobody would ever end is worse than none
+        log.exception("whether this server is still needed cannot be known any more: it ends with %d", EXIT_STOOD_STILL)
+        server.blind = True
     server.stop()
 
 

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
+from ncclwatch.contract.liveness import LoopLife, keep_thread
 from ncclwatch_server import database, finding, retention, rows, settings, tables, upgrading
 from ncclwatch_server.audit import AuditEntry
 from ncclwatch_server.database import cannot
@@ -34,6 +35,7 @@ from ncclwatch_server.store_health import MEMORY, StoreHealth
 log = logging.getLogger("ncclwatch.server")
 
 RETRY_S = 5.0
+ROUND_S = 5.0  # the writer goes round at least so often
 HOUSE_S = 3600.0  # between two looks for what is no longer kept
 LESSONS_MAX = 8192  # kept; the oldest go first
 PORTION = 50  # of each kind, in one transaction
@@ -89,7 +91,8 @@ class Store:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._house_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="ncclwatch-store", daemon=True)
+        self.life = LoopLife("store", age_s_max=settings.PART_STILL_S)
+        self._thread = threading.Thread(target=self._live, name="ncclwatch-store", daemon=True)
         self._engine = database.connect(url)
         self._open = False
         try:
@@ -251,11 +254,15 @@ class Store:
         except SQLAlchemyError as error:
             raise ConfigError(cannot("read", self._url, error)) from error
 
+    def _live(self) -> None:
+        keep_thread(self.life, log, self._run, self._stopping)
+
     def _run(self) -> None:
         while True:
             house_s = max(0.0, self._house_at - time.monotonic())
-            self._wake.wait(RETRY_S if self._problem else house_s)
+            self._wake.wait(RETRY_S if self._problem else min(house_s, ROUND_S))
             self._wake.clear()
+            self.life.went_round()
             ending = self._stopping.is_set()  # asked before: what came before the end is written
             self._write()
             if ending:

@@ -1,4 +1,4 @@
-"""When is which job looked at? The one place where time passes: a tick every second, sooner on news."""
+"""Looks at each job when it is due. The one place where time passes: a tick every second, sooner on news."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ncclwatch.contract.liveness import LoopLife
 from ncclwatch.contract.model import Severity
 from ncclwatch_server import settings
 from ncclwatch_server.counters import Counters
@@ -41,6 +42,7 @@ class Watch:
         self.counters = Counters()
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
+        self.life = LoopLife("watch", age_s_max=settings.WATCH_STILL_S, ends_s=settings.WATCH_ENDS_S)
         self._keeping = keeping or settings.Keeping()
         self._clock = clock
         self._wall = wall
@@ -78,6 +80,7 @@ class Watch:
         next_tick = self._clock()
         while True:
             now = self._clock()
+            self.life.went_round()
             if now >= next_tick:
                 self._tick(now)
                 # A tick that was missed is not made up for.
@@ -85,6 +88,7 @@ class Watch:
             for job in self.jobs.all():
                 if not job.ended:
                     await self._look_at_safely(job)
+                    self.life.went_round()
             self.counters.tick_s += self._clock() - now
             self.ready = True
             await self._sleep(next_tick)

@@ -46,6 +46,7 @@ class Families(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all families."""
         yield from _server(self._moment, self._jobs)
+        yield from _loops(self._moment)
         yield from _of_jobs(self._moment, self._jobs)
         live = [(job.moment.id, job.figures) for job in self._jobs if job.figures is not None]
         yield from _progress(self._moment.wall, live)
@@ -91,6 +92,7 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
         ("judge_failures", "Snapshots on which the judge failed", counters.judge_failures),
         ("store_write_failures", "Writes that the incident store refused", moment.store_failures),
         ("incidents_not_stored", "Incidents dropped because the store failed", moment.not_stored),
+        ("alert_records_not_stored", "Who was told what, and silences, that no database took", counters.unrecorded()),
         ("incidents_not_opened", "Incidents beyond the limit of open ones", moment.not_opened),
     ):
         yield rising(name, text, [], [((), value)])
@@ -104,6 +106,14 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     yield rising("incidents", "Incidents opened", ["cause", "severity"], sorted(opened.items()))
     told = [(key, float(count)) for key, count in sorted(counters.notified().items())]
     yield rising("notifications", "Alerts, by target and what became of them", ["channel", "outcome"], told)
+
+
+def _loops(moment: Moment) -> Iterator[Metric]:
+    lives = moment.counters.lives
+    ages = [((life.name,), life.age_s()) for life in lives]
+    yield gauge("loop_last_tick_age_seconds", "Since a loop of this server last went round", ["loop"], ages)
+    begun = [((life.name,), float(life.restarts)) for life in lives]
+    yield rising("loop_restarts", "Loops of this server that ended and were begun anew", ["loop"], begun)
 
 
 def _of_jobs(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:

@@ -1,16 +1,18 @@
-"""How late is the event loop? Asked four times a second, by sleeping and looking at the clock."""
+"""Measures how late the event loop is, four times a second, by sleeping and looking at the clock."""
 
 import asyncio
 
+from ncclwatch.contract.liveness import LoopLife
 from ncclwatch_server.timings import Timings
 
 EVERY_S = 0.25
 
 
-async def measure(timings: Timings) -> None:
+async def measure(timings: Timings, life: LoopLife) -> None:
     """Note the lateness until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
+        life.went_round()
         due = loop.time() + EVERY_S
         await asyncio.sleep(EVERY_S)
         timings.lagged(max(0.0, loop.time() - due))

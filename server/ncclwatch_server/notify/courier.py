@@ -1,4 +1,4 @@
-"""How does one target get its messages? Each incident in its own order, whatever happens to the others.
+"""Gives one target its messages, each incident in its own order, whatever happens to the others.
 
 For each incident with something to tell there is a task: it tells what is due, tries again with growing pauses while
 the target is away, and ends. What is told is decided anew at each attempt, so nothing outdated is sent late.
@@ -140,6 +140,10 @@ class Courier:
         """Decide anew about all incidents: the silences have changed."""
         for case in tuple(self._cases.values()):
             self._attend(case)
+
+    def untold(self) -> tuple[News, ...]:
+        """Return what it knows of all incidents that are not over for it, for another courier to go on with."""
+        return tuple(News(incident=c.incident, step=c.step, settled=c.settled) for c in self._cases.values())
 
     async def close(self, grace_s: float) -> None:
         """Tell what can be told at once, and end."""

@@ -1,4 +1,4 @@
-"""What must alerting still know after a restart? Who was told what, and the silences; in the database of incidents.
+"""Keeps what alerting must know after a restart: who was told what, and the silences; in the database of incidents.
 
 As the store of incidents: a thread of its own writes, nobody waits for it, and what cannot be written is kept in bounds
 and tried again. Without a store it remembers as long as the process lives.
@@ -12,13 +12,14 @@ from types import TracebackType
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.engine import Connection, Engine, Row
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError, TimeoutError
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server import database, upgrading
+from ncclwatch.contract.liveness import LoopLife, keep_thread
+from ncclwatch_server import database, settings, upgrading
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
-from ncclwatch_server.store import RETRY_S
+from ncclwatch_server.store import RETRY_S, ROUND_S
 from ncclwatch_server.tables import notifications as _told
 from ncclwatch_server.tables import silences as _silences
 
@@ -29,6 +30,8 @@ LAST_WRITE_S = 5.0  # at the end: what is not written then may be told twice
 TOLD_MAX = 100_000  # kept in memory and in the table
 
 Key = tuple[str, str]  # target, incident
+NewTold = dict[Key, tuple[Told, float]]
+NewSilences = dict[str, Silence]
 
 
 class Records:
@@ -41,13 +44,14 @@ class Records:
         self._engine: Engine | None = database.connect(url) if url else None
         self._told: dict[Key, Told] = {}
         self.silences: tuple[Silence, ...] = ()
-        self._new_told: dict[Key, tuple[Told, float]] = {}
-        self._new_silences: dict[str, Silence] = {}
+        self._new_told: NewTold = {}
+        self._new_silences: NewSilences = {}
         self._failing = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ncclwatch-records", daemon=True)
+        self.life = LoopLife("records", age_s_max=settings.PART_STILL_S)
+        self._thread = threading.Thread(target=self._live, name="ncclwatch-records", daemon=True)
         if self._engine is not None:
             self._load(self._engine)
 
@@ -120,10 +124,14 @@ class Records:
                 self._told[str(row.target), str(row.incident)] = told
         self.silences = tuple(Silence(**row._mapping) for row in silences)
 
+    def _live(self) -> None:
+        keep_thread(self.life, log, self._run, self._stopping)
+
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY_S if self._failing else None)
+            self._wake.wait(RETRY_S if self._failing else ROUND_S)
             self._wake.clear()
+            self.life.went_round()
             ending = self._stopping.is_set()  # asked before: what came before the end is written
             self._write()
             if ending:
@@ -138,8 +146,7 @@ class Records:
         if self._engine is None or not (told or silences):
             return
         try:
-            with self._engine.begin() as connection:
-                _put(connection, told, silences)
+            self._put_all(self._engine, told, silences)
         except SQLAlchemyError as error:
             self.failures += 1
             if not self._failing:
@@ -156,8 +163,41 @@ class Records:
             log.info("what was told of incidents can be written again")
         self._failing = False
 
+    def _put_all(self, engine: Engine, told: NewTold, silences: NewSilences) -> None:
+        """Write all of it. Raises `SQLAlchemyError` if the database cannot write now."""
+        try:
+            with engine.begin() as connection:
+                _put(connection, told, silences)
+        except Exception as error:
+            if _may_pass(error):
+                raise
+            log.exception("what was told of incidents cannot be written together; each is tried by itself")
+            singles: list[tuple[NewTold, NewSilences]] = [({key: each}, {}) for key, each in told.items()]
+            singles += [({}, {key: each}) for key, each in silences.items()]
+            for single in singles:
+                self._put_one(engine, *single)
 
-def _put(connection: Connection, told: dict[Key, tuple[Told, float]], silences: dict[str, Silence]) -> None:
+    def _put_one(self, engine: Engine, told: NewTold, silences: NewSilences) -> None:
+        """Write one, or give it up for good: it must not keep back all others, nor end the thread."""
+        try:
+            with engine.begin() as connection:
+                _put(connection, told, silences)
+        except Exception as error:
+            if _may_pass(error):
+                raise
+            self.dropped += 1
+            what = f"target {next(iter(told))[0]!r}" if told else f"silence {next(iter(silences))!r}"
+            log.error("one is given up, of %s (%s); after a restart it is not known", what, _cause(error))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a write that failed so may succeed later: what the database will never take does not."""
+    if isinstance(error, OperationalError | InternalError | TimeoutError):
+        return True
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def _put(connection: Connection, told: NewTold, silences: NewSilences) -> None:
     for (target, incident), (said, at) in told.items():
         connection.execute(delete(_told).where(_told.c.target == target, _told.c.incident == incident))
         row = {"stage": said.stage.value, "messages": said.count, "digest": said.digest, "urgency": said.urgency}
@@ -177,5 +217,5 @@ def _revive(row: "Row[tuple[object, ...]]") -> Told | None:
     return Told(stage=stage, count=int(row.messages), digest=str(row.digest), urgency=int(row.urgency))
 
 
-def _cause(error: SQLAlchemyError) -> object:
+def _cause(error: Exception) -> object:
     return getattr(error, "orig", None) or error

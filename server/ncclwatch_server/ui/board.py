@@ -1,4 +1,4 @@
-"""What have the ranks of each job done in the last minutes, and who looks on?
+"""Keeps what the ranks of each job have done in the last minutes, and who looks on.
 
 Every second each job's column is painted in a thread. Whoever has a job's page open hears of it: what pages show
 is made once for all of them.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ncclwatch.contract.liveness import LoopLife
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
 from ncclwatch_server.incidents import Incident, JobKey
@@ -64,6 +65,7 @@ class Board:
 
     def __init__(self, watch: Watch, desk: Desk, render: Render) -> None:
         self.lag_s = 0.0  # by how much the event loop was late when it was due last, the worst of a minute
+        self.life = LoopLife("pages", age_s_max=settings.PART_STILL_S)
         self._watch = watch
         self._desk = desk
         self._render = render
@@ -81,6 +83,7 @@ class Board:
         due = time.monotonic() + settings.TICK_S
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.life.went_round()
             now = time.monotonic()
             self._note_lag(now - due)
             due = max(due + settings.TICK_S, now)

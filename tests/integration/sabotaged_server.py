@@ -1,0 +1,121 @@
+"""A real server with the stub judge, one of whose loops dies or hangs as soon as a file appears.
+
+python -m tests.integration.sabotaged_server PORT [STORE], with SABOTAGE=NAME and SABOTAGE_WHEN=FILE. Loops are given up
+within tenths of seconds.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ncclwatch.contract import liveness
+from ncclwatch_server import settings
+
+settings.WATCH_STILL_S, settings.WATCH_ENDS_S, settings.PART_STILL_S = 2.5, 6.0, 2.5
+liveness.LOOK_S = 0.1
+liveness.PAUSES_S = (0.01, 0.02, 0.05)
+liveness.Guard.__init__.__kwdefaults__["look_s"] = 0.1
+
+from ncclwatch_server import reader, store, watch  # noqa: E402
+from ncclwatch_server.notify import records  # noqa: E402
+from ncclwatch_server.notify.courier import Courier  # noqa: E402
+from ncclwatch_server.timings import Timings  # noqa: E402
+from ncclwatch_server.ui.board import Board  # noqa: E402
+from tests.integration import stub_server  # noqa: E402
+
+store.ROUND_S = records.ROUND_S = 0.1
+
+
+def _due(once: list[int]) -> bool:
+    return not once and Path(os.environ["SABOTAGE_WHEN"]).exists()
+
+
+def die_once(owner: type, name: str, error: BaseException) -> Callable[[], None]:
+    """Return what lets a method raise once."""
+
+    def sabotage() -> None:
+        real, once = getattr(owner, name), []
+
+        def broken(*arguments: object) -> object:
+            if _due(once):
+                once.append(1)
+                raise error
+            return real(*arguments)
+
+        setattr(owner, name, broken)
+
+    return sabotage
+
+
+def die_always(owner: type, name: str) -> Callable[[], None]:
+    """Return what lets a method raise from then on."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        def broken(*arguments: object) -> object:
+            if _due([]):
+                raise ValueError("sabotaged")
+            return real(*arguments)
+
+        setattr(owner, name, broken)
+
+    return sabotage
+
+
+def hang_task(owner: type, name: str) -> Callable[[], None]:
+    """Return what lets a coroutine wait for ever."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        async def stuck(*arguments: object) -> object:
+            if _due([]):
+                await asyncio.Event().wait()
+            return await real(*arguments)
+
+        setattr(owner, name, stuck)
+
+    return sabotage
+
+
+def hang_thread(owner: object, name: str) -> Callable[[], None]:
+    """Return what lets a function never come back, in a thread that is not the event loop's."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        def stuck(*arguments: object) -> object:
+            if _due([]):
+                threading.Event().wait()
+            return real(*arguments)
+
+        setattr(owner, name, stuck)
+
+    return sabotage
+
+
+ERROR = ValueError("sabotaged")
+SABOTAGES = {
+    "watch dies": die_once(watch.Watch, "_tick", ERROR),
+    "pages dies": die_once(Board, "_note_lag", ERROR),
+    "lag dies": die_once(Timings, "lagged", ERROR),
+    "store dies": die_once(store.Store, "_write", ERROR),
+    "store dies by exit": die_once(store.Store, "_write", SystemExit(7)),
+    "records dies": die_once(records.Records, "_write", ERROR),
+    "notifier dies by exit": die_once(Courier, "take", SystemExit(7)),
+    "watch dies always": die_always(watch.Watch, "_tick"),
+    "watch hangs": hang_task(watch.Watch, "_sleep"),
+    "pages hangs": hang_task(Board, "_paint"),
+    "store hangs": hang_thread(store.Store, "_write"),
+    "records hangs": hang_thread(records.Records, "_write"),
+    "desk hangs": hang_thread(reader, "_json"),
+}
+
+if __name__ == "__main__":
+    SABOTAGES[os.environ["SABOTAGE"]]()
+    sys.argv[0] = stub_server.__file__
+    stub_server.main()

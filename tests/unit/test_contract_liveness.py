@@ -1,0 +1,202 @@
+"""Loops that end are begun anew, loops that hang are seen, and a process without its vital loop ends."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from ncclwatch.contract import liveness
+from ncclwatch.contract.liveness import EXIT_STOOD_STILL, PAUSES_S, WELL_S, Guard, LoopLife, keep, keep_thread, where
+
+LOG = logging.getLogger("ncclwatch.test")
+
+
+def at(clock: list[float], **more: float) -> LoopLife:
+    return LoopLife("part", age_s_max=15.0, clock=lambda: clock[0], **more)
+
+
+@pytest.mark.parametrize(("age_s", "still"), [(14.9, False), (15.0, False), (15.1, True)])
+def test_the_age_of_the_last_round_says_whether_a_loop_stands_still(age_s: float, still: bool) -> None:
+    clock = [0.0]
+    life = at(clock)
+    life.went_round()
+    clock[0] = age_s
+    assert (life.age_s(), life.stands_still) == (age_s, still)
+
+
+def test_a_loop_that_waits_for_something_to_do_does_not_age() -> None:
+    clock = [0.0]
+    life = at(clock)
+    clock[0] = 100.0
+    assert not life.stands_still  # not begun yet
+    life.went_round()
+    life.rests()
+    clock[0] = 200.0
+    assert life.age_s() == 0.0
+
+
+def test_a_task_that_raises_or_just_ends_is_begun_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(liveness, "PAUSES_S", (0.0,))
+    ends = iter([ValueError("first"), None, OSError("third")])
+    life = at([0.0])
+
+    async def run() -> None:
+        error = next(ends, "on")
+        if error == "on":
+            await asyncio.Event().wait()
+        if error is not None:
+            raise error
+
+    async def main() -> None:
+        task = asyncio.create_task(keep(life, LOG, run))
+        while life.restarts < 3:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "the loop 'part' has ended with ValueError('first'); it is begun anew",
+        "the loop 'part' has ended though nobody told it to; it is begun anew",
+        "the loop 'part' has ended with OSError('third'); it is begun anew",
+    ]
+
+
+def test_the_same_end_again_is_told_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    life = at([0.0])
+    for _ in range(3):
+        life.pause_s(LOG, ValueError("same"))
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False]
+
+
+def test_pauses_grow_and_a_vital_loop_is_given_up_at_last() -> None:
+    life, other = at([0.0], ends_s=60.0), at([0.0])
+    pauses = [life.pause_s(LOG, None) for _ in range(len(PAUSES_S) + 1)]
+    assert pauses == [*PAUSES_S, None]
+    assert (life.given_up, life.stands_still, life.restarts) == (True, True, len(PAUSES_S))
+    assert [other.pause_s(LOG, None) for _ in range(9)][-1] == PAUSES_S[-1]
+    assert not other.given_up
+
+
+def test_a_loop_that_ran_well_in_between_ended_for_the_first_time() -> None:
+    clock = [0.0]
+    life = at(clock, ends_s=60.0)
+    assert [life.pause_s(LOG, None), life.pause_s(LOG, None)] == [PAUSES_S[0], PAUSES_S[1]]
+    life.began()
+    clock[0] = WELL_S
+    assert life.pause_s(LOG, None) == PAUSES_S[0]
+
+
+def test_a_thread_that_raises_even_systemexit_is_begun_anew_until_it_is_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(liveness, "PAUSES_S", (0.0,))
+    stopping, life, runs = threading.Event(), at([0.0]), []
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 3:
+            stopping.set()
+            return
+        raise SystemExit(len(runs))
+
+    keep_thread(life, LOG, run, stopping)
+    assert (len(runs), life.restarts) == (3, 2)
+
+
+@pytest.fixture
+def ended() -> list[int]:
+    return []
+
+
+def guarding(life: LoopLife, ended: list[int]) -> Guard:
+    return Guard([life], LOG, who="ncclwatch-test", end=ended.append)
+
+
+@pytest.mark.parametrize(("looks", "codes"), [(60, []), (61, [EXIT_STOOD_STILL])])
+def test_a_process_whose_vital_loop_stands_still_ends_after_its_time(
+    looks: int, codes: list[int], ended: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    life = at(clock, ends_s=60.0)
+    life.went_round()
+    guard = guarding(life, ended)
+    clock[0] = 1e6
+    for _ in range(looks):
+        guard.look(1.0)
+    assert ended == codes
+    assert caplog.text.count("the loop 'part' has not gone round for 16 s; it stands at") == 1
+
+
+def test_time_in_which_the_whole_process_was_halted_does_not_count(ended: list[int]) -> None:
+    clock = [0.0]
+    life = at(clock, ends_s=60.0)
+    life.went_round()
+    guard = guarding(life, ended)
+    guard.look(1.0)
+    clock[0] = 3600.0
+    guard.look(3600.0)
+    assert ended == []
+
+
+def test_a_loop_that_is_not_vital_is_told_of_once_and_when_it_goes_round_again(
+    ended: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    life = at(clock)
+    life.went_round()
+    guard = guarding(life, ended)
+    clock[0] = 1e6
+    for _ in range(1000):
+        guard.look(1.0)
+    life.went_round()
+    guard.look(1.0)
+    assert ended == []
+    assert len(caplog.records) == 2
+    assert "goes round again" in caplog.text
+
+
+def test_a_vital_loop_that_is_given_up_ends_the_process_at_the_next_look(ended: list[int]) -> None:
+    life = at([0.0], ends_s=60.0)
+    guard = guarding(life, ended)
+    life.given_up = True
+    guard.look(1.0)
+    assert ended == [EXIT_STOOD_STILL]
+
+
+def test_where_a_task_waits_is_told_to_the_innermost_line() -> None:
+    life = at([0.0])
+
+    async def inner_wait() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> str:
+        task = asyncio.create_task(keep(life, LOG, inner_wait))
+        while life.task is None:
+            await asyncio.sleep(0)
+        found = where(life)
+        task.cancel()
+        return found
+
+    assert "in inner_wait" in asyncio.run(main())
+
+
+def test_where_a_thread_stands_is_told_too() -> None:
+    life, halt = at([0.0]), threading.Event()
+
+    def stand_here() -> None:
+        halt.wait(20)
+
+    thread = threading.Thread(target=keep_thread, args=(life, LOG, stand_here, halt))
+    thread.start()
+    deadline = time.monotonic() + 20
+    while "stand_here" not in where(life):
+        assert time.monotonic() < deadline
+    halt.set()
+    thread.join(20)
