@@ -1,9 +1,10 @@
-"""What do the rows of a ring mean? Numbers become names, string ids call sites, stamps ages.
+"""Says what the rows of a ring mean: numbers become names, string ids call sites, stamps ages.
 
 The same for the ring of a rank that runs, which the agent reads, and for one that a rank left behind.
 What the kernel says of the process is no part of it.
 """
 
+import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -42,18 +43,21 @@ from ncclwatch.contract.ring import (
 )
 from ncclwatch.contract.sites import Routes, parse, read_routes
 
+TEXTS_KNOWN_MAX = 512
 MODES_MAX = 4  # modules whose mode a sample tells
 _PHASES = frozenset(phase.value for phase in Phase)
 _ENDINGS = frozenset(("exited", "crashed", "signalled", "vanished"))
 PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
 
 
+@functools.lru_cache(maxsize=TEXTS_KNOWN_MAX)  # hundreds of operations of a view are of a few lines
 def parse_site(text: str) -> CallSite | None:
     """Return the call site that a string of the ring stands for, None if it is some other text."""
     site = parse(text)
     return CallSite(file=site.file, line=site.line, function=site.function) if site is not None and site.file else None
 
 
+@functools.lru_cache(maxsize=TEXTS_KNOWN_MAX)
 def parse_label(text: str) -> str:
     """Return what an operation is for, by the text of its call site; "" if that is not known."""
     site = parse(text)

@@ -1,7 +1,8 @@
-"""How fast, and how right, is the server on jobs of 1,024 to 98,304 ranks? python -m tests.bench.layouts
+"""Measures how fast, and how right, the server is on jobs of 1,024 to 98,304 ranks. python -m tests.bench.layouts
 
 Megatron's layouts (tensor, pipeline, data and expert parallel: eight groups a rank) are simulated, a fault is put
-into one rank, and what all nodes would report goes through the server's own state, choice of ranks and judge.
+into one rank, and what all nodes would report goes through the server's own state, choice of ranks and judge. Each
+rank that is asked has a real ring. Each fault is made twice: anywhere, and in the group of all ranks.
 
 - quiet: one tick of a healthy job in which every counter of every rank has moved since the last one;
 - verdict: from the last digests to the verdict, without the wait for the nodes' answers: the tick, the choice of
@@ -13,6 +14,7 @@ on that: the right rank and cause every time, and how the time grows when there 
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
@@ -32,7 +34,7 @@ from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
-from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.layout import Axis, Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state import GROUP_DTYPE
@@ -66,6 +68,7 @@ class Heard:
 
     ranks: int
     fault: str
+    group: str  # in whose operation it is made
     works: int  # of the faulty rank
     blocked: int
     asked: int  # ranks whose views the judge saw
@@ -74,6 +77,7 @@ class Heard:
     verdict_ms: float  # tick, choice, snapshot and judge
     choice_ms: float
     judge_ms: float
+    rings_ms: float  # to write the rings of those asked, and to read them
     decode_ms: float
     answers_mb: float
 
@@ -138,14 +142,20 @@ def heard(layout: Layout, fault: Fault) -> Heard:
     job = hearing.job
     tick_ms = timed(lambda: hearing.tick(HANG_S))
     choice_ms = timed(lambda: ranks_to_inspect(job))
-    views = fleet.views(ranks_to_inspect(job), HANG_S)
+    asked = ranks_to_inspect(job)
+    began = time.thread_time()
+    views = fleet.views(asked, HANG_S)
+    rings_ms = (time.thread_time() - began) * 1e3
     # As many messages as there are nodes: none is bigger than one node's eight ranks.
     by_node: dict[str, list[object]] = {}
     for view in views:
         by_node.setdefault(view.host, []).append(view)
     messages = [wire.encode(wire.Views(index=0, ranks=tuple(each))) for each in by_node.values()]  # type: ignore[arg-type]
     decode_ms = timed(lambda: [wire.decode_from_agent(message) for message in messages])
-    job.inspection.take(views, (0, 1), HANG_S)
+    for message in messages:
+        came = wire.decode_from_agent(message)
+        if isinstance(came, wire.Views):
+            job.inspection.take(came.ranks, (0, 1), HANG_S)
     snapshot_ms = timed(lambda: job.snapshot(HANG_S))
     snapshot = job.snapshot(HANG_S)
     judge_ms = timed(lambda: judge(snapshot))
@@ -155,6 +165,7 @@ def heard(layout: Layout, fault: Fault) -> Heard:
     return Heard(
         ranks=layout.world_size,
         fault=fault.kind.value,
+        group=still.courses[layout.stage(fault.rank)].steps[fault.at].axis.value,
         works=still.places[fault.rank],
         blocked=len(still.blocked),
         asked=len(views),
@@ -163,6 +174,7 @@ def heard(layout: Layout, fault: Fault) -> Heard:
         verdict_ms=tick_ms + choice_ms + snapshot_ms + judge_ms,
         choice_ms=choice_ms,
         judge_ms=judge_ms,
+        rings_ms=rings_ms,
         decode_ms=decode_ms,
         answers_mb=sum(map(len, messages)) / 1e6,
     )
@@ -191,10 +203,11 @@ def main() -> int:
         ticks.append(quiet(layout))
         show_quiet(ticks[-1])
         stages = courses(layout, Training(), STEPS_BEFORE + 3)
-        rng = random.Random(SEED)
-        for kind in kinds:
-            verdicts.append(heard(layout, drawn(kind, layout, stages, STEPS_BEFORE, rng)))
-            show_heard(verdicts[-1])
+        for kind, axis in itertools.product(kinds, (None, Axis.WORLD)):
+            with contextlib.suppress(ValueError):  # no pipeline goes through all ranks
+                fault = drawn(kind, layout, stages, STEPS_BEFORE, random.Random(SEED), axis)
+                verdicts.append(heard(layout, fault))
+                show_heard(verdicts[-1])
     grown = growths(ticks, verdicts)
     if chosen.json:
         rows = {"quiet": [asdict(row) for row in ticks], "verdicts": [asdict(row) for row in verdicts], "growth": grown}
@@ -233,9 +246,10 @@ def show_heard(row: Heard) -> None:
     limit = f" (asked {VERDICT_S_MAX[row.ranks] * 1e3:.0f})" if row.ranks in VERDICT_S_MAX else ""
     answer = "right" if row.right else f"WRONG: {row.said[:160]}"
     print(
-        f"  {row.fault:8} {answer}, verdict {row.verdict_ms:.1f} ms{limit}: "
+        f"  {row.fault:8} in {row.group:5} {answer}, verdict {row.verdict_ms:.1f} ms{limit}: "
         f"choice {row.choice_ms:.1f}, judge {row.judge_ms:.1f}; {row.asked} of {row.blocked:,} ranks asked, "
-        f"{row.works:,} works; answers {row.answers_mb:.1f} MB, decoded in {row.decode_ms:.0f} ms",
+        f"{row.works:,} works; answers {row.answers_mb:.1f} MB, decoded in {row.decode_ms:.0f} ms; "
+        f"rings {row.rings_ms / max(1, row.asked):.1f} ms each",
         flush=True,
     )
 

@@ -25,12 +25,14 @@ from ncclwatch.contract.modules import write as write_module
 from ncclwatch.contract.ring import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
 from ncclwatch.contract.sites import SiteText, write
 from ncclwatch.rank.recorder import Group, Issued
+from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing
 
 
 def through_rings(snapshot: JobSnapshot) -> JobSnapshot:
-    """Return a job with each rank as it is read from a ring of its own."""
-    return dataclasses.replace(snapshot, ranks={rank: through_ring(view) for rank, view in snapshot.ranks.items()})
+    """Return a job with each rank as it is read from a ring of its own and sent to the server."""
+    views = arrived(tuple(map(through_ring, snapshot.ranks.values())))
+    return dataclasses.replace(snapshot, ranks=dict(zip(snapshot.ranks, views, strict=True)))
 
 
 def through_ring(view: RankView) -> RankView:

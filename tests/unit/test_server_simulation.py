@@ -1,20 +1,23 @@
 """Simulated jobs are what they claim to be: their groups, their programs, and the bytes that their nodes send."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import Op, ProcessState
+from ncclwatch.contract.members import unpacked
+from ncclwatch.contract.model import ProcessState
 from ncclwatch.contract.slowness import SlowKind
-from ncclwatch_server.simulation.faults import Fault, FaultKind
+from ncclwatch_server.simulation.faults import Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import hear
 from ncclwatch_server.simulation.layout import AXES, Axis, Layout
 from ncclwatch_server.simulation.pace import Paces, Slow, Span
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
+from ncclwatch_server.simulation.sights import written
 from ncclwatch_server.state import GROUP_DTYPE, RANK_DTYPE
 
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]
@@ -106,20 +109,40 @@ def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
         assert row["issued"] == thread.issued
         assert row["completed"] == sum(group.completed for group in view.groups)
         if thread.wait is not None:
-            p2p = thread.wait.op is Op.RECV
             assert wire.WAIT_KINDS[row["wait_kind"]] is thread.wait.kind
             assert row["waits_for"] == thread.wait.peer
-            assert row["waits_in"] == (0 if p2p else wire.group_key(thread.wait.group))
+            assert row["waits_in"] == wire.group_key(thread.wait.group)
         told = [(wire.group_key(g.name), g.enqueued, g.completed, g.prefix_hash) for g in view.groups]
         assert told == [(g["group"], g["enqueued"], g["completed"], g["prefix_hash"]) for g in by_rank[view.rank]]
     assert rows[12]["state"] == wire.PROCESS_STATES.index(ProcessState.STOPPED)
+
+
+# What the kernel says of the process that runs this test is no part of a simulated job.
+AGES = ("pulse_age_s", "wait_age_s")
+OF_THE_PROCESS = {"state", "ended", "stolen_ms", "queued_ms", "ran_ms", "throttled_ms", "stopped_ms", "disk_ms"}
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("rank", range(SMALL.world_size))
+def test_what_an_agent_reads_from_the_ring_of_a_rank_is_what_its_node_reports_in_bulk(kind: FaultKind, rank: int):
+    fault = drawn(kind, SMALL, courses(SMALL, Training(), 8), 6, random.Random(1))
+    still = run(SMALL, Training(), (fault,), steps=8, from_step=6)
+    with written(still, rank, 7.0) as ring:
+        row, groups = ring.rows()
+    bulk_row, bulk_groups = Fleet(still).rows(7.0, range(rank, rank + 1))
+    told, bulk = dict(zip(RANK_DTYPE.names or (), row, strict=True)), bulk_row[0]
+    assert [told[name] for name in AGES] == pytest.approx([bulk[name] for name in AGES], abs=0.01)
+    exact = told.keys() - OF_THE_PROCESS - set(AGES)
+    assert {name: told[name] for name in exact} == {name: bulk[name] for name in exact}
+    assert [each[2:] for each in groups] == [each[2:] for each in bulk_groups.tolist()]
+    assert [each[1] for each in groups] == pytest.approx(bulk_groups["pending_age_s"].tolist(), abs=0.01)
 
 
 def test_views_travel_over_the_wire_and_are_the_same_when_they_arrive():
     views = stuck().views((3, 4, 12), 7.0)
     message = wire.decode_from_agent(wire.encode(wire.Views(index=0, ranks=views)))
     assert isinstance(message, wire.Views)
-    assert message.ranks == views
+    assert message.ranks == unpacked(views)
     announced = wire.decode_from_agent(wire.encode(stuck().announce(1, "job")))
     assert isinstance(announced, wire.Announce)
     assert announced.ranks == tuple(range(8, 16))

@@ -1,11 +1,11 @@
-"""What can go wrong with one rank of a simulated job, and what would be the right verdict on it?"""
+"""What can go wrong with one rank of a simulated job, and the right verdict on it."""
 
 import random
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from ncclwatch.contract.model import Cause, Op
-from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.layout import Axis, Layout
 from ncclwatch_server.simulation.program import Course, Step
 
 
@@ -87,14 +87,25 @@ def _may_cross(layout: Layout, one: Step, other: Step) -> bool:
     return len(mine & set(layout.members[other.axis][layout.number(other.axis, 0)])) > 1
 
 
-def drawn(kind: FaultKind, layout: Layout, stages: tuple[Course, ...], first_step: int, rng: random.Random) -> Fault:
-    """Return a fault of some rank somewhere in the training step with this number. Raises `ValueError` if none fits."""
+def drawn(
+    kind: FaultKind, layout: Layout, stages: tuple[Course, ...], first_step: int, rng: random.Random,
+    axis: Axis | None = None,
+) -> Fault:  # fmt: skip
+    """Return a fault of some rank somewhere in the training step with this number. Raises `ValueError` if none fits.
+
+    `axis`: it is made in an operation of the groups along this axis.
+    """
     for _ in range(64):
         rank = rng.randrange(layout.world_size)
         course = stages[layout.stage(rank)]
         length = sum(step.axis.value == "world" for step in course.steps)
         one = len(course.steps) // length
-        found = [at for at in places(kind, layout, course, one * first_step) if at < one * (first_step + 1)]
+        found = [
+            at
+            for at in places(kind, layout, course, one * first_step)
+            if at < one * (first_step + 1) and axis in (None, course.steps[at].axis)
+        ]
         if found:
             return Fault(kind=kind, rank=rank, at=rng.choice(found))
-    raise ValueError(f"no rank of {layout} can make a fault of kind {kind.value}")
+    where = f" in {axis.value}" if axis is not None else ""
+    raise ValueError(f"no rank of {layout} can make a fault of kind {kind.value}{where}")

@@ -65,7 +65,8 @@ class Fleet:
         pending = groups["pending_age_s"] > 0
         groups["pending_age_s"][pending] += hang_s
         frozen = ranks["state"] == _STATE[ProcessState.STOPPED]
-        ranks["pulse_age_s"][frozen | (ranks["ended"] != 0)] = hang_s
+        quiet = frozen | (ranks["ended"] != 0)
+        ranks["pulse_age_s"][quiet] = (hang_s + self._older_s[own.start : own.stop])[quiet]
         if self.pace is not None:
             self.pace.put(ranks, own.start, wire.group_key(WORLD_NAME))
         return ranks, groups
@@ -99,6 +100,7 @@ class Fleet:
             if step is not None and step.op is Op.RECV:
                 rows["waits_for"][rank] = still.layout.neighbour(rank, step.towards)
                 rows["wait_kind"][rank] = _KIND[WaitKind.RECV]
+                rows["waits_in"][rank] = self._keys[step.axis][rank]
             elif step is not None:
                 rows["wait_kind"][rank] = _KIND[WaitKind.COLLECTIVE]
         for axis, keys in self._keys.items():

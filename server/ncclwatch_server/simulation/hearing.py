@@ -1,9 +1,9 @@
-"""What does the server make of a simulated job? Its own state, choice of ranks and judge, without clock and sockets."""
+"""Hears a simulated job as the server does: its own state, choice of ranks and judge, without clock and sockets."""
 
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import JobSnapshot, Verdict
+from ncclwatch.contract.model import JobSnapshot, RankView, Verdict
 from ncclwatch_server.examiner import ranks_to_inspect
 from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.jobs import Job
@@ -58,8 +58,14 @@ class Hearing:
         ranks = ranks_to_inspect(self.job)
         self.job.inspection.focus(ranks)
         self.job.inspection.ask([(0, 1)], now)
-        self.job.inspection.take(self.fleet.views(ranks, hang_s), (0, 1), now)
+        self.job.inspection.take(arrived(self.fleet.views(ranks, hang_s)), (0, 1), now)
         return self.job.snapshot(now)
+
+
+def arrived(views: tuple[RankView, ...]) -> tuple[RankView, ...]:
+    """Return views as they are on the other side of the wire."""
+    message = wire.decode_from_agent(wire.encode(wire.Views(index=0, ranks=views)))
+    return message.ranks if isinstance(message, wire.Views) else ()
 
 
 def hear(fleet: Fleet, *, hang_s: float = 20.0) -> tuple[Verdict, ...]:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncclwatch.contract.model import CallSite, Op
-from ncclwatch.contract.wire import group_key
+from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS, signature_word
 from ncclwatch_server.simulation.layout import AXES, Axis, Layout
 
 SCRIPT = "/job/train.py"
+_BFLOAT16, _SUM = DTYPES.index("bfloat16"), REDUCE_OPS.index("sum")
 _PRIME = 0x100000001B3  # as in the recorder's hash
 _MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -38,9 +39,17 @@ class Step:
         return CallSite(file=SCRIPT, line=self.line, function=self.function)
 
     @property
+    def codes(self) -> tuple[int, int]:
+        """Its data type and reduce operation, as a ring has them."""
+        return _BFLOAT16, _SUM if self.op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER) else 0
+
+    @property
     def signature(self) -> int:
-        """64 bits over what all members must agree on; all_gather takes ragged lists."""
-        return group_key(f"{self.op.value} {0 if self.op is Op.ALL_GATHER else self.numel}")
+        """64 bits over what all members must agree on, as the recorder mixes them; all_gather takes ragged lists."""
+        agreed = 0 if self.op is Op.ALL_GATHER else self.numel
+        word = signature_word(-1, *self.codes)
+        mixed = OPS.index(self.op) * 0x9E3779B97F4A7C15 ^ agreed * 0xC2B2AE3D27D4EB4F ^ word * 0x165667B19E3779F9
+        return mixed & _MASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

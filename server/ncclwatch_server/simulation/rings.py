@@ -12,9 +12,11 @@ from types import TracebackType
 
 from ncclwatch.contract.model import RankView
 from ncclwatch.contract.ring import Ring, Word
-from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.ranks import LocalRank
+
+__all__ = ["NOW_NS", "Group", "SimulatedRing"]
 
 NOW_NS = 10**15  # at which a ring is read, on a clock of its own: the same arguments give the same views
 _MEMORY = "/dev/shm"
@@ -44,6 +46,10 @@ class SimulatedRing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap both ends."""
         self._read.close()
         self.file.close()
 
@@ -56,10 +62,10 @@ class SimulatedRing:
         """Store a text whose id is a live word."""
         self.file.set_word(word, self.file.string(text) if text else 0)
 
-    def add_thread(self, tid: int, *, main: bool) -> int:
+    def add_thread(self, tid: int, *, main: bool, issued: int = 0) -> int:
         """Begin the row of a thread, which does what is recorded from now on. Returns the row, -1: no room."""
         row = self.file.add_thread(tid, main)
-        self.be_thread(row, 0)
+        self.be_thread(row, issued)
         return row
 
     def be_thread(self, row: int, issued: int) -> None:

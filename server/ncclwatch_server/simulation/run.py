@@ -1,4 +1,4 @@
-"""Where do the ranks of a simulated job stand when nothing moves any more?"""
+"""Runs the ranks of a simulated job until nothing moves any more, and says where each stands then."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +28,11 @@ class Standstill:
     def world_size(self) -> int:
         """How many ranks there are."""
         return self.layout.world_size
+
+    @cached_property
+    def stopped_last(self) -> int:
+        """The moment at which the last rank stopped; 1 if none has moved."""
+        return max(self.stopped_at) or 1
 
     @cached_property
     def halted(self) -> dict[int, Fault]:

@@ -1,34 +1,40 @@
-"""What would a node's agent say of one rank of a simulated job, asked for a full view?"""
+"""What a node's agent would say of one rank of a simulated job, asked for a full view.
+
+What the rank did is played into a real ring, operation by operation as torch's patches would record it, and read from
+there as an agent reads it. What the kernel would say of its process is added.
+"""
+
+import json
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import (
     CallSite,
     Ending,
-    GroupView,
     Op,
-    OpView,
-    PeerView,
     ProcessState,
     ProcessView,
     RankView,
-    ThreadView,
     WaitKind,
-    WaitView,
 )
+from ncclwatch.contract.ring import OPS, Word
+from ncclwatch.contract.sites import SiteText, write
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import Axis
 from ncclwatch_server.simulation.program import SCRIPT, Step
+from ncclwatch_server.simulation.rings import Group, SimulatedRing
 from ncclwatch_server.simulation.run import Standstill
 
 SIGKILL = 9
 OPERATION_S = 0.01  # that an operation of a simulated job takes, as far as ages are told
+PLAYED_MAX = config.HISTORY_MAX  # operations of a rank: what came before is no longer in a view
+PULSE_AGE_S = 0.2
 _LOADING = CallSite(file=SCRIPT, line=20, function="next_batch")
 
 
 def waits_since_s(still: Standstill, rank: int, hang_s: float) -> float:
     """Return for how long a rank has stood: those that stopped first for a little longer than the hang."""
-    newest = max(still.stopped_at) or 1
-    return hang_s + 2.0 * (1.0 - still.stopped_at[rank] / newest)
+    return hang_s + 2.0 * (1.0 - still.stopped_at[rank] / still.stopped_last)
 
 
 def waits_in(still: Standstill, rank: int) -> Step | None:
@@ -41,29 +47,17 @@ def waits_in(still: Standstill, rank: int) -> Step | None:
 
 def view(still: Standstill, rank: int, hang_s: float) -> RankView:
     """Return everything a node knows of a rank, so long after everything came to stand."""
-    layout, halted = still.layout, still.halted.get(rank)
-    wait, age_s = waits_in(still, rank), waits_since_s(still, rank, hang_s)
-    here = layout.node * (rank // layout.node)
-    issued = still.places[rank] + (wait is not None)
-    return RankView(
-        rank=rank,
-        local_rank=rank - here,
-        host=f"node{rank // layout.node:05d}",
-        pid=1000 + rank - here,
-        device=f"cuda:{rank - here}",
-        world_size=still.world_size,
-        local_world_size=min(layout.node, still.world_size - here),
-        attempt=0,
-        process=_process(halted.kind if halted is not None else None, age_s, 0.0 if works(still, rank) else age_s),
-        pulse_age_s=age_s if halted is not None and halted.kind is not FaultKind.STUCK else 0.2,
-        initialised=True,
-        ending=_ending(halted.kind if halted is not None else None, age_s),
-        threads=(_thread(still, rank, wait, age_s),),
-        groups=tuple(_group(still, rank, axis, wait, age_s) for axis in layout.axes),
-        peers=_peers(still, rank, issued),
-        history=_history(still, rank, issued, age_s),
-        sites=tuple(dict.fromkeys(step.site for step in still.course(rank).steps[:issued])),
-        steps=int(still.course(rank).counts[Axis.WORLD][still.places[rank]]),
+    with written(still, rank, hang_s) as ring:
+        seen = ring.view()
+    halted, age_s = still.halted.get(rank), waits_since_s(still, rank, hang_s)
+    kind = halted.kind if halted is not None else None
+    still_s = 0.0 if works(still, rank) else age_s
+    return replace(
+        seen,
+        pid=1000 + _local(still, rank),
+        process=_process(kind, age_s, still_s),
+        ending=Ending(kind="signalled", signal=SIGKILL, age_s=age_s) if kind is FaultKind.KILLED else None,
+        threads=tuple(replace(thread, cpu_still_s=still_s, alive=True) for thread in seen.threads),
     )
 
 
@@ -72,111 +66,126 @@ def works(still: Standstill, rank: int) -> bool:
     return still.moving or (still.working and rank in still.halted)
 
 
+def written(still: Standstill, rank: int, hang_s: float) -> SimulatedRing:
+    """Return the ring that a rank has left so long after everything came to stand."""
+    here = rank - _local(still, rank)
+    ring = SimulatedRing(
+        rank=rank, local_rank=rank - here, world=(still.world_size, min(still.layout.node, still.world_size - here))
+    )
+    try:
+        _Playing(still, rank, hang_s, ring).all()
+    except BaseException:
+        ring.close()
+        raise
+    return ring
+
+
+def _local(still: Standstill, rank: int) -> int:
+    return rank % still.layout.node
+
+
 def _process(kind: FaultKind | None, age_s: float, still_s: float) -> ProcessView:
     states = {FaultKind.KILLED: ProcessState.GONE, FaultKind.STOPPED: ProcessState.STOPPED}
     state = states.get(kind, ProcessState.SLEEPING) if kind is not None else ProcessState.SLEEPING
     return ProcessView(state=state, cpu_still_s=still_s, io_still_s=age_s, observed_s=age_s + 60.0)
 
 
-def _ending(kind: FaultKind | None, age_s: float) -> Ending | None:
-    return Ending(kind="signalled", signal=SIGKILL, age_s=age_s) if kind is FaultKind.KILLED else None
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of an operation, through or not."""
+
+    through: bool
+
+    def is_completed(self) -> bool:
+        return self.through
 
 
-def _thread(still: Standstill, rank: int, wait: Step | None, age_s: float) -> ThreadView:
-    place = wait.site if wait is not None else _LOADING
-    return ThreadView(
-        tid=1000 + rank,
-        main=True,
-        issued=still.places[rank] + (wait is not None),
-        wait=_wait(still, rank, wait, age_s) if wait is not None else None,
-        doing=place,
-        frames=(place,),
-        leaf=f"{place.function} train.py:{place.line}",
-        same_s=age_s,
-        cpu_still_s=0.0 if works(still, rank) else age_s,
-        name="MainThread",
-    )
+_THROUGH, _PENDING = _Work(True), _Work(False)
 
 
-def _wait(still: Standstill, rank: int, step: Step, age_s: float) -> WaitView:
-    kind = WaitKind.RECV if step.op is Op.RECV else WaitKind.COLLECTIVE
-    seq, peer = numbered(still, rank, still.places[rank])
-    return WaitView(
-        kind=kind, age_s=age_s, group=group_name(still, rank, step.axis), seq=seq, op=step.op, peer=peer, site=step.site
-    )
+class _Playing:
+    """One rank, on the way through what it has done."""
+
+    def __init__(self, still: Standstill, rank: int, hang_s: float, ring: SimulatedRing) -> None:
+        self._still, self._rank, self._ring = still, rank, ring
+        self._course, self._place = still.course(rank), still.places[rank]
+        self._wait = waits_in(still, rank)
+        self._age_s = waits_since_s(still, rank, hang_s)
+        self._issued = self._place + (self._wait is not None)
+        self._first = max(0, self._issued - PLAYED_MAX)
+        self._groups = {axis: self._group(axis) for axis in still.layout.axes}
+        self._codes: dict[Step, tuple[int, tuple[int, int, int], int]] = {}
+
+    def all(self) -> None:
+        """Write what the rank says of itself, what it has done, and where it stands."""
+        ring, still = self._ring, self._still
+        ring.say(Word.IDENTITY, json.dumps({"host": f"node{self._rank // still.layout.node:05d}"}))
+        ring.say(Word.DEVICE, f"cuda:{_local(still, self._rank)}")
+        ring.file.set_word(Word.INITIALISED, 1)
+        ring.file.set_word(Word.STEPS, int(self._course.counts[Axis.WORLD][self._place]))
+        row = ring.add_thread(1000 + self._rank, main=True, issued=self._first)
+        for index in range(self._first, self._issued):
+            self._operation(index)
+        ring.recorder.drain_all()
+        place = self._wait.site if self._wait is not None else _LOADING
+        halted = still.halted.get(self._rank)
+        pulse_age_s = self._age_s if halted is not None and halted.kind is not FaultKind.STUCK else PULSE_AGE_S
+        ring.beat(pulse_age_s)
+        ring.file.set_sample(
+            row, ring.turn_back(pulse_age_s + self._age_s),
+            {
+                "name": "MainThread", "leaf": f"{place.function} train.py:{place.line}",
+                "frames": [[place.file, place.line, place.function]],
+            },
+        )  # fmt: skip
+
+    def _group(self, axis: Axis) -> Group:
+        """Begin the row of a group, all of whose operations before the first one played went unseen."""
+        layout = self._still.layout
+        name, members = group_name(self._still, self._rank, axis), layout.members[axis][layout.number(axis, self._rank)]
+        desc = axis.value if axis is not Axis.WORLD else "default_pg"
+        group = self._ring.recorder.add_group(name, desc, list(members), int(self._course.counts[axis][self._first]))
+        group.prefix = int(self._course.hashes[axis][self._first])
+        self._ring.file.set_group_head(group.number, group.prefix, group.enqueued)
+        for towards in (-1, 1) if axis is Axis.PIPELINE else ():
+            self._begin_peer(group, towards)
+        return group
+
+    def _begin_peer(self, group: Group, towards: int) -> None:
+        counts = self._course.peer_counts
+        if counts[Op.SEND, towards][self._first] or counts[Op.RECV, towards][self._first]:
+            sends, recvs = (int(counts[op, towards][self._first]) for op in (Op.SEND, Op.RECV))
+            peer = self._still.layout.neighbour(self._rank, towards)
+            row = self._ring.file.add_peer(group.number, peer)
+            group.peers[peer] = (row, [sends, min(sends, self._taken(towards)), recvs, recvs])
+            self._ring.file.set_peer(row, group.peers[peer][1])
+
+    def _taken(self, towards: int) -> int:
+        """Return how many of this rank's messages its neighbour has received."""
+        peer = self._still.layout.neighbour(self._rank, towards)
+        return int(self._still.course(peer).peer_counts[Op.RECV, -towards][self._still.places[peer]])
+
+    def _operation(self, index: int) -> None:
+        """Let the rank issue one operation of its course, and wait in it if it is the one it stands in."""
+        step, ring = self._course.steps[index], self._ring
+        code, signature, site = self._codes.get(step) or self._coded(step)
+        ring.turn_back(self._age_s + (self._issued - 1 - index) * OPERATION_S)
+        issued = ring.recorder.issue(
+            self._groups[step.axis], code, step.numel, signature, site, in_order=step.op is not Op.SEND
+        )
+        through = issued.seq <= self._taken(step.towards) if step.op is Op.SEND else index < self._place
+        ring.recorder.track(issued, _THROUGH if through else _PENDING)
+        if index == self._place:
+            ring.recorder.enter(WaitKind.RECV if step.op is Op.RECV else WaitKind.COLLECTIVE, site, issued)
+
+    def _coded(self, step: Step) -> tuple[int, tuple[int, int, int], int]:
+        """Return what the recorder is told of a step: its operation, its signature and its call site."""
+        peer = self._still.layout.neighbour(self._rank, step.towards) if step.op.is_p2p else -1
+        site = self._ring.file.string(write(SiteText(step.site.file, step.site.line, step.site.function)))
+        self._codes[step] = OPS.index(step.op), (peer, *step.codes), site
+        return self._codes[step]
 
 
 def group_name(still: Standstill, rank: int, axis: Axis) -> str:
     """Return what a rank's group along an axis is called."""
     return still.layout.name(axis, still.layout.number(axis, rank))
-
-
-def numbered(still: Standstill, rank: int, index: int) -> tuple[int, int]:
-    """Return the running number of a rank's step in its group, p2p by peer, and the peer, -1 if there is none."""
-    course = still.course(rank)
-    step = course.steps[index]
-    if not step.op.is_p2p:
-        return int(course.counts[step.axis][index]) + 1, -1
-    seq = int(course.peer_counts[step.op, step.towards][index]) + 1
-    return seq, still.layout.neighbour(rank, step.towards)
-
-
-def _operation(still: Standstill, rank: int, index: int, issued: int, age_s: float) -> OpView:
-    step = still.course(rank).steps[index]
-    seq, peer = numbered(still, rank, index)
-    return OpView(
-        group=group_name(still, rank, step.axis),
-        seq=seq,
-        op=step.op,
-        dtype="bfloat16",
-        numel=step.numel,
-        peer=peer,
-        reduce_op="sum" if step.op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER) else "",
-        site=step.site,
-        thread=1000 + rank,
-        completed=index < still.places[rank],
-        in_order=step.op is not Op.SEND,
-        age_s=age_s + (issued - 1 - index) * OPERATION_S,
-    )
-
-
-def _history(still: Standstill, rank: int, issued: int, age_s: float) -> tuple[OpView, ...]:
-    first = max(0, issued - config.HISTORY_MAX)
-    return tuple(_operation(still, rank, index, issued, age_s) for index in range(first, issued))
-
-
-def _group(still: Standstill, rank: int, axis: Axis, wait: Step | None, age_s: float) -> GroupView:
-    layout, course, place = still.layout, still.course(rank), still.places[rank]
-    inside = wait is not None and wait.axis is axis and not wait.op.is_p2p
-    return GroupView(
-        name=group_name(still, rank, axis),
-        desc=axis.value if axis is not Axis.WORLD else "default_pg",
-        ranks=layout.members[axis][layout.number(axis, rank)],
-        enqueued=int(course.counts[axis][place]) + inside,
-        completed=int(course.counts[axis][place]),
-        prefix_hash=int(course.hashes[axis][place + inside]),
-        pending=_operation(still, rank, place, place + 1, age_s) if inside else None,
-    )
-
-
-def _peers(still: Standstill, rank: int, issued: int) -> tuple[PeerView, ...]:
-    course, place = still.course(rank), still.places[rank]
-    found = []
-    for towards in (-1, 1):
-        sends = int(course.peer_counts[Op.SEND, towards][place])
-        recvs = int(course.peer_counts[Op.RECV, towards][issued])
-        if not sends and not recvs:
-            continue
-        peer = still.layout.neighbour(rank, towards)
-        taken = int(still.course(peer).peer_counts[Op.RECV, -towards][still.places[peer]])
-        found.append(
-            PeerView(
-                group=group_name(still, rank, Axis.PIPELINE),
-                peer=peer,
-                sends=sends,
-                sends_completed=min(sends, taken),
-                recvs=recvs,
-                recvs_completed=int(course.peer_counts[Op.RECV, towards][place]),
-            )
-        )
-    return tuple(found)
