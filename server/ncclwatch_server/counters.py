@@ -22,6 +22,7 @@ class Counters:
     """Running totals. Only the event loop writes them."""
 
     digests: int = 0
+    foreign_news: dict[str, int] = field(default_factory=dict)  # by kind: messages of ranks that are not the sender's
     messages: int = 0
     refused_at: dict[RefusedAt, int] = field(default_factory=dict)
     capture_failures: dict[str, int] = field(default_factory=dict)  # by evidence
@@ -40,6 +41,10 @@ class Counters:
     def count_refused(self, at: RefusedAt) -> None:
         """Count a connection that the server ended."""
         self.refused_at[at] = self.refused_at.get(at, 0) + 1
+
+    def count_foreign(self, kind: str) -> None:
+        """Count a message of ranks for which its sender does not speak."""
+        self.foreign_news[kind] = self.foreign_news.get(kind, 0) + 1
 
     def count_capture_failures(self, evidence: str, ranks: int) -> None:
         """Count ranks of which an agent could not get what it was asked for."""

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
@@ -24,12 +24,14 @@ from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.links import Link, nobody
 from ncclwatch_server.offloop import Desk
+from ncclwatch_server.own_news import News, own_part, ranks_of
 from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
 
 log = logging.getLogger("ncclwatch.server")
 
 _POLICY_VIOLATION = 1008  # RFC 6455: what was received breaks a rule
+TOLD_MAX = 256  # kinds of news of others' ranks, by job, that the log tells of one connection
 UNREAD_MAX = 4  # messages with views of one agent that wait to be read; then nothing more is taken from it
 
 
@@ -41,6 +43,7 @@ class _News:
     watch: Watch
     clock: Callable[[], float] = time.monotonic
     jobs: dict[int, Job] = field(default_factory=dict)
+    told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was logged
     announced: dict[int, wire.Announce] = field(default_factory=dict)
 
     def take_digest(self, data: bytes) -> None:
@@ -86,25 +89,46 @@ class _News:
             failed = sum(1 for testimony in message.ranks if testimony.failure)
             counters.count_capture_failures(wire.CommandKind.WITNESS.value, failed)
 
-    def _hear(self, job: Job, message: wire.ReadNews) -> None:
+    def _own_part(self, job: Job, message: News) -> News | None:
+        """Return what of a message is of ranks that this connection speaks for, None if it speaks for none.
+
+        Raises `WireError` if the job has no such ranks.
+        """
+        if any(not 0 <= rank < job.world_size for rank in ranks_of(message)):
+            raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
+        own, foreign = own_part(message, job.state, self.link.number)
+        speaks = job.state.speaks(self.link.number)
+        if foreign or not speaks:
+            self._tell_foreign(job, type(message).__name__.lower())
+        return own if speaks or (isinstance(own, wire.Facts) and own.joined) else None
+
+    def _tell_foreign(self, job: Job, kind: str) -> None:
+        """Count news of ranks for which this connection does not speak; the log says it once of each kind and job."""
+        self.watch.counters.count_foreign(kind)
+        if (job.id, kind) not in self.told and len(self.told) < TOLD_MAX:
+            self.told.add((job.id, kind))
+            log.warning(
+                "left out %s of ranks of job %s: they came from the agent on %s (connection %d), and it does not speak "
+                "for these ranks", kind, job.id, self.link.host, self.link.number,
+            )  # fmt: skip
+
+    def _hear(self, job: Job, said: wire.ReadNews) -> None:
+        message = self._own_part(job, said)
+        if message is None:
+            return
         if isinstance(message, wire.Stacks):
             self._stacks(job, message)
         elif isinstance(message, wire.Loops):
-            _check_ranks(job, (loop.rank for loop in message.ranks))
             job.stragglers.batches.take(message.ranks, self.clock())
             if job.loops.take(message.ranks):
                 self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Facts):
-            _check_ranks(job, (rank for alike in message.alike for rank in alike.ranks))
-            _check_ranks(job, (*message.joined, *message.twice))
             self.watch.jobs.set_up(self.link, job, message, self.clock())
             self.watch.look_within(settings.DIGEST_LOOK_S)
         elif isinstance(message, wire.Parameters):
-            _check_ranks(job, (rank for rank, _ in message.ranks))
             job.likeness.learn(message)
             self.watch.look_within(settings.SOON_S)
         elif isinstance(message, wire.Testimonies):
-            _check_ranks(job, (testimony.rank for testimony in message.ranks))
             if job.gathering is not None:
                 job.gathering.hear(message.ranks, message.communicators, (self.link.number, message.reply_to))
             self.watch.look_within(settings.SOON_S)
@@ -113,7 +137,6 @@ class _News:
             self.watch.look_within(settings.SOON_S)
 
     def _stacks(self, job: Job, message: wire.Stacks) -> None:
-        _check_ranks(job, (dump.rank for dump in message.dumps))
         question = (self.link.number, message.reply_to)
         if any(capture.take(message.dumps, question) for capture in job.captures):
             return
@@ -130,10 +153,15 @@ class _News:
             raise WireError(f"more than {settings.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
         self.jobs[message.index] = job
         self.announced[message.index] = message
+        if self.link.number in job.state.contested and job.notices:
+            self.watch.counters.count_foreign("claims")
+            log.warning("job %s: %s", job.id, job.notices[-1])
 
-    def take_views(self, job: Job, message: wire.Views, now: float) -> None:
+    def take_views(self, job: Job, said: wire.Views, now: float) -> None:
         """Take views of a job that came at this moment."""
-        _check_ranks(job, (view.rank for view in message.ranks))
+        message = self._own_part(job, said)
+        if message is None:
+            return
         job.showing.take(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself
@@ -146,11 +174,6 @@ class _News:
         if not message.reply_to:
             job.inspection.hurry(now)
         self.watch.look_within(settings.SOON_S)
-
-
-def _check_ranks(job: Job, ranks: Iterable[int]) -> None:
-    if any(not 0 <= rank < job.world_size for rank in ranks):
-        raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
 
 
 class _Session:

@@ -5,10 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import JobSnapshot, StackDump, Verdict
 from ncclwatch.contract.testimony import Communicator, Testimony
+from ncclwatch.contract.text import ranks_words
 from ncclwatch_server import settings
 from ncclwatch_server.captures import Capture
 from ncclwatch_server.confirmation import Confirmation
@@ -18,6 +21,7 @@ from ncclwatch_server.inspection import Inspection
 from ncclwatch_server.likeness import Likeness
 from ncclwatch_server.links import Link
 from ncclwatch_server.loops import Loops
+from ncclwatch_server.owners import Speaker
 from ncclwatch_server.patience import Patience
 from ncclwatch_server.showing import Showing
 from ncclwatch_server.stacks import Gathering
@@ -52,7 +56,7 @@ class Job:
     key: JobKey
     state: JobState
     known_since: float
-    notices: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # for people, on how its ranks report
     agents: set[str] = field(default_factory=set)  # every agent that ever announced it
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
     inspection: Inspection = field(default_factory=Inspection)
@@ -87,10 +91,26 @@ class Job:
         """Return how many ranks the job has."""
         return self.state.world_size
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of how its ranks report."""
+        claims = self.state.contested
+        if not claims:
+            return self.remarks
+        newest = max(claims)
+        ranks, claimant = claims[newest], self.served.get(newest)
+        owner = self.served.get(self.state.owner(ranks[0]))
+        hosts = [served.link.host if served is not None else "another node" for served in (claimant, owner)]
+        said = (
+            f"the agent on {hosts[0]} claims {ranks_words(ranks)}, of which the one on {hosts[1]} speaks: the second "
+            "claim does not count while the first agent reports; stop whichever is a leftover"
+        )
+        return (*self.remarks, said)
+
     def living(self) -> tuple[Served, ...]:
-        """Return the connections that can be asked, the one with the lowest rank first."""
-        alive = [served for served in self.served.values() if served.alive]
-        return tuple(sorted(alive, key=lambda s: self.state.ranks_of(s.link.number)[:1] or (self.world_size,)))
+        """Return the connections that speak for ranks and can be asked, the one with the lowest rank first."""
+        alive = [(self.state.ranks_of(number)[:1], served) for number, served in self.served.items() if served.alive]
+        return tuple(served for _, served in sorted((each for each in alive if each[0]), key=lambda each: each[0]))
 
     def is_partial(self, now: float) -> bool:
         """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
@@ -168,9 +188,11 @@ class Jobs:
             job = _astray(said, now)
         if any(rank >= job.world_size for rank in said.ranks):
             raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
-        job.agents.add(link.agent)
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
-        job.state.announce(link.number, said.ranks, now)
+        job.state.announce(link.number, said.ranks, now, Speaker(agent=link.agent, host=link.host))
+        if not job.state.speaks(link.number):
+            return job
+        job.agents.add(link.agent)
         if link.ahead_s is not None:
             job.likeness.note_clock(link.host, link.ahead_s)
         return job
@@ -178,10 +200,13 @@ class Jobs:
     def set_up(self, link: Link, job: Job, said: wire.Facts, now: float) -> None:
         """Keep how the ranks of a node were set up."""
         if not job.astray:
-            job.likeness.take(link.agent, link.host, said, now)
+            claimed = frozenset(job.state.contested.get(link.number, ()))
+            if claimed and job.state.under_way:
+                said, claimed = msgspec.structs.replace(said, joined=tuple(set(said.joined) - claimed)), frozenset()
+            job.likeness.take(link.agent, link.host, said, now, claimed)
             return
         listed = self._listed_with(job.key)
-        if listed is not None and said.joined:
+        if listed is not None and said.joined and not listed.state.under_way:
             listed.likeness.note_world(link.host, job.world_size, said.joined, now)
 
     def may_begin(self, astray: Job) -> bool:
@@ -247,22 +272,22 @@ class Jobs:
     def _begin(self, said: wire.Announce, before: Job | None, now: float) -> Job:
         self._make_room(said)
         name = said.job
-        notices: tuple[str, ...] = ()
+        remarks: tuple[str, ...] = ()
         holder = self._by_id.get(said.job)
         if before is not None:
-            name, notices = before.id, before.notices
+            name, remarks = before.id, before.remarks
             if not before.ended:
                 self.retiring.append(before)
         elif holder is not None and not holder.ended:
             name = f"{said.job}~{hashlib.sha256(said.instance.encode()).hexdigest()[:4]}"
-            notices = (f"two jobs report as {said.job!r}; set NCCLWATCH_JOB to tell them apart",)
-            holder.notices = notices
+            remarks = (f"two jobs report as {said.job!r}; set NCCLWATCH_JOB to tell them apart",)
+            holder.remarks = remarks
         job = Job(
             id=name,
             key=JobKey(name=said.job, instance=said.instance, attempt=said.attempt),
             state=JobState(said.world_size),
             known_since=now,
-            notices=notices,
+            remarks=remarks,
             patience=Patience(self._memory.of(said.job)),
             likeness=Likeness(one_rendezvous=not _LOOPBACK.match(said.instance)),
         )

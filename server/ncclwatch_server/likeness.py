@@ -36,6 +36,7 @@ class Likeness:
         self._parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
         self._worlds: dict[int, dict[str, tuple[int, ...]]] = {}
         self._claims: dict[int, set[str]] = {}  # hosts of ranks that two nodes say to have
+        self._claimants: dict[int, str] = {}  # agents that say to have a rank of which another one speaks
         self._clocks_s: dict[str, float] = {}
         self._changed = False
         self._looked_at = float("-inf")
@@ -49,8 +50,8 @@ class Likeness:
         """What the judge gets to see, as of the last look."""
         return self._setup
 
-    def take(self, agent: str, host: str, said: wire.Facts, now: float) -> None:
-        """Keep what a node said; it replaces what it said before."""
+    def take(self, agent: str, host: str, said: wire.Facts, now: float, claimed: frozenset[int] = frozenset()) -> None:
+        """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
         if len(self._nodes) >= settings.AGENTS_MAX and agent not in self._nodes:
             return
         alike = {self._intern(_trimmed(each.facts)): each.ranks for each in said.alike[: settings.SETUPS_PER_NODE_MAX]}
@@ -58,14 +59,25 @@ class Likeness:
         for rank in {*said.joined, *(rank for ranks in alike.values() for rank in ranks)}:
             other = self._agent_of.get(rank, agent)
             if other != agent:
-                self._replace(rank, self._nodes[other], self._nodes[agent])
+                self._compare(rank, self._nodes[other], self._nodes[agent])
+            if rank in claimed:
+                self._claimants[rank] = agent
+                continue
+            claimant = self._nodes.get(self._claimants.get(rank, agent))
+            if claimant is not None and claimant is not self._nodes[agent]:
+                self._compare(rank, claimant, self._nodes[agent])
+            if other != agent:
+                self._replace(rank, self._nodes[other])
             self._agent_of[rank] = agent
         self._note(now)
 
-    def _replace(self, rank: int, old: _Node, new: _Node) -> None:
-        """Let the newer of two nodes that say to have a rank speak for it. Both may: then it exists twice."""
-        if self._one_rendezvous and not old.lost and old.host != new.host and rank in old.joined & new.joined:
-            self._claims.setdefault(rank, set()).update((old.host, new.host))
+    def _compare(self, rank: int, one: _Node, other: _Node) -> None:
+        """Note that a rank exists twice, if the ranks that two nodes say to have are both."""
+        if self._one_rendezvous and not one.lost and one.host != other.host and rank in one.joined & other.joined:
+            self._claims.setdefault(rank, set()).update((one.host, other.host))
+
+    def _replace(self, rank: int, old: _Node) -> None:
+        """Let another node than before speak for a rank."""
         old.alike = {
             facts: left for facts, ranks in old.alike.items() if (left := tuple(r for r in ranks if r != rank))
         }

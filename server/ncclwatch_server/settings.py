@@ -21,6 +21,7 @@ AGENTS_MAX = 16_384
 JOBS_MAX = 256
 JOBS_PER_AGENT_MAX = 64
 ASTRAY_PER_AGENT_MAX = 4  # of them, whose ranks say another number of ranks than the job has
+CONTESTED_MAX = 64  # connections of one job that claim ranks of others
 RANKS_MAX = 200_000  # of one job
 RANKS_TOTAL_MAX = 400_000
 GROUPS_PER_RANK_MAX = config.GROUPS_MAX
@@ -42,6 +43,7 @@ READ_S = 60.0  # in which a reader must take something of its answer
 WAIT_S = 1.0  # a wait that only peers can end, older than this
 STILL_S = 0.5  # and the rank's frontier has not moved for so long
 SILENT_S = 5.0  # an agent that sent nothing for so long
+TAKEOVER_S = 10.0  # the same, before an agent on another host is given its ranks
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
 DESYNC_EVERY_S = 2.0  # between two comparisons of all ranks: two digests apart, and soon, while histories still hold it
 DESYNC_REMEMBERED_S = 60.0  # a difference that was seen once, until it is seen again
@@ -51,6 +53,7 @@ DESYNC_PORTIONS = 256  # in which the rows of a very big job are compared, one a
 
 # Rhythm.
 TICK_S = 1.0
+CLAIM_AGAIN_S = 1.0  # between two tries to give ranks to those who wait for them
 SOON_S = 0.05
 DIGEST_LOOK_S = 0.2  # news of digests is looked at together, this long after the first
 HELLO_S = 5.0

@@ -18,6 +18,7 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch_server import leads, settings
 from ncclwatch_server.columns import turned
 from ncclwatch_server.listening import Listening
+from ncclwatch_server.owners import Owners, Speaker, Standing
 from ncclwatch_server.topology import Topology
 
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
@@ -25,6 +26,7 @@ GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
 
 _LAST = "noted"  # of the fields that every tick looks at
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
+_UNKNOWN = Speaker()
 
 Rows = NDArray[np.void]
 Numbers = NDArray[np.int64]
@@ -87,6 +89,8 @@ class _Slot:
     fresh: tuple[bytes, bytes] | None = None
     lost: bool = False  # the connection broke
     gone: bool = False  # all its ranks ended, the agent said so
+    foreign: bool = False  # its digests tell of ranks that it does not own: those rows are left out
+    left: bool = False  # the connection is no more
 
 
 class JobState:
@@ -109,8 +113,9 @@ class JobState:
         self.world_size = world_size
         self.seen = np.zeros(world_size, np.bool_)
         self.ended = np.zeros(world_size, np.bool_)
-        self._moved_at = np.full(world_size, -np.inf)
-        self._owner = np.full(world_size, -1, np.int64)  # number of the connection that speaks for it
+        self._moved_at = np.broadcast_to(np.float64(-np.inf), world_size)  # no memory until a rank is seen
+        self._owners = Owners(world_size)
+        self._claimed_at = -np.inf
         self._slots: dict[int, _Slot] = {}
         self._stale = False
         self._desynced: tuple[int, ...] = ()
@@ -125,23 +130,65 @@ class JobState:
         self._rank_bytes, self._group_bytes = bytearray(), bytearray()
         self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
 
-    def announce(self, link: int, ranks: Iterable[int], now: float) -> None:
-        """Note that a connection speaks for these ranks."""
+    @property
+    def _owner(self) -> Numbers:
+        return self._owners.of_rank  # number of the connection that speaks for it
+
+    def announce(self, link: int, ranks: Iterable[int], now: float, speaker: Speaker = _UNKNOWN) -> None:
+        """Note that a connection wants to speak for these ranks. It is given those that no other one speaks for."""
         numbers = np.fromiter(ranks, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.world_size):
             raise WireError(f"an agent announced ranks outside of 0..{self.world_size - 1}")
         if link not in self._slots:
             self._slots[link] = _Slot()
             self._heard.note(link, now)
-        self._slots[link].gone = False
-        self.seen[numbers] = True
-        self._owner[numbers] = link
+        self._slots[link].gone = self._slots[link].foreign = False
+        self._owners.enter(link, speaker)
+        self._claim(link, numbers, now)
         self._stale = True
+
+    def _claim(self, link: int, ranks: Numbers, now: float) -> None:
+        """Give a connection what it may have of these ranks."""
+        mine = self._owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
+        if len(mine) and not self._moved_at.flags.writeable:
+            self._moved_at = self._moved_at.copy()
+        self.seen[mine] = True
+
+    def _standing(self, link: int, now: float) -> Standing:
+        slot = self._slots[link]
+        return Standing(quiet_s=now - self._heard.at(link), lost=slot.lost or slot.gone)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether all ranks have come together: each has completed something."""
+        return bool(self.seen.all()) and self._everyone and bool((self._newest["completed"] > 0).all())
+
+    @property
+    def contested(self) -> dict[int, tuple[int, ...]]:
+        """Return the ranks that connections claim and others own, by number of the connection."""
+        return {link: tuple(ranks.tolist()) for link, ranks in self._owners.waiting.items() if self._lives(link)}
+
+    def _lives(self, link: int) -> bool:
+        return link in self._slots and not self._slots[link].lost
+
+    def _claim_again(self, now: float) -> None:
+        """Give ranks to those who wait for them, if their owners have fallen silent."""
+        if now - self._claimed_at < settings.CLAIM_AGAIN_S:
+            return
+        self._claimed_at = now
+        for link, ranks in list(self._owners.waiting.items()):
+            if self._lives(link):
+                self._claim(link, ranks, now)
+                self._slots[link].foreign = link in self._owners.waiting
 
     def take(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
         """Keep a digest's rows. They are read at the next `fold`."""
-        slot = self._slots[link]
+        slot = self._slots.get(link)
+        if slot is None:
+            return  # all its ranks had ended, and others speak for them by now
         self._heard.note(link, now)
+        if slot.foreign:
+            ranks, groups = self._own_rows(link, ranks, groups)
         at, group_at = slot.rank_at, slot.group_at
         if slot.fresh is None and (len(ranks), len(groups)) == (
             at.stop - at.start,
@@ -153,12 +200,25 @@ class JobState:
             slot.fresh = (bytes(ranks), bytes(groups))
             self._stale = True
 
+    def _own_rows(
+        self, link: int, ranks: memoryview | bytes, groups: memoryview | bytes
+    ) -> tuple[memoryview, memoryview]:
+        """Return the rows of a digest that are of ranks its connection owns; all of one that cannot be."""
+        rank_rows, group_rows = _rows(ranks, RANK_DTYPE), _rows(groups, GROUP_DTYPE)
+        known = [rows["rank"].astype(np.int64) for rows in (rank_rows, group_rows)]
+        if any(((of < 0) | (of >= self.world_size)).any() for of in known):
+            return memoryview(ranks), memoryview(groups)
+        mine = [self._owner[of] == link for of in known]
+        return memoryview(rank_rows[mine[0]].tobytes()), memoryview(group_rows[mine[1]].tobytes())
+
     def lose(self, link: int, now: float) -> None:
         """Note that a connection broke."""
-        if link in self._slots and not self._slots[link].gone:
+        if link not in self._slots:
+            return
+        self._slots[link].left = self._stale = True
+        if not self._slots[link].gone:
             self._slots[link].lost = True
             self._lost.add(link)
-            self._stale = True
 
     def gone(self, link: int) -> None:
         """Note that all ranks of a connection have ended and no more is to be expected."""
@@ -186,6 +246,10 @@ class JobState:
         """Return the number of the connection that speaks for a rank, -1 if none."""
         return int(self._owner[rank])
 
+    def speaks(self, link: int) -> bool:
+        """Whether a connection speaks for any rank."""
+        return bool((self._owner == link).any())
+
     def ranks_of(self, link: int) -> tuple[int, ...]:
         """Return the ranks a connection speaks for."""
         return tuple(np.flatnonzero(self._owner == link).tolist())
@@ -197,6 +261,8 @@ class JobState:
     def fold(self, now: float) -> tuple[int, ...]:
         """Read what came since the last time. Returns the connections whose rows cannot be."""
         rejected: tuple[int, ...] = ()
+        if self._owners.waiting:
+            self._claim_again(now)
         self._newest = turned(self._ranks, _LAST)
         if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
             rejected = self._lay_out(now)
@@ -403,6 +469,7 @@ class JobState:
         slots = [self._slots[number] for number in numbers]
         news = [slot.fresh or self._placed(slot) for slot in slots]
         rejected = self._reject_implausible(news, numbers)
+        self._leave_out_foreign(news, numbers)
         rank_ends, rank_bytes = _join([ranks for ranks, _ in news])
         group_ends, group_bytes = _join([groups for _, groups in news])
         fresh = np.array([slot.fresh is not None for slot in slots], np.bool_)
@@ -412,11 +479,9 @@ class JobState:
         slot_of_row = _slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
         rank = _rows(rank_bytes, RANK_DTYPE)["rank"].astype(np.int64)
         link = np.array(numbers, np.int64)[slot_of_row]
-        self._moved_at[rank[fresh[slot_of_row]]] = now
-        self.seen[rank] = True
-        living = alive[slot_of_row]
-        self._owner[rank[living]] = link[living]  # of two that speak for a rank the newest counts
-        self._adopt(rank_bytes, group_bytes, np.where(living, link, _NOBODY))
+        if len(rank):
+            self._moved_at[rank[fresh[slot_of_row]]] = now
+        self._adopt(rank_bytes, group_bytes, np.where(alive[slot_of_row], link, _NOBODY))
         self._forget_replaced()
         return rejected
 
@@ -435,6 +500,18 @@ class JobState:
                 news[place] = (b"", b"")
                 rejected.append(number)
         return tuple(rejected)
+
+    def _leave_out_foreign(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> None:
+        """Empty the rows of living connections that tell of ranks which are not theirs."""
+        parts = [ranks for ranks, _ in news]
+        rank, place = _rows(b"".join(parts), RANK_DTYPE)["rank"].astype(np.int64), _slot_of_rows(parts, RANK_DTYPE)
+        foreign = self._owner[rank] != np.array(numbers, np.int64)[place]
+        for at in np.unique(place[foreign]).tolist() if foreign.any() else ():
+            slot = self._slots[numbers[at]]
+            if not slot.lost:  # else what it said last stands until somebody else speaks for all its ranks
+                slot.foreign = True
+                ranks, groups = self._own_rows(numbers[at], *news[at])
+                news[at] = bytes(ranks), bytes(groups)
 
     def _plausible(self, news: list[tuple[bytes, bytes]]) -> bool:
         """Whether each connection names ranks of this job once, and a bounded number of groups of these."""
@@ -473,10 +550,11 @@ class JobState:
     def _forget_replaced(self) -> None:
         """Drop broken connections all of whose ranks another one speaks for by now."""
         for number, slot in list(self._slots.items()):
-            if slot.lost and not (self._owner == number).any():
+            if slot.left and not (self._owner == number).any():
                 del self._slots[number]
                 self._lost.discard(number)
                 self._heard.forget(number)
+                self._owners.forget(number)
                 self._stale = True
 
 
@@ -491,6 +569,6 @@ def _slot_of_rows(parts: list[bytes], dtype: "np.dtype[np.void]") -> Numbers:
     return np.repeat(np.arange(len(parts)), [len(part) // dtype.itemsize for part in parts])
 
 
-def _rows(data: bytes | bytearray, dtype: "np.dtype[np.void]") -> Rows:
+def _rows(data: bytes | bytearray | memoryview, dtype: "np.dtype[np.void]") -> Rows:
     # numpy refuses to look at an empty buffer.
     return np.frombuffer(data, dtype) if data else np.zeros(0, dtype)

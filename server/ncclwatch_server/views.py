@@ -55,12 +55,14 @@ def view_of(sight: JobSight) -> JobView:
 
 
 def nodes_of(sight: JobSight) -> tuple[NodeView, ...]:
-    """Return the connections of a job, in the order in which they came."""
+    """Return the connections that speak for ranks of a job, in the order in which they came."""
     order = np.argsort(sight.picture.owner, kind="stable")
     numbers = sight.picture.owner[order]
     found = []
     for number, served in sorted(sight.served, key=lambda item: item[0]):
         first, last = np.searchsorted(numbers, number), np.searchsorted(numbers, number, "right")
+        if first == last:
+            continue
         found.append(
             NodeView(
                 host=served.link.host,

@@ -44,9 +44,9 @@ def open_line(url: str, token: str = "") -> ClientConnection:
     return connect(address, additional_headers=headers, proxy=None).__enter__()
 
 
-def hello(line: ClientConnection, agent: str = "a1", protocol: int = config.PROTOCOL) -> None:
+def hello(line: ClientConnection, agent: str = "a1", protocol: int = config.PROTOCOL, host: str = "node1") -> None:
     """Introduce an agent."""
-    said = wire.Hello(protocol=protocol, agent=agent, host="node1", version="0.1.0")
+    said = wire.Hello(protocol=protocol, agent=agent, host=host, version="0.1.0")
     line.send(wire.encode(said).decode())
 
 
@@ -68,6 +68,7 @@ class FakeAgent:
         ranks: tuple[int, ...] = (0, 1),
         world_size: int = 2,
         agent: str = "a1",
+        host: str = "node1",
         terminal: bool = False,
         token: str = "",
     ) -> None:
@@ -78,8 +79,9 @@ class FakeAgent:
         self.refused = ""
         self.progress = 0
         self._ranks, self._world_size = ranks, world_size
+        self._host = host
         self._line = open_line(url, token)
-        hello(self._line, agent)
+        hello(self._line, agent, host=host)
         assert isinstance(reply(self._line), wire.Welcome)
         self._say(
             wire.Announce(
@@ -194,7 +196,7 @@ class FakeAgent:
             age_s = time.monotonic() - self.waiting[rank]
             wait = WaitView(kind=WaitKind.COLLECTIVE, age_s=age_s, group="0", seq=1001, op=Op.ALL_REDUCE, site=SITE)
         return RankView(
-            rank=rank, local_rank=rank, host="node1", pid=1000 + rank, device="cpu",
+            rank=rank, local_rank=rank, host=self._host, pid=1000 + rank, device="cpu",
             world_size=self._world_size, local_world_size=len(self._ranks), attempt=0,
             process=ProcessView(state=ProcessState.SLEEPING, observed_s=10.0), pulse_age_s=0.1, initialised=True,
             ending=self.ended.get(rank),

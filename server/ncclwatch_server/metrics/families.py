@@ -98,6 +98,9 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
         yield rising(name, text, [], [((), value)])
     refused = [((at.value,), float(counters.refused_at.get(at, 0))) for at in RefusedAt]
     yield rising("agents_refused", "Connections of agents that were closed, by when", ["at"], refused)
+    kinds = ("claims", "views", "stacks", "testimonies", "loops", "facts", "parameters", "gone")
+    foreign = [((kind,), float(counters.foreign_news.get(kind, 0))) for kind in kinds]
+    yield rising("agents_foreign_news", "Messages about ranks for which the sender does not speak", ["kind"], foreign)
     failed = [((evidence,), float(counters.capture_failures.get(evidence, 0))) for evidence in ("stacks", "witness")]
     yield rising("capture_failures", "Ranks of which evidence could not be had", ["evidence"], failed)
     alarming = (Severity.CRITICAL.value, Severity.WARNING.value)

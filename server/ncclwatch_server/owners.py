@@ -1,0 +1,99 @@
+"""Which connection speaks for which rank of one job: the first that claims it, for as long as that is heard.
+
+A second one that claims an owned rank waits. It is given the rank when the owner's line has broken or is quiet: at once
+if it is the same agent or one on the same host, which has been started again, and after a while if it is anybody else.
+Whoever had the rank before the present owner gets it back: an agent that was replaced because it died never comes back.
+Time is the server's monotonic clock, passed in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ncclwatch_server import settings
+
+NOBODY = -1
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """Who talks on a connection, as its hello says."""
+
+    agent: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a connection that owns ranks is doing."""
+
+    quiet_s: float
+    lost: bool  # it broke, or has said that all its ranks ended
+
+
+class Owners:
+    """The owners of the ranks of one job, and who waits to be one."""
+
+    def __init__(self, world_size: int) -> None:
+        # Without memory for each rank until one is claimed: a job may say to have 200,000.
+        self.of_rank: Numbers = np.broadcast_to(np.int64(NOBODY), world_size)
+        self._before = np.zeros(world_size, np.int64)  # a hash of the agent that had the rank before; 0: none had
+        self._speakers: dict[int, Speaker] = {}  # by number of the connection
+        self.waiting: dict[int, Numbers] = {}  # ranks that a connection claims and another one owns
+
+    def enter(self, link: int, speaker: Speaker) -> None:
+        """Note who talks on a connection."""
+        self._speakers[link] = speaker
+
+    def speaker(self, link: int) -> Speaker:
+        """Return who talks on a connection."""
+        return self._speakers[link]
+
+    def forget(self, link: int) -> None:
+        """Forget a connection that owns nothing."""
+        self._speakers.pop(link, None)
+        self.waiting.pop(link, None)
+
+    def claim(
+        self, link: int, ranks: Numbers, standing: Callable[[int], Standing], ended: NDArray[np.bool_]
+    ) -> Numbers:
+        """Give a connection the ranks that it may have, and return these. The others it waits for."""
+        holders = self.of_rank[ranks]
+        granted = (holders == NOBODY) | (holders == link)
+        if not granted.all():
+            for holder in np.unique(holders[~granted]).tolist():
+                theirs = holders == holder
+                granted[theirs] = self._yields(holder, link, standing(holder), ranks[theirs], ended)
+        mine: Numbers = ranks[granted]
+        taken = ranks[granted & (holders != NOBODY) & (holders != link)]
+        ours = hash(self._speakers[link].agent)
+        for rank in taken[self._before[taken] != ours].tolist():
+            self._before[rank] = hash(self._speakers[int(self.of_rank[rank])].agent)
+        if len(mine):
+            if not self.of_rank.flags.writeable:
+                self.of_rank = self.of_rank.copy()
+            self.of_rank[mine] = link
+        known = self.waiting.pop(link, ranks[:0])
+        left = np.setdiff1d(np.union1d(known, ranks), mine)
+        if len(left):
+            self.waiting[link] = left
+        return mine
+
+    def _yields(
+        self, holder: int, link: int, standing: Standing, ranks: Numbers, ended: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Say for each of some ranks of one owner whether another connection may have it."""
+        theirs, ours = self._speakers[holder], self._speakers[link]
+        if theirs.agent == ours.agent:
+            return np.ones(len(ranks), np.bool_)
+        if theirs.host == ours.host:
+            free = np.full(len(ranks), standing.lost or standing.quiet_s > settings.SILENT_S / 2)
+        else:
+            free = ~ended[ranks]  # how a rank ended is told by its own node, or by nobody
+            free &= standing.quiet_s > settings.TAKEOVER_S
+        found: NDArray[np.bool_] = free | (self._before[ranks] == hash(ours.agent))
+        return found
