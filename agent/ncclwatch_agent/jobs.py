@@ -59,7 +59,8 @@ class LocalJob:
     def add(self, rank: LocalRank) -> None:
         """Add a rank. Of two processes with one number the living one counts, or else the newer.
 
-        Of two that live, the older one counts: the other is a child that inherited the environment.
+        Of two that live, the older one counts: the other is a child that inherited the environment. But one that has
+        detached yields, as a parent does that forked the process that trains.
         Of two rings of one process the newer counts: it has detached and attached again.
         """
         known = self.ranks.get(rank.rank)
@@ -68,8 +69,13 @@ class LocalJob:
             return
         newer = rank.header.created_ns > known.header.created_ns
         same = (known.header.pid, known.header.start_ticks) == (rank.header.pid, rank.header.start_ticks)
-        older_lives = not known.gone and not rank.gone and not newer
-        replaces = newer if same else older_lives or (known.gone and (newer or not rank.gone))
+        if same:
+            replaces = newer
+        elif known.gone or rank.gone:
+            replaces = known.gone and (newer or not rank.gone)
+        else:
+            detached = known.has_detached(), rank.has_detached()
+            replaces = detached == (True, False) or (detached != (False, True) and not newer)
         self.ranks[rank.rank] = rank if replaces else known
         self.extras.append(known if replaces else rank)
 

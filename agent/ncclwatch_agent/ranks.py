@@ -61,6 +61,10 @@ class LocalRank:
         self._pace.close()
         self.ring.close()
 
+    def has_detached(self) -> bool:
+        """Whether it has taken its patches off by now, whatever was seen at the last tick."""
+        return self.ring.words()[Word.DETACHED] == 1
+
     def observe(self, now_ns: int) -> None:
         """Look at the process, and at what the rank said of its own end."""
         if not self.identity:

@@ -1,7 +1,8 @@
-"""What does `ncclwatch.attach()` do, and how is it taken back?
+"""Attaches: patches torch, opens the ring, starts the pulse. And takes all of it back.
 
 One state for the process: off, armed (patched, but the rank's number is not known yet) or
-recording. A forked child is off: DataLoader workers are not ranks.
+recording. A forked child of one that is armed or records is armed: DataLoader workers are not ranks, and never call
+init_process_group; a child that calls it is one.
 """
 
 import contextlib
@@ -10,11 +11,12 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Mapping
 from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings, resume, torch_versions, worker_server
+from ncclwatch.rank import endings, places, resume, torch_versions, worker_server
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -26,6 +28,8 @@ _pulse: Pulse | None = None
 _changing = threading.RLock()
 _said: set[str] = set()  # subjects of the warnings so far
 _fork_watched = False
+_place = (0, 0)  # rank and world size of the newest ring
+_parents: RingFile | None = None  # the ring of the parent, in a forked child that has none yet
 _native: ModuleType | None = None  # the native recorder, if it is used
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
@@ -75,7 +79,7 @@ def _attach(native: bool | str) -> None:
     _native = _load_native(native)
     try:
         collectives.install(patches, current, _native)
-        lifecycle.install(patches, current, _before_init)
+        lifecycle.install(patches, current, _begin_if_rank)
         training.install(patches, current)
         capture.install(patches, current)
         names.install(patches, current)
@@ -92,16 +96,17 @@ def _attach(native: bool | str) -> None:
     if not _fork_watched:
         os.register_at_fork(after_in_child=_forget)
         _fork_watched = True
-    place = _place_from_environment() or _place_from_torch()
+    place = places.from_environment() or places.from_torch()
     if place is not None:
         _begin(*place)
 
 
 def _begin(rank: int, world_size: int) -> None:
     """Open the ring, start the pulse, make sure of an agent."""
-    global _recorder, _pulse
+    global _recorder, _pulse, _place
     from ncclwatch.rank.patches import devices  # needs torch
 
+    _place = (rank, world_size)
     launched = _launch_environment()
     job, attempt = config.job_name(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     directory = config.runtime_dir()
@@ -217,24 +222,49 @@ def _rest() -> None:
         _recorder.keep_works()
 
 
-def _before_init(arguments: dict[str, object]) -> None:
-    """Open the ring at init_process_group, when the environment did not say which rank this is."""
-    rank, world_size = arguments.get("rank"), arguments.get("world_size")
+def _begin_if_rank(said: Mapping[str, object] | None) -> None:
+    """Open the ring at init_process_group, if that is not done: who calls it is a rank.
+
+    Asked before with what the caller said, and afterwards with None, when torch knows what its backend has found out.
+    """
+    if _recorder is not None:
+        _recorder.ring.set_word(Word.DETACHED, 0)  # a child may have said so, see `_take_over`
+        return
     with _changing:
-        if _recorder is None and isinstance(rank, int) and isinstance(world_size, int) and rank >= 0:
-            try:
-                _begin(rank, world_size)
-            except Exception as error:
-                warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
+        try:
+            in_group = places.from_torch()
+            # A forked child of an initialised rank has its parent's group, and torch refuses it another one.
+            place = in_group if said is None else places.from_call(said) if in_group is None else None
+            if _recorder is None and place is not None:
+                _take_over(place)
+                _begin(*place)
+        except Exception as error:
+            warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
 
 
 def _forget() -> None:
-    """In a forked child: be off, and leave the parent's ring alone. Patched names see no recorder and step aside."""
-    global _recorder, _pulse
+    """In a forked child: be armed only, and leave the parent's ring alone. Patches see no recorder and step aside.
+
+    A lock that another thread of the parent held at that moment is nobody's in here.
+    """
+    global _recorder, _pulse, _changing, _parents
+    _changing = threading.RLock()
     if _recorder is not None:
         _recorder.forget()
+        _parents = _recorder.ring
     _recorder = None
     _pulse = None
+
+
+def _take_over(place: places.Place) -> None:
+    """In a forked child that becomes the rank that its parent was said to be, and never was: say that of the parent.
+
+    The script that a launcher starts may fork the process that trains; by the environment both are the same rank.
+    """
+    global _parents
+    ring, _parents = _parents, None
+    if ring is not None and place == _place and not ring.word(Word.INITIALISED):
+        ring.set_word(Word.DETACHED, 1)
 
 
 def _is_helper() -> bool:
@@ -244,25 +274,6 @@ def _is_helper() -> bool:
         return False
     found = process.current_process()
     return process.parent_process() is not None and bool(found.daemon)
-
-
-def _place_from_environment() -> tuple[int, int] | None:
-    for rank, world in (
-        ("RANK", "WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ):
-        if os.environ.get(rank, "").isdigit() and os.environ.get(world, "").isdigit():
-            return int(os.environ[rank]), int(os.environ[world])
-    return None
-
-
-def _place_from_torch() -> tuple[int, int] | None:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return None
 
 
 def _launch_environment() -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract import ring as layout
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import Ending
 from ncclwatch.contract.ring import Ring, Word
@@ -45,6 +46,13 @@ def make_rank(tmp_path: Path) -> Iterator[MakeRank]:
         ring.close()
 
 
+def make_detached(rank: LocalRank) -> None:
+    """Say in its ring that it has detached."""
+    with Path(rank.path).open("r+b") as file:
+        file.seek(layout.HEADER_BYTES + 8 * Word.DETACHED)
+        file.write(b"\1")
+
+
 def job_of(*ranks: LocalRank) -> LocalJob:
     """Return a job with these ranks, added in this order."""
     job = LocalJob(JobKey.of(ranks[0]), 1, ranks[0])
@@ -65,6 +73,13 @@ CLAIMS = [
     (False, True, 0),
     (True, True, 1),
 ]
+
+
+def test_a_parent_that_forked_the_process_that_trains_is_not_the_rank(make_rank: MakeRank) -> None:
+    parent, child = make_rank(0), make_rank(0)
+    make_detached(parent)
+    assert job_of(parent, child).ranks[0] is child
+    assert job_of(child, parent).ranks[0] is child
 
 
 @pytest.mark.parametrize(("older_gone", "newer_gone", "counts"), CLAIMS)

@@ -1,8 +1,9 @@
 """Records when process groups come and go, and who waits for a store, as waits of their own."""
 
 import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -17,12 +18,16 @@ from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 
 Current = Callable[[], Recorder | None]
+Begin = Callable[[Mapping[str, object] | None], None]
 
 
-def install(patches: Patches, current: Current, before_init: Callable[[dict[str, object]], None]) -> None:
-    """Patch what makes, splits and destroys groups. `before_init` is told the arguments of init_process_group."""
+def install(patches: Patches, current: Current, begin: Begin) -> None:
+    """Patch what makes, splits and destroys groups. `begin` sees to it that there is a recorder.
+
+    It is told the arguments of init_process_group before, and None after.
+    """
     both = (c10d, dist)
-    patches.replace_everywhere(both, "init_process_group", lambda f: _make_init(f, current, before_init))
+    patches.replace_everywhere(both, "init_process_group", lambda f: _make_init(f, current, begin))
     for name in ("new_group", "split_group"):
         patches.replace_everywhere(both, name, lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     patches.replace_everywhere(both, "destroy_process_group", lambda f: _make_destroy(f, current))
@@ -54,14 +59,13 @@ def _make_waiting(original: Callable[..., object], current: Current, kind: WaitK
     return waiting
 
 
-def _make_init(
-    original: Callable[..., object], current: Current, before_init: Callable[[dict[str, object]], None]
-) -> Callable[..., object]:
+def _make_init(original: Callable[..., object], current: Current, begin: Begin) -> Callable[..., object]:
     waiting = _make_waiting(original, current, WaitKind.INIT)
+    names = tuple(inspect.signature(original).parameters)
 
     @functools.wraps(original)
     def init_process_group(*args: object, **kwargs: object) -> object:
-        before_init(dict(kwargs))
+        begin({**dict(zip(names, args, strict=False)), **kwargs})
         recorder = current()
         if recorder is not None:
             guarded.attempt(recorder, _note_endpoint, recorder)
@@ -70,6 +74,8 @@ def _make_init(
         result = waiting(*args, **kwargs)
         if recorder is not None:
             note_initialised(recorder, in_use=False)
+        else:
+            begin(None)
         return result
 
     return init_process_group
