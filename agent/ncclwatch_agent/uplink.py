@@ -283,11 +283,12 @@ async def _send(socket: ClientConnection, news: News) -> None:
         await socket.send(news)
         return
     data = wire.encode(news)
-    if len(data) <= config.MESSAGE_BYTES_MAX:
+    limit = wire.bytes_max(wire.kind_of(data))
+    if len(data) <= limit:
         await socket.send(data.decode())
-    elif isinstance(news, wire.Views) and len(news.ranks) > 1:
-        middle = len(news.ranks) // 2
-        for part in (news.ranks[:middle], news.ranks[middle:]):
-            await _send(socket, wire.Views(index=news.index, ranks=part, reply_to=news.reply_to))
-    else:
-        log.warning("a message of %d bytes was not sent; the limit is %d", len(data), config.MESSAGE_BYTES_MAX)
+        return
+    parts = wire.parts(news)
+    for part in parts:
+        await _send(socket, part)
+    if not parts:
+        log.warning("a message of %d bytes was not sent; the limit is %d", len(data), limit)

@@ -51,7 +51,21 @@ NAME_BYTES_MAX = 128  # of a group's name and of its description: all of GROUPS_
 HISTORY_MAX = 400  # operations of one rank in one view
 SITES_MAX = 1000
 SOURCES_MAX = 32
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # of any kind
+MIB = 1024 * 1024
+KIND_BYTES_MAX = {  # of a message of an agent, by its kind; an agent parts what is longer, where that can be parted
+    "hello": 4096,
+    "gone": 4096,
+    "announce": MIB,
+    "loops": MIB,
+    "digest": 4 * MIB,
+    "stacks": 4 * MIB,
+    "facts": 8 * MIB,
+    "parameters": 8 * MIB,
+    "testimonies": 8 * MIB,
+    "views": 8 * MIB,
+}
+ELEMENTS_MAX = 4096  # of a list in a long message: ranks, threads, frames
 TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
 STACK_DEPTH_MAX = 100
 SPOOL_BYTES_MAX = 8 * 1024 * 1024

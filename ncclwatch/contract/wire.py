@@ -10,6 +10,7 @@ GROUP_ROW. Both ends derive their parsers from the same field lists, so the serv
 bytes to numpy as they are.
 """
 
+import re
 import struct
 from enum import Enum
 from typing import TypeVar
@@ -18,7 +19,7 @@ import msgspec
 
 from ncclwatch.contract import config, members
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import ProcessState, RankView, StackDump, WaitKind
+from ncclwatch.contract.model import ChildStack, ProcessState, RankView, StackDump, StackFrame, WaitKind
 from ncclwatch.contract.preflight import RankFacts
 from ncclwatch.contract.testimony import Communicator, Testimony
 
@@ -147,6 +148,7 @@ class Stacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
     index: int
     dumps: tuple[StackDump, ...]
     reply_to: int = 0
+    more: bool = False  # this answer goes on in a further message
 
 
 class Testimonies(msgspec.Struct, tag="testimonies", frozen=True, kw_only=True):
@@ -235,17 +237,78 @@ class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     deeply: bool = False  # of STACKS: with native frames and children, where they may tell more
 
 
+class _LongDump(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    threads: tuple[msgspec.Raw, ...] = ()
+    failure: str = ""
+    native: tuple[msgspec.Raw, ...] = ()
+    children: tuple[msgspec.Raw, ...] = ()
+
+    def read(self) -> StackDump:
+        """Decode it, one thread after the other. Raises `WireError`."""
+        return StackDump(
+            rank=self.rank,
+            threads=_elements(_thread_decoder, self.threads),
+            failure=self.failure,
+            native=_elements(_frame_decoder, self.native),
+            children=_elements(_child_decoder, self.children),
+        )
+
+
+class _LongStacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
+    index: int
+    dumps: tuple[msgspec.Raw, ...]
+    reply_to: int = 0
+    more: bool = False
+
+
+class _LongTestimonies(msgspec.Struct, tag="testimonies", frozen=True, kw_only=True):
+    index: int
+    ranks: tuple[msgspec.Raw, ...]
+    communicators: tuple[msgspec.Raw, ...] = ()
+    reply_to: int = 0
+
+
+class _LongFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
+    index: int
+    alike: tuple[msgspec.Raw, ...]
+    joined: tuple[int, ...] = ()
+    twice: tuple[int, ...] = ()
+
+
+class _LongParameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=True):
+    index: int
+    key: tuple[str, str]
+    ranks: tuple[msgspec.Raw, ...]
+    reply_to: int = 0
+
+
 ReadNews = Stacks | Testimonies | Loops | Facts | Parameters | Gone
 JobNews = Views | ReadNews
 AgentMessage = Hello | Announce | JobNews
 UnreadMessage = Hello | Announce | UnreadViews | ReadNews
+_Thread = tuple[str, tuple[StackFrame, ...]]
+_Long = Hello | Announce | UnreadViews | _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | Loops | Gone
 ServerMessage = Welcome | Refused | Command
 
 T = TypeVar("T")
 
+_KIND = re.compile(rb'\{"type":"([a-z]{1,20})"')
+
 _encoder = msgspec.json.Encoder()
 _view_decoder: msgspec.json.Decoder[RankView] = msgspec.json.Decoder(RankView)
 _agent_decoder: msgspec.json.Decoder[UnreadMessage] = msgspec.json.Decoder(UnreadMessage)
+_long_decoder: msgspec.json.Decoder[_Long] = msgspec.json.Decoder(_Long)
+_dump_decoder: msgspec.json.Decoder[_LongDump] = msgspec.json.Decoder(_LongDump)
+_thread_decoder: msgspec.json.Decoder[_Thread] = msgspec.json.Decoder(_Thread)
+_frame_decoder: msgspec.json.Decoder[StackFrame] = msgspec.json.Decoder(StackFrame)
+_child_decoder: msgspec.json.Decoder[ChildStack] = msgspec.json.Decoder(ChildStack)
+_testimony_decoder: msgspec.json.Decoder[Testimony] = msgspec.json.Decoder(Testimony)
+_communicator_decoder: msgspec.json.Decoder[Communicator] = msgspec.json.Decoder(Communicator)
+_alike_decoder: msgspec.json.Decoder[Alike] = msgspec.json.Decoder(Alike)
+_parameters_decoder: msgspec.json.Decoder[tuple[int, tuple[str, ...]]] = msgspec.json.Decoder(
+    tuple[int, tuple[str, ...]]
+)
 _server_decoder: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 
 
@@ -265,6 +328,71 @@ def decode_from_agent(data: bytes | str) -> AgentMessage:
 def open_from_agent(data: bytes | str) -> UnreadMessage:
     """Parse what an agent sent, but for the views of ranks. Raises `WireError` with a sentence on anything else."""
     return _decode(_agent_decoder, data, "an agent")
+
+
+def read_long(data: bytes) -> AgentMessage:
+    """Parse a long message of an agent, one element after the other, so that another thread gets its turn.
+
+    Raises `WireError`.
+    """
+    message = _decode(_long_decoder, data, "an agent")
+    if isinstance(message, UnreadViews):
+        _count(message.ranks)
+        return message.read()
+    if isinstance(message, _LongStacks):
+        dumps = tuple([dump.read() for dump in _elements(_dump_decoder, message.dumps)])
+        return Stacks(index=message.index, dumps=dumps, reply_to=message.reply_to, more=message.more)
+    if isinstance(message, _LongTestimonies):
+        said = _elements(_testimony_decoder, message.ranks)
+        known = _elements(_communicator_decoder, message.communicators)
+        return Testimonies(index=message.index, ranks=said, communicators=known, reply_to=message.reply_to)
+    if isinstance(message, _LongFacts):
+        alike = _elements(_alike_decoder, message.alike)
+        return Facts(index=message.index, alike=alike, joined=message.joined, twice=message.twice)
+    if isinstance(message, _LongParameters):
+        ranks = _elements(_parameters_decoder, message.ranks)
+        return Parameters(index=message.index, key=message.key, ranks=ranks, reply_to=message.reply_to)
+    return message
+
+
+def _elements(decoder: "msgspec.json.Decoder[T]", raws: tuple[msgspec.Raw, ...]) -> tuple[T, ...]:
+    _count(raws)
+    return tuple([_decode(decoder, bytes(raw), "an agent") for raw in raws])
+
+
+def _count(raws: tuple[msgspec.Raw, ...]) -> None:
+    if len(raws) > config.ELEMENTS_MAX:
+        raise WireError(f"a list of {len(raws)} in a long message; the limit is {config.ELEMENTS_MAX}")
+
+
+def kind_of(head: bytes) -> str:
+    """Return the kind that the first bytes of a message of JSON tell, "" if they tell none: `encode` puts it first."""
+    found = _KIND.match(head)
+    return found[1].decode() if found else ""
+
+
+def bytes_max(kind: str) -> int:
+    """Return how long a message of a kind may be; one of which the kind cannot be told is a short one."""
+    return config.KIND_BYTES_MAX.get(kind, config.KIND_BYTES_MAX["gone"])
+
+
+def parts(message: AgentMessage) -> list[AgentMessage]:
+    """Return the two halves of a message that is too long, none if it cannot be parted."""
+    if isinstance(message, Views) and len(message.ranks) > 1:
+        middle = len(message.ranks) // 2
+        return [msgspec.structs.replace(message, ranks=part) for part in _halves(message.ranks, middle)]
+    if isinstance(message, Stacks) and len(message.dumps) > 1:
+        middle = len(message.dumps) // 2
+        first, second = _halves(message.dumps, middle)
+        return [
+            msgspec.structs.replace(message, dumps=first, more=True),
+            msgspec.structs.replace(message, dumps=second),
+        ]
+    return []
+
+
+def _halves(items: tuple[T, ...], middle: int) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    return items[:middle], items[middle:]
 
 
 def decode_from_server(data: bytes | str) -> ServerMessage:

@@ -1,4 +1,4 @@
-"""What has this server done so far? Plain numbers that /metrics shows."""
+"""Counts what this server has done so far: plain numbers that /metrics shows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ class RefusedAt(str, Enum):
     HELLO = "hello"  # a wrong token or protocol, or no room
     NEWS = "news"  # it sent what cannot be true, or is no message
     READING = "reading"  # it does not read what it is sent
+    MEMORY = "memory"  # all lines together kept too much, and it the most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Counters:
     timings: Timings = field(default_factory=Timings)
     unrecorded: Callable[[], int] = int  # facts of alerting that no database took
     lives: tuple[LoopLife, ...] = ()  # of the loops of this server
+    lines_kept: Callable[[], int] = int  # bytes that wait for the lines of agents
     notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 
     def count_refused(self, at: RefusedAt) -> None:

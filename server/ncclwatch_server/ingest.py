@@ -1,4 +1,4 @@
-"""How does the news of one agent come in? What is said on its line, from `Hello` to the last word.
+"""Takes the news of one agent in: what is said on its line, from `Hello` to the last word.
 
 Whatever an agent sends, only its own connection can suffer from it.
 """
@@ -7,14 +7,17 @@ import asyncio
 import functools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model import StackDump
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
 from ncclwatch_server.access import shown
@@ -22,6 +25,7 @@ from ncclwatch_server.agent_line import AgentLine
 from ncclwatch_server.boundary import problem
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.jobs import Job
+from ncclwatch_server.line_budget import LineBudget
 from ncclwatch_server.links import Link, nobody
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.own_news import News, own_part, ranks_of
@@ -45,6 +49,7 @@ class _News:
     jobs: dict[int, Job] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was logged
     announced: dict[int, wire.Announce] = field(default_factory=dict)
+    parted: tuple[int, tuple[StackDump, ...]] = 0, ()  # the first parts of an answer with stacks, and to what
 
     def take_digest(self, data: bytes) -> None:
         index, ranks, groups = wire.split_digest(data)
@@ -58,9 +63,8 @@ class _News:
         self.watch.counters.digests += 1
         self.watch.look_within(settings.DIGEST_LOOK_S)
 
-    def take_message(self, data: bytes) -> wire.UnreadViews | None:
-        """Take a message. Returns views, which want to be read elsewhere and then to be taken by `take_views`."""
-        message = wire.open_from_agent(data)
+    def take_message(self, message: wire.UnreadMessage | wire.Views, now: float) -> wire.UnreadViews | None:
+        """Take a message that came at this moment. Returns views that want to be read elsewhere, then to be taken."""
         self.watch.counters.messages += 1
         if isinstance(message, wire.Hello):
             raise WireError("a second hello on one connection")
@@ -70,14 +74,17 @@ class _News:
         job = self.jobs.get(message.index)
         if job is None:
             raise WireError(f"news of job number {message.index}, which was not announced")
-        if isinstance(message, (wire.UnreadViews, wire.Stacks, wire.Testimonies)):
+        if isinstance(message, (wire.UnreadViews, wire.Views, wire.Stacks, wire.Testimonies)):
             self._time(message)
         if isinstance(message, wire.UnreadViews):
             return message
-        self._hear(job, message)
+        if isinstance(message, wire.Views):
+            self.take_views(job, message, now)
+        else:
+            self._hear(job, message)
         return None
 
-    def _time(self, message: wire.UnreadViews | wire.Stacks | wire.Testimonies) -> None:
+    def _time(self, message: wire.UnreadViews | wire.Views | wire.Stacks | wire.Testimonies) -> None:
         """Note how long an answer took, and of how many ranks it has nothing to tell."""
         counters, found = self.watch.counters, self.link.answered(message.reply_to)
         if found is not None:
@@ -138,6 +145,13 @@ class _News:
 
     def _stacks(self, job: Job, message: wire.Stacks) -> None:
         question = (self.link.number, message.reply_to)
+        known = self.parted if self.parted[0] == message.reply_to else (message.reply_to, ())
+        if message.more and len(known[1]) + len(message.dumps) <= config.ELEMENTS_MAX:
+            self.parted = message.reply_to, (*known[1], *message.dumps)
+            return
+        if known[1]:
+            message = msgspec.structs.replace(message, dumps=(*known[1], *message.dumps))
+            self.parted = 0, ()
         if any(capture.take(message.dumps, question) for capture in job.captures):
             return
         if job.gathering is not None:
@@ -176,10 +190,19 @@ class _News:
         self.watch.look_within(settings.SOON_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Late:
+    """A message that is taken later."""
+
+    data: bytes
+    text: bool
+    came_at: float
+
+
 class _Session:
     """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
 
-    __slots__ = ("_caller", "_door", "_ends", "_line", "_news", "_pinged", "_unread")
+    __slots__ = ("_caller", "_door", "_ends", "_later", "_line", "_news", "_pinged", "_unread")
 
     def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial) -> None:
         self._door = door
@@ -189,6 +212,7 @@ class _Session:
         self._ends: asyncio.TimerHandle | None = None  # if there is no hello until then; later: if its token is no more
         self._pinged = False
         self._unread = 0  # messages with views that are being read
+        self._later: deque[_Late] = deque()  # a long message that is being read, and what came after it
 
     def begin(self) -> None:
         """Refuse whoever shows no good token, and give the others time to say who they are."""
@@ -198,34 +222,98 @@ class _Session:
         late = f"no hello within {settings.HELLO_S:.0f} s"
         self._ends = asyncio.get_running_loop().call_later(settings.HELLO_S, self._refuse, late, RefusedAt.HELLO)
 
+    def expects(self, size: int, head: bytes, *, text: bool) -> bool:
+        """Say whether a long message may come, of which these are the first bytes. If not, this ends the talk."""
+        if self._news is None:
+            reason = f"the first message of an agent must be its hello, and that has no {size} bytes"
+            self._refuse(reason, RefusedAt.HELLO)
+            return False
+        kind = wire.kind_of(head) if text else "digest"
+        if size <= max(wire.bytes_max(kind), settings.PLAIN_BYTES_MAX):
+            return True
+        what = f"a message of kind {kind}" if kind else "a message that does not begin with its kind"
+        reason = f"agent on {self._news.link.host}: {what} has {size} bytes; the limit is {wire.bytes_max(kind)}"
+        self._refuse(reason, RefusedAt.NEWS)
+        return False
+
     def take(self, data: bytes, *, text: bool) -> None:
         """Take a message: of JSON, or a digest."""
         news = self._news
         if news is None:
             self._take_hello(data)
-            return
+        elif self._later or (text and len(data) > settings.PLAIN_BYTES_MAX):
+            self._put_off(news, _Late(data=data, text=text, came_at=news.clock()))
+        else:
+            self._take_now(news, data, text=text)
+
+    def _take_now(self, news: _News, data: bytes, *, text: bool) -> None:
         unread = None
         try:
             if text:
-                unread = news.take_message(data)
+                unread = news.take_message(wire.open_from_agent(data), news.clock())
             else:
                 news.take_digest(data)
         except WireError as error:
             self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
         if unread is not None:
-            self._read(news, unread)
+            self._read(news, unread, len(data))
 
-    def _read(self, news: _News, unread: wire.UnreadViews) -> None:
+    def _put_off(self, news: _News, late: "_Late") -> None:
+        """Let a long message be read in a thread, and everything after it wait for that."""
+        self._line.hold(len(late.data))
+        if not self._line.talks:  # there was no memory for it
+            self._line.hold(-len(late.data))
+            return
+        self._later.append(late)
+        if len(self._later) == 1:
+            self._line.pause()
+            self._read_long(news, late)
+
+    def _read_long(self, news: _News, late: "_Late") -> None:
+        reading = self._door.desk.begin(functools.partial(wire.read_long, late.data))
+        reading.add_done_callback(functools.partial(self._have_read_long, news))
+
+    def _have_read_long(self, news: _News, reading: "asyncio.Future[wire.AgentMessage]") -> None:
+        late = self._later.popleft()
+        self._line.hold(-len(late.data))
+        if not reading.cancelled() and self._line.talks:
+            try:
+                news.take_message(reading.result(), late.came_at)
+            except WireError as error:
+                self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+        self._go_on(news)
+
+    def _go_on(self, news: _News) -> None:
+        """Take what has waited for a long message."""
+        while self._later and self._line.talks:
+            late = self._later[0]
+            if late.text and len(late.data) > settings.PLAIN_BYTES_MAX:
+                self._read_long(news, late)
+                return
+            self._later.popleft()
+            self._line.hold(-len(late.data))
+            self._take_now(news, late.data, text=late.text)
+        self._line.hold(-sum(len(late.data) for late in self._later))
+        self._later.clear()
+        if self._unread < UNREAD_MAX:
+            self._line.resume()
+
+    def _read(self, news: _News, unread: wire.UnreadViews, size: int) -> None:
         """Read views in a thread: a megabyte of them would keep the event loop from all others for 20 ms."""
         self._unread += 1
         if self._unread == UNREAD_MAX:
             self._line.pause()
+        self._line.hold(size)
         reading = self._door.desk.begin(unread.read)
-        reading.add_done_callback(functools.partial(self._have_read, news, news.jobs[unread.index], news.clock()))
+        job, now = news.jobs[unread.index], news.clock()
+        reading.add_done_callback(functools.partial(self._have_read, news, job, now, size))
 
-    def _have_read(self, news: _News, job: Job, came_at: float, reading: "asyncio.Future[wire.Views]") -> None:
+    def _have_read(
+        self, news: _News, job: Job, came_at: float, size: int, reading: "asyncio.Future[wire.Views]"
+    ) -> None:
         self._unread -= 1
-        if self._unread == UNREAD_MAX - 1:
+        self._line.hold(-size)
+        if self._unread == UNREAD_MAX - 1 and not self._later:
             self._line.resume()
         if reading.cancelled() or not self._line.talks:
             return
@@ -235,6 +323,11 @@ class _Session:
                 news.take_views(job, views, came_at)
         except WireError as error:
             self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+
+    def starve(self, reason: str) -> None:
+        """End the talk: there is no memory for it."""
+        host = f"agent on {self._news.link.host}: " if self._news is not None else ""
+        self._refuse(host + reason, RefusedAt.MEMORY)
 
     def unblocked(self) -> None:
         """Send what waits in the box."""
@@ -271,6 +364,7 @@ class _Session:
         if self._ends is not None:
             self._ends.cancel()
         link.wake = self._wake
+        self._line.admit()
         self._news = _News(link=link, watch=self._door.watch)
         self._door.entered(link, self)
         assert isinstance(self._caller, Caller)  # others were not listened to
@@ -308,6 +402,8 @@ class Door:
         self._sessions: dict[int, _Session] = {}
         self.desk = Desk(1, "ncclwatch-views")
         self._looking: asyncio.TimerHandle | None = None
+        self.budget = LineBudget()
+        watch.counters.lines_kept = lambda: self.budget.kept
 
     def problem(self, path: str, headers: Headers) -> tuple[int, str]:
         """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -110,6 +111,9 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     )
     sys.setswitchinterval(SWITCH_S)
     give_back_large_blocks()
+    # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
+    gc.collect()
+    gc.freeze()
     server = _Server(settings)
     uvloop.run(_serve(server, serving, listener, app.state.watch))
     if server.blind:

@@ -54,7 +54,17 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "group of another rank": (wire.pack_digest(0, [RANK], [(1, *GROUP[1:])]), "impossible ranks"),
     "too many groups": (wire.pack_digest(0, [RANK], [GROUP] * 513), "too many groups"),
     "no json": ("{", "no message of protocol"),
-    "deep json": ("[" * 100_000, "no message of protocol"),
+    "deep json": ("[" * 60_000, "no message of protocol"),
+    "deep json, long": ("[" * 100_000, "does not begin with its kind"),
+    "deep json in a long message": (
+        '{"type":"stacks","index":0,"dumps":[' + "[" * 100_000,
+        "no message of protocol",
+    ),
+    "long message of a short kind": ('{"type":"gone","index":0' + " " * 100_000 + "}", "of kind gone has 100025 bytes"),
+    "more ranks than any job has": (
+        '{"type":"stacks","index":0,"dumps":[' + ",".join(['{"rank":0}'] * 9000) + "]}",
+        "a list of 9000 in a long message",
+    ),
     "unknown type": ('{"type":"root"}', "no message of protocol"),
     "lone surrogate": ('{"type":"gone","index":"\\ud800"}', "no message of protocol"),
     "second hello": (

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from uvicorn import Config
@@ -24,6 +25,7 @@ from ncclwatch_server import agent_line, settings
 from ncclwatch_server.agent_line import HOST, AgentLine
 from ncclwatch_server.counters import Counters
 from ncclwatch_server.ingest import Door
+from ncclwatch_server.line_budget import LineBudget
 from ncclwatch_server.scopes import Access
 
 MESSAGES = st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 125, 126, 127, 3000, 65_535, 65_536, 70_000])))
@@ -35,6 +37,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written, self.closed = bytearray(), False
+        self.unsent, self.reading = 0, True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -45,6 +48,15 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
 
 @dataclass
 class Scene:
@@ -53,6 +65,11 @@ class Scene:
     refused: tuple[int, str] = (0, "")
     said: list[tuple[bool, bytes]] = field(default_factory=list)
     over: int = 0
+    admitted: bool = True
+    most: int = 2**40  # that it expects
+    asked: list[tuple[int, bytes, bool]] = field(default_factory=list)
+    starved: str = ""
+    budget: LineBudget = field(default_factory=LineBudget)
     wire: Wire = field(default_factory=Wire)
     client: ClientProtocol = field(default_factory=lambda: ClientProtocol(parse_uri("ws://h/ws/agent"), max_size=None))
 
@@ -73,6 +90,18 @@ class Scene:
 
     def begin(self) -> None:
         assert not self.said
+        if self.admitted:
+            self.line.admit()
+
+    def expects(self, size: int, head: bytes, *, text: bool) -> bool:
+        self.asked.append((size, head, text))
+        if size > self.most:
+            self.line._end()
+        return size <= self.most
+
+    def starve(self, reason: str) -> None:
+        self.starved = reason
+        self.line.dismiss(reason.encode(), 1008)
 
     def take(self, data: bytes, *, text: bool) -> None:
         self.said.append((text, data))
@@ -111,6 +140,7 @@ def in_pieces(seed: int) -> Callable[[bytes], list[bytes]]:
     return cut
 
 
+@hypothesis_settings(deadline=None)  # up to a megabyte each, in a process that may have to wait for a core
 @given(messages=MESSAGES, seed=st.integers(0, 1000))
 def test_messages_arrive_whole_in_order_whatever_pieces_they_come_in(
     messages: list[tuple[bool, int]], seed: int
@@ -259,6 +289,126 @@ def test_who_sends_is_told_when_the_agent_reads_again() -> None:
     assert scene.line.blocked
     scene.line.resume_writing()
     assert (scene.line.blocked, scene.said) == (False, [(True, b"unblocked")])
+
+
+def frame(size: int, *, first: int = 0x81, sent: int | None = None, payload: bytes = b"x") -> bytes:
+    """Return a masked frame that says it has so many bytes, or its beginning."""
+    body = (payload * (size // len(payload) + 1))[:size]
+    head = bytes([first]) + (
+        bytes([0x80 | size])
+        if size < 126
+        else b"\xfe" + size.to_bytes(2, "big")
+        if size < 65536
+        else b"\xff" + size.to_bytes(8, "big")
+    )
+    return (head + b"\0\0\0\0" + body)[: sent if sent is not None else len(head) + 4 + size]
+
+
+def test_before_it_is_admitted_a_line_asks_for_whatever_is_longer_than_a_hello_and_keeps_none_of_it() -> None:
+    scene = Scene(admitted=False, most=0)
+    scene.line.data_received(frame(4096))
+    assert (scene.asked, len(scene.said)) == ([], 1)
+    scene.line.data_received(frame(4097, sent=1000))
+    assert scene.asked == [(4097, b"x" * 32, True)]
+    for _ in range(100):
+        scene.line.data_received(b"y" * 1000)
+    assert (scene.over, len(scene.said)) == (1, 1)
+    assert scene.budget.kept == len(scene.line._rest) <= 131  # as long as what answers the last words may be
+
+
+def test_the_kind_of_a_long_message_is_asked_for_as_soon_as_its_first_bytes_are_there() -> None:
+    scene = Scene(most=100_000)
+    data = frame(100_001, payload=b'{"type":"announce"}')
+    for at in range(45):
+        scene.line.data_received(data[at : at + 1])
+    assert scene.asked == []
+    scene.line.data_received(data[45:46])
+    assert scene.asked == [(100_001, b'{"type":"announce"}{"type":"anno', True)]
+    assert not scene.line.talks
+    scene = Scene(most=100_000)
+    scene.line.data_received(frame(70_000, first=0x82))
+    assert (scene.asked, scene.said) == ([(70_000, b"x" * 32, False)], [(False, b"x" * 70_000)])
+
+
+def test_fragments_count_together() -> None:
+    scene = Scene(most=100_000)
+    scene.line.data_received(frame(60_000, first=0x01))
+    assert (scene.asked, scene.budget.kept) == ([], 60_000)
+    scene.line.data_received(frame(40_000, first=0x00))
+    assert (scene.asked, scene.budget.kept) == ([(100_000, b"x" * 32, True)], 100_000)
+    scene.line.data_received(frame(0, first=0x89))
+    assert scene.line.talks
+    scene.line.data_received(frame(1, first=0x00, sent=2))
+    assert (scene.line.talks, scene.budget.kept, scene.said) == (False, 2, [])  # of its head, to find the next one
+
+
+def test_after_its_last_words_a_line_still_hears_the_answer_to_them_behind_all_that_it_throws_away() -> None:
+    async def dismissed(sent: list[bytes]) -> Scene:
+        scene = Scene()
+        scene.line.data_received(frame(50_000, sent=10_000))
+        scene.line.dismiss(b"no", 1008)
+        for data in sent:
+            scene.line.data_received(data)
+        return scene
+
+    close = frame(2, first=0x88, payload=b"\x03\xe8")
+    rest = frame(50_000)[10_000:]
+    for sent in (
+        [rest, frame(3), close],
+        [rest + frame(126) + frame(0, first=0x89) + close],
+        [*map(bytes, zip(rest + close))],
+    ):
+        scene = asyncio.run(dismissed(sent))
+        assert (scene.wire.closed, scene.said, len(scene.line._rest)) == (True, [], 0)
+    flooded = asyncio.run(dismissed([rest, *[b"\0" * 65536] * 5]))
+    assert (flooded.wire.reading, len(flooded.line._rest)) == (False, 0)
+
+
+def test_pings_of_a_peer_that_does_not_read_wait_and_the_newest_is_answered_when_it_does() -> None:
+    scene = Scene()
+    scene.wire.unsent = 65 * 1024
+    for number in range(1000):
+        scene.line.data_received(frame(3, first=0x89, payload=b"%03d" % number))
+    assert scene.wire.written == b""
+    scene.wire.unsent = 0
+    scene.line.resume_writing()
+    scene.back()
+    assert [bytes(each.data) for each in scene.answers if isinstance(each, Frame)] == [b"999"]
+
+
+def test_who_hangs_up_on_a_peer_that_does_not_read_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_line, "_CLOSE_S", 0.01)
+
+    async def closed() -> None:
+        scene, given_up = Scene(), asyncio.Event()
+        scene.wire.unsent = 1
+        scene.wire.abort = given_up.set  # type: ignore[method-assign]
+        scene.line.data_received(b"\xc2\x80\0\0\0\0")
+        assert scene.wire.closed
+        await asyncio.wait_for(given_up.wait(), 10)
+
+    asyncio.run(closed())
+
+
+def test_when_all_lines_keep_too_much_the_greediest_is_told_and_the_others_live_on() -> None:
+    budget = LineBudget(150_000)
+    modest, greedy = Scene(budget=budget), Scene(budget=budget)
+
+    async def play() -> None:
+        modest.line.data_received(frame(60_000, sent=50_000))
+        greedy.line.data_received(frame(120_000, sent=60_000))
+        greedy.line.hold(20_000)
+        assert (budget.kept, greedy.starved) == (130_000, "")
+        modest.line.data_received(frame(60_000)[50_000:])
+        greedy.line.data_received(b"x" * 40_000)
+        modest.line.data_received(frame(60_000, sent=31_000))
+
+    asyncio.run(play())
+    assert "0.1 MB of it were yours" in greedy.starved
+    assert (modest.starved, budget.kept) == ("", 51_000)  # what is read in a thread is still there
+    greedy.line.hold(-20_000)
+    modest.line.data_received(frame(60_000)[31_000:])
+    assert (budget.kept, len(modest.said)) == (0, 2)
 
 
 class _Quiet:

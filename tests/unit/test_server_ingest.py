@@ -30,6 +30,13 @@ class Line:
         self.pauses = self.resumes = 0
         self.sent: list[bytes] = []
         self.last_words = b""
+        self.held = 0
+
+    def admit(self) -> None:
+        """Let longer messages come."""
+
+    def hold(self, size: int) -> None:
+        self.held += size
 
     def pause(self) -> None:
         self.pauses += 1

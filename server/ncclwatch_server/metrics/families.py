@@ -79,6 +79,8 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     quiet_s = max((job.figures.digest_age_s for job in jobs if job.figures is not None), default=0.0)
     yield gauge("build_info", "Version of this server", ["version"], [((VERSION,), 1)])
     yield gauge("agents_connected", "Agents connected now", [], [((), moment.agents)])
+    kept = [((), float(moment.counters.lines_kept()))]
+    yield gauge("agent_lines_kept_bytes", "What waits in memory for the lines of agents", [], kept)
     yield gauge("jobs", "Jobs, by state", ["state"], [((state.value,), states[state]) for state in JobStatus])
     yield gauge("digest_age_seconds", "Since the quietest connected node was heard", [], [((), quiet_s)])
     for name, text, value in (
