@@ -236,6 +236,11 @@ class GroupView:
     size: int = 0  # members it has; 0: as many as `ranks`, or unknown
     members_digest: int = 0  # of all of them in their order, see `members`; 0: unknown
 
+    @property
+    def unnamed(self) -> int:
+        """How many members it has besides `ranks`, at least one where these are not known at all."""
+        return max(self.size - len(self.ranks), 0 if self.ranks else 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:

@@ -152,6 +152,9 @@ class RingFile:
 
     def _members(self, ranks: Sequence[int]) -> tuple[int, int, int]:
         """Return the id of a list of members, 0 without room (counted as dropped), with their number and digest."""
+        if not ranks:  # a group has members: whoever asked for them got no answer
+            self.count_dropped()
+            return 0, 0, 0
         try:
             key = len(ranks), digest_of(ranks)
             known = self._lists.get(key)

@@ -1,6 +1,7 @@
 """Rings that ranks left behind: the same records as of a live job, read when nobody writes to them any more."""
 
 import json
+import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
+from ncclwatch_server.postmortem import ring_recordings
+from ncclwatch_server.postmortem.rings import read
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import OPEN, Job
 
@@ -108,3 +111,36 @@ def test_rings_of_some_ranks_and_dumps_of_others_go_together(tmp_path: Path):
     job.op([0, 1, 2], state=OPEN)
     job.write(tmp_path, missing=[0])
     assert [each[3:] for each in brief(tmp_path)] == [([3], [0, 1, 2])]
+
+
+def waiting_in(writer: Writer, name: str, members: list[int]) -> None:
+    """Let a rank wait in the first operation of a group."""
+    writer.group = writer.recorder.add_group(name, "", members, 0)
+    writer.issue(line=70, done=False)
+
+
+def test_members_that_found_no_room_in_the_rings_are_unknown_and_nobody_is_named(tmp_path: Path):
+    scattered = random.Random(3).sample(range(98_304), 98_000)
+    made = [Writer(tmp_path, rank, 98_304) for rank in (0, 1)]
+    for writer in made:
+        waiting_in(writer, "scattered", scattered)
+        writer.leave(600.0)
+    assert [each[2:] for each in brief(tmp_path)] == [("undetermined", [], [0, 1])]
+    assert "Who else belongs to that group" in told(tmp_path)
+
+
+def test_members_that_one_ring_has_are_those_of_the_others_of_the_same_digest(tmp_path: Path):
+    members = random.Random(3).sample(range(60_000), 40_000)
+    made = [Writer(tmp_path, rank, 60_000) for rank in members[:3]]
+    fill = random.Random(4).sample(range(60_000), 25_000)
+    made[0].recorder.add_group("fill", "", fill, 0)
+    for writer in made[:2]:
+        waiting_in(writer, "scattered", members)
+    for writer in made:
+        writer.leave(600.0)
+    views = [read(str(path)).view for path in sorted(tmp_path.glob("*.ring"))]
+    known = ring_recordings.recordings_of(read(str(path)) for path in tmp_path.glob("*.ring"))
+    assert sorted(len(view.groups[-1].ranks) for view in views if view.groups[-1].name == "scattered") == [0, 40_000]
+    assert {key.members for each in known.values() for key in each.groups if key.name == "scattered"} == {
+        tuple(members)
+    }

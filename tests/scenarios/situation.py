@@ -4,6 +4,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
 
     world N [hosts 2]                          ranks that exist; all are alive, outside, and at work
     group NAME RANKS                           a process group
+    lost GROUP [size N]                        at the end: nobody has the list of its members, or more than their number
+    unused RANKS GROUP                         at the end: they have no record of it, for they have not used it yet
     in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=);
                                                from=SITE+SITE: the lines that called SITE's function, innermost first
                                                module=codec/quantize/Quantizer/train/no_grad: in whose forward
@@ -279,6 +281,19 @@ class Situation:
         self.groups[words[0]] = ranks_of(words[1])
         for rank in self.groups[words[0]]:
             self._put_group(rank, words[0], 0, None)
+
+    def do_lost(self, words: list[str]) -> None:
+        size = int(options_of(words[1:]).get("size", "0"))
+        for rank, view in list(self.ranks.items()):
+            lost = (
+                dataclasses.replace(g, ranks=(), size=size, members_digest=int(size > 0)) if g.name == words[0] else g
+                for g in view.groups
+            )
+            self._change(rank, groups=tuple(lost))
+
+    def do_unused(self, words: list[str]) -> None:
+        for rank in ranks_of(words[0]):
+            self._change(rank, groups=tuple(g for g in self.ranks[rank].groups if g.name != words[1]))
 
     def _put_group(self, rank: int, name: str, enqueued: int, pending: OpView | None) -> None:
         completed = enqueued - (1 if pending else 0)

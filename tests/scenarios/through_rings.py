@@ -9,6 +9,7 @@ import itertools
 import json
 
 from ncclwatch.contract import config, facts
+from ncclwatch.contract import ring as ring_layout
 from ncclwatch.contract.model import (
     CallSite,
     GroupView,
@@ -88,6 +89,7 @@ class _Writing:
             self.rows[thread.tid] = self.ring.add_thread(thread.tid, main=thread.main)
         for group in self.view.groups:
             self.groups[group.name] = self.ring.recorder.add_group(group.name, group.desc, list(group.ranks), 0)
+            self._lost_members(group)
         for op in self.view.history:
             self._operation(op)
         for peer in self.view.peers:
@@ -99,6 +101,15 @@ class _Writing:
         for save in self.view.saves:
             self._save(save)
         self._exception()
+
+    def _lost_members(self, group: GroupView) -> None:
+        """Write the number of a group's members where their list found no room."""
+        if group.ranks:
+            return
+        at = ring_layout.GROUPS_AT + self.groups[group.name].number * ring_layout.GROUP_BYTES
+        at += ring_layout.GROUP_SIZE_AT
+        data = ring_layout.GROUP_SIZE.pack(group.size, group.members_digest)
+        self.ring.file.memory[at : at + len(data)] = data
 
     def _words(self) -> None:
         ring, view = self.ring, self.view

@@ -30,7 +30,7 @@ def refused(rank: int, pair: tuple[int, int] = (1, 2), members: tuple[int, ...] 
     [
         (None, (1, 2)),
         ((0, 1, 2, 3), (1, 2)),
-        ((), (1, 2)),  # who its members are is not known
+        ((), (0,)),  # who its members are is not known: they may be fewer
         ((0, 2, 3), (0,)),  # its numbers are those within the group
     ],
 )

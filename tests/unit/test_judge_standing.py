@@ -71,8 +71,13 @@ def test_a_wait_in_what_has_completed_is_over():
     assert standing(rank(thread(inside()), groups=(group(9, 3),))).standing is Standing.BLOCKED
 
 
-def test_a_wait_in_a_group_that_nobody_knows_blocks_nobody():
-    assert standing(rank(thread(inside(group="tp")))).standing is Standing.OUTSIDE
+@pytest.mark.parametrize("kind", [WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV])
+def test_a_wait_in_a_group_that_found_no_room_is_a_wait_for_ranks_that_nobody_knows(kind: WaitKind):
+    found = standing(rank(thread(inside(group="", kind=kind))))
+    (block,) = found.blocks
+    assert found.standing is Standing.BLOCKED
+    assert (block.operation.members, block.operation.unnamed) == ((0,), 1)
+    assert has_entered(found, block.operation)
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,10 @@ def test_all_groups_have_their_names_and_members_when_the_table_of_strings_is_fu
 def test_what_is_no_list_of_ranks_is_unknown_and_counted(ring: RingFile):
     ring.add_group("g", "", ["a", "b"], 0)
     ring.add_group("h", "", [0, 1 << 40], 0)
+    ring.add_group("i", "", [], 0)
     with Ring(ring.path) as read:
-        assert [(group.ranks, group.roster.size) for group in read.groups()] == [((), 0), ((), 0)]
-    assert ring.word(Word.DROPPED) == 2
+        assert [(group.ranks, group.roster.size) for group in read.groups()] == [((), 0)] * 3
+    assert ring.word(Word.DROPPED) == 3
 
 
 def test_a_group_larger_than_any_is_unknown(ring: RingFile):

@@ -1,11 +1,11 @@
-"""What is wrong with this job? Pure functions of one immutable snapshot.
+"""Says what is wrong with a job. Pure functions of one immutable snapshot.
 
 `judge` runs the stages in order of what they can prove; the first that has something to say is
 right, because each later one is weaker: different signatures at one collective; ranks that are
 gone; a group that a member has destroyed; a circle of waits; ranks that came to another address, that wait
 for a group which others go on without, or that never came; ranks outside that stand still or are late; all
-inside and nothing moves; and, while nothing hangs, histories that differ, and what ranks found out about
-themselves. What will hang is foretold beside whatever they say.
+inside and nothing moves; all known members inside, where not all are known; and, while nothing hangs, histories
+that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
 
 Ranks that were not set up alike are told of beside everything else, too.
 What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
@@ -30,6 +30,7 @@ from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.saves import bad_saves
 from ncclwatch_server.judge.shared_devices import shared
 from ncclwatch_server.judge.source import source_line
+from ncclwatch_server.judge.unnamed import unnamed
 from ncclwatch_server.judge.waiters import waiters_of
 from ncclwatch_server.judge.witnesses import heard
 
@@ -45,6 +46,7 @@ STAGES = (
     missing,
     outsiders,
     insiders,
+    unnamed,
     desyncs,
     shared,
     half_restored,

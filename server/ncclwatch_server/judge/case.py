@@ -1,7 +1,7 @@
 """What every stage of the judge looks at, and how its findings become a verdict."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model import (
     CallSite,
@@ -17,6 +17,7 @@ from ncclwatch.contract.model import (
 )
 from ncclwatch.contract.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
 from ncclwatch_server.judge.graph import WaitGraph, build
+from ncclwatch_server.judge.memberships import with_members
 from ncclwatch_server.judge.source import frames_of, note_at
 from ncclwatch_server.judge.standing import Block, RankStanding, blocked_ranks, standings
 
@@ -41,7 +42,8 @@ class Case:
 
 
 def open_case(snapshot: JobSnapshot) -> Case:
-    """Return the case of a snapshot."""
+    """Return the case of a snapshot, with the members of all groups as far as they are known."""
+    snapshot = replace(snapshot, ranks=with_members(snapshot.ranks, snapshot.world_size, partly=True))
     found = standings(snapshot)
     return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
 
@@ -88,7 +90,8 @@ def _group_words(group: GroupView, of_all: bool) -> str:
         return "the default group"
     if group.desc not in ("", "undefined"):
         return f"group {group.desc}"
-    return f"group {group.name} ({'all ranks' if of_all else ranks_words(group.ranks)})"
+    more = f" and {group.unnamed} more" if group.unnamed else ""
+    return f"group {group.name} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
 
 
 def onset_s(blocks: Iterable[Block]) -> float:

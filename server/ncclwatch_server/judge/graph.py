@@ -128,8 +128,8 @@ def _is_hopeless(
     gone: frozenset[int],
 ) -> bool:
     others = awaited[operation]
-    if operation.from_anyone:  # one sender is enough
-        return others | (gone & set(operation.members)) >= set(operation.members) - {rank}
+    if operation.from_anyone:  # one sender is enough, and it may be one that nobody knows
+        return not operation.unnamed and others | (gone & set(operation.members)) >= set(operation.members) - {rank}
     return operation in hopeless or len(others) > (rank in others)
 
 

@@ -36,12 +36,18 @@ def outsiders(case: Case) -> tuple[Verdict, ...]:
     known = _known(case, ranks)
     found = [(rank, stillness(case, case.views[rank], known.get(rank, Known()))) for rank in ranks]
     stalled = [(rank, still) for rank, still in found if still is not None and still.still_s >= still.patience_s]
-    if any(works(case.views[rank]) for rank in ranks):
+    if _waits_for_unnamed(case, ranks) or any(works(case.views[rank]) for rank in ranks):
         stalled = [(rank, still) for rank, still in stalled if not may_wait_for_another(case.views[rank], still)]
     if stalled:
         worst = _worst(stalled)
         return (_stalled(case, [rank for rank, still in stalled if still.cause is worst.cause], worst),)
     return (late(case, ranks),) if ranks else ()
+
+
+def _waits_for_unnamed(case: Case, ranks: list[int]) -> bool:
+    """Say whether those who wait for these ranks wait for others besides that nobody knows: they may be at work."""
+    awaited = (each for each, absent in case.graph.absent.items() if not set(ranks).isdisjoint(absent))
+    return any(operation.unnamed for operation in awaited)
 
 
 def _known(case: Case, ranks: list[int]) -> dict[int, Known]:

@@ -24,7 +24,7 @@ def class_of(late: Iterable[RankView], operation: Operation, op: str, stacks: Ma
     """Return the class of a wait in an operation for ranks that are late."""
     found = [phase_of(view, operation, stacks.get(view.rank)) for view in late]
     phase, name = min(found, key=lambda each: _LONGEST_FIRST.index(each[0]), default=(Phase.STEP, ""))
-    return WaitClass(phase=phase, op=op, size=size_class(len(operation.members)), name=name)
+    return WaitClass(phase=phase, op=op, size=size_class(operation.size), name=name)
 
 
 def size_class(members: int) -> int:

@@ -117,7 +117,8 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
     blocks = [
         block
         for block in _blocks(case)
-        if not case.graph.absent[block.operation]
+        if not block.operation.unnamed
+        and not case.graph.absent[block.operation]
         and not case.graph.unseen[block.operation]
         and all(
             rank in case.found and has_entered(case.found[rank], block.operation) for rank in block.operation.members

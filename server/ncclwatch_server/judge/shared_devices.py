@@ -55,7 +55,7 @@ def _refused(view: RankView) -> bool:
 def _named_by_nccl(view: RankView, views: Mapping[int, RankView]) -> tuple[int, ...]:
     """Return the ranks that NCCL's words name, where its numbers are the job's: no group has fewer ranks."""
     found = _PAIR.search(view.ending.exception) if view.ending is not None else None
-    if found is None or any(0 < len(group.ranks) < view.world_size for group in view.groups):
+    if found is None or any(len(group.ranks) < view.world_size for group in view.groups):
         return ()
     return tuple(sorted(number for number in {int(found.group(1)), int(found.group(2))} if number in views))
 

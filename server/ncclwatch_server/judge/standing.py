@@ -49,6 +49,12 @@ class Operation:
     kind: WaitKind = WaitKind.COLLECTIVE
     source: int = -1  # of p2p
     target: int = -1
+    unnamed: int = 0  # members besides, that nobody knows: whether they have entered cannot be said
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        return len(self.members) + self.unnamed
 
     def __hash__(self) -> int:
         """Leave the members out: a group may have 100,000, and an operation is looked up many times."""
@@ -148,11 +154,9 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
 
 
 def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
-    group = group_of(view, issued.group)
-    members = group.ranks if group is not None else (view.rank,)
     return Block(
         rank=view.rank,
-        operation=Operation(group=issued.group, seq=issued.seq, members=members),
+        operation=_collective(view, issued.group, issued.seq),
         wait=WaitView(
             kind=WaitKind.COLLECTIVE,
             age_s=issued.age_s,
@@ -177,19 +181,28 @@ def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operati
     if wait.kind is WaitKind.STORE and snapshot.world_size <= STORE_RANKS_MAX:
         everyone = tuple(range(snapshot.world_size))
         return Operation(group=wait.kind.value, seq=0, members=everyone, kind=wait.kind, target=view.rank)
-    group = group_of(view, wait.group)
-    if group is None:
+    if wait.kind not in (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV):
         return None
-    if wait.kind is WaitKind.COLLECTIVE:
-        if group.completed >= wait.seq:
-            return None
-        return Operation(group=group.name, seq=wait.seq, members=group.ranks)
-    if wait.kind in (WaitKind.SEND, WaitKind.RECV):
+    group = group_of(view, wait.group)
+    if group is not None and wait.kind is WaitKind.COLLECTIVE and group.completed >= wait.seq:
+        return None
+    if group is not None and wait.kind is not WaitKind.COLLECTIVE:
         others = (wait.peer,) if wait.peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
         source, target = (view.rank, wait.peer) if wait.kind is WaitKind.SEND else (wait.peer, view.rank)
         members = tuple(sorted({view.rank, *others}))
-        return Operation(group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target)
-    return None
+        return Operation(
+            group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target,
+            unnamed=group.unnamed if wait.peer < 0 else 0,
+        )  # fmt: skip
+    return _collective(view, wait.group, wait.seq)
+
+
+def _collective(view: RankView, name: str, seq: int) -> Operation:
+    """Return an operation of a group; of one that found no room in the ring it is known that this rank is in it."""
+    group = group_of(view, name)
+    if group is None:
+        return Operation(group=name, seq=seq, members=(view.rank,), unnamed=1)
+    return Operation(group=name, seq=seq, members=group.ranks, unnamed=group.unnamed)
 
 
 def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> list[Block]:
@@ -208,7 +221,7 @@ def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> l
     oldest = group.pending
     if oldest is None or oldest.age_s < BLOCKED_S_MIN:
         return []
-    operation = Operation(group=group.name, seq=oldest.seq, members=group.ranks)
+    operation = _collective(view, group.name, oldest.seq)
     inner = WaitView(
         kind=WaitKind.COLLECTIVE,
         age_s=min(oldest.age_s, wait.age_s),
@@ -264,7 +277,9 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):
         return _has_entered_p2p(view, operation)
     group = group_of(view, operation.group)
-    return group is not None and group.enqueued >= operation.seq
+    if group is None:  # a group that nobody recorded, and whose members nobody knows, is no group that it stayed out of
+        return operation.unnamed > 0
+    return group.enqueued >= operation.seq
 
 
 def held_back(standing: RankStanding, operation: Operation) -> OpView | None:

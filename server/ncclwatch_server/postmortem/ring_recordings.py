@@ -1,9 +1,10 @@
-"""How does a ring look as a recording of operations? So that rings and dumps of one job can be judged together."""
+"""Makes a recording of operations out of a ring, so that rings and dumps of one job can be judged together."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ncclwatch.contract.model import GroupView, Op, OpView, PeerView, RankView
+from ncclwatch_server.judge.memberships import with_members
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
 from ncclwatch_server.postmortem.recording import (
     TAIL,
@@ -23,7 +24,11 @@ def recordings_of(found: Iterable[Left]) -> Mapping[int, Recording]:
     """Return a recording for each ring."""
     rings = list(found)
     newest = newest_pulse_ns(rings)
-    return {left.view.rank: _recording(left, newest[left.view.host]) for left in rings}
+    world_size = max((left.view.world_size for left in rings), default=0)
+    # What is still unknown then is told by another recorder, or guessed and called a guess: see `frontier`.
+    views = with_members({left.view.rank: left.view for left in rings}, world_size, partly=False)
+    whole = (replace(left, view=views[left.view.rank]) for left in {left.view.rank: left for left in rings}.values())
+    return {left.view.rank: _recording(left, newest[left.view.host]) for left in whole}
 
 
 def lags_of(found: Iterable[Left]) -> Mapping[int, float]:

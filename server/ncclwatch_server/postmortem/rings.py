@@ -1,4 +1,4 @@
-"""What does a ring tell that a rank left behind? Nobody writes to it any more: the clock stands at its last pulse.
+"""Reads what a ring tells that a rank left behind. Nobody writes to it any more: the clock stands at its last pulse.
 
 The agent of a live job joins a ring with what the kernel says of the process. Here there is no process, so
 its state is unknown and what threads did is what the pulse last saw.
@@ -7,7 +7,8 @@ its state is unknown and what threads did is what the pulse last saw.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.errors import RingError
+from ncclwatch.contract.errors import RingError, WireError
+from ncclwatch.contract.members import unpacked
 from ncclwatch.contract.model import Ending, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring import MAGIC, Ring, Word
 from ncclwatch.contract.ring_views import Picture, parse_note, rank_view
@@ -31,12 +32,12 @@ def read(path: str) -> Left:
         with Ring(path) as ring:
             left_ns = max(ring.words()[Word.PULSE_NS], ring.header.created_ns)
             return _left(Picture.of(ring, left_ns), path)
-    except (RingError, ValueError) as error:
+    except (RingError, WireError, ValueError) as error:
         raise Unreadable(str(error).removeprefix(f"{path}: ")) from error
 
 
 def _left(picture: Picture, path: str) -> Left:
-    view = rank_view(picture)
+    (view,) = unpacked((rank_view(picture),))
     view = replace(view, ending=_ending(picture), threads=tuple(_last_seen(thread) for thread in view.threads))
     return Left(view=view, pulse_ns=picture.now_ns, path=path)
 

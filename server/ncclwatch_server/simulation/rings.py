@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from ncclwatch.contract.members import unpacked
 from ncclwatch.contract.model import RankView
 from ncclwatch.contract.ring import Ring, Word
 from ncclwatch.rank.recorder import Group, Recorder
@@ -80,8 +81,8 @@ class SimulatedRing:
         return now_ns
 
     def view(self) -> RankView:
-        """Return what the agent makes of the ring."""
-        return self._read.view(NOW_NS)
+        """Return what the agent makes of the ring, as it comes to the server."""
+        return unpacked((self._read.view(NOW_NS),))[0]
 
     def rows(self) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
         """Return what the agent makes of it for a digest: the row of the rank, and those of its groups."""

@@ -1,0 +1,92 @@
+"""Every scenario is judged again with groups whose lists of members nobody has.
+
+A group without known members is never judged as if it had none: what was critical stays so with the same culprits, or
+is not said; nothing becomes critical; and no culprit is named that is none where the lists are known.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract.members import digest_of
+from ncclwatch.contract.model import GroupView, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch_server.judge import judge
+from tests.scenarios.test_scenarios import FILES, SEPARATOR, render, situation
+
+Change = Callable[[JobSnapshot], JobSnapshot]
+
+
+def lost(group: GroupView) -> GroupView:
+    """Return a group as a ring has it in which the list found no room."""
+    return (
+        replace(group, ranks=(), size=len(group.ranks), members_digest=digest_of(group.ranks)) if group.ranks else group
+    )
+
+
+def unknown(group: GroupView) -> GroupView:
+    """Return a group of which not even the number of members is known."""
+    return replace(group, ranks=(), size=0, members_digest=0)
+
+
+def in_all_groups(change: Callable[[GroupView], GroupView]) -> Change:
+    return lambda snapshot: _with_groups(snapshot, lambda view: tuple(map(change, view.groups)))
+
+
+def without_unused(change: Callable[[GroupView], GroupView]) -> Change:
+    """Return the same where ranks have no record of groups that they have not used yet."""
+    return lambda snapshot: _with_groups(
+        snapshot, lambda view: tuple(change(group) for group in view.groups if _is_used(view, group))
+    )
+
+
+def _is_used(view: RankView, group: GroupView) -> bool:
+    waits = {thread.wait.group for thread in view.threads if thread.wait is not None}
+    return group.enqueued > 0 or group.destroyed or group.name in waits | {peer.group for peer in view.peers}
+
+
+def _with_groups(snapshot: JobSnapshot, groups: Callable[[RankView], tuple[GroupView, ...]]) -> JobSnapshot:
+    return replace(snapshot, ranks={rank: replace(view, groups=groups(view)) for rank, view in snapshot.ranks.items()})
+
+
+def critical(verdicts: tuple[Verdict, ...]) -> set[tuple[object, ...]]:
+    """Return what is claimed by critical verdicts."""
+    return {
+        (verdict.cause, tuple(sorted(culprit.rank for culprit in verdict.culprits)), verdict.one_of)
+        for verdict in verdicts
+        if verdict.severity is Severity.CRITICAL
+    }
+
+
+def snapshot_of(path: Path) -> JobSnapshot:
+    return situation(path.read_text().partition(SEPARATOR)[0]).snapshot()
+
+
+def outcome(path: Path, change: Change) -> str:
+    """Return how what is critical changes when members are unknown."""
+    before = judge(snapshot_of(path))
+    after = judge(change(snapshot_of(path)))
+    if not critical(after):
+        return "silent" if critical(before) else "none"
+    if not critical(after) <= critical(before):
+        return "wrong"
+    return "same" if render(after) == render(before) else "less"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_where_all_members_have_recorded_their_groups_the_judge_needs_no_list(path: Path):
+    expected = path.read_text().partition(SEPARATOR)[2]
+    assert render(judge(in_all_groups(lost)(snapshot_of(path)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [(in_all_groups(unknown), 162), (without_unused(lost), 162), (without_unused(unknown), 120)],
+    ids=["all recorded, sizes unknown", "some recorded", "some recorded, sizes unknown"],
+)
+def test_where_members_are_missing_nobody_is_accused_who_would_not_be_otherwise(change: Change, same: int):
+    found = Counter(outcome(path, change) for path in FILES)
+    assert found["wrong"] == 0
+    assert found["same"] >= same
