@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launch import PROGRAMS, environment, free_port
+from tests.integration.launch import PROGRAMS, free_port
+from tests.integration.test_hang_end_to_end import agent_environment, runtime
+
+__all__ = ["runtime"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def hung(directory: Path, *command: str) -> dict:
+def hung(runtime: Path, *command: str) -> dict:
     """Run a training until it hangs, and return the one incident that is told."""
-    report = directory / "report.json"
-    environ = environment(directory / "runtime", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    del environ["NCCLWATCH_AGENT"]
+    report = runtime.parent / "report.json"
+    environ = agent_environment(runtime, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     done = subprocess.run(
         [sys.executable, "-m", "ncclwatch", "run", "--on-hang", "abort", "--report", str(report), "--", *command],
         env=environ, capture_output=True, text=True, timeout=120, check=False,
@@ -31,9 +33,9 @@ def hung(directory: Path, *command: str) -> dict:
 
 
 @pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["own children", "under torchrun"])
-def test_a_rank_that_a_process_forked_after_attach_is_named(tmp_path: Path, launcher: tuple[str, ...]):
+def test_a_rank_that_a_process_forked_after_attach_is_named(runtime: Path, launcher: tuple[str, ...]):
     arguments = ("launched",) if launcher else ()
-    incident = hung(tmp_path, sys.executable, *launcher, str(PROGRAMS / "forks.py"), *arguments)
+    incident = hung(runtime, sys.executable, *launcher, str(PROGRAMS / "forks.py"), *arguments)
     assert incident["cause"] == "rank_conditional_collective"
     assert [each["rank"] for each in incident["culprits"]] == [1]
     assert incident["culprits"][0]["call_site"]["function"] == "train"
