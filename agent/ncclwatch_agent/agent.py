@@ -165,6 +165,7 @@ class Agent:
             if facts is not None:
                 self._servers.of(job).send(facts)
             self._bury(job, now_ns)
+        self._servers.drop_unused(now_ns / 1e9)
 
     def _read_kernel_log(self) -> None:
         notes = self._kernel_log.look() if self._jobs else ()

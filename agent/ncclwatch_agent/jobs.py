@@ -44,7 +44,8 @@ class LocalJob:
         self.key = key
         self.index = index
         self.server = first.identity.get("server") or config.server_url({})
-        self.server_named = first.identity.get("server_named") == "1"
+        naming = first.identity.get("server_named")
+        self.naming = naming if naming in (config.NAMED, config.OWN) else config.UNNAMED
         self.wants_terminal = first.identity.get("terminal", "1") != "0"
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}

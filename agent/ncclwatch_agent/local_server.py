@@ -1,4 +1,4 @@
-"""Should this node start a server of its own, and how is it started and stopped?
+"""Starts and stops the server of a node's own, and says whether one is wanted.
 
 With nothing configured a job on one machine needs no server: if nobody answers at the default
 address and that address is this host, the agent starts a loopback server as its child.
@@ -15,7 +15,7 @@ import sys
 from enum import Enum
 from urllib.parse import urlsplit
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, tokens
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 
@@ -32,15 +32,13 @@ class Answer(Enum):
 
     NOBODY = "nobody"  # nothing listens there, or nothing answers
     STRANGER = "stranger"  # something that is no ncclwatch server
+    FOREIGN = "foreign"  # a server of another user, or of whom nobody can tell
     REFUSAL = "refusal"  # an ncclwatch server that does not take this agent's news
 
 
-def wanted_port(answer: Answer, *, named: bool, here: bool) -> int | None:
-    """Return the port to start a server of our own on (0: any free one), None to start none.
-
-    A server that somebody named is never replaced, nor one on another host.
-    """
-    if named or not here or answer is Answer.REFUSAL:
+def wanted_port(answer: Answer) -> int | None:
+    """Return the port to start a server of our own on (0: any free one), None to start none."""
+    if answer is Answer.REFUSAL:
         return None
     return config.DEFAULT_PORT if answer is Answer.NOBODY else 0
 
@@ -94,12 +92,19 @@ class LocalServer:
         self.port = 0
 
     @property
+    def url(self) -> str:
+        """Return where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, port: int) -> str:
         """Start it and wait until it listens. Returns "" or the sentence why there is none."""
+        if self._process is not None and self._process.returncode == 0:
+            self._starts = 0  # nobody needed it any more, and so it ended
         if self._starts >= STARTS_MAX:
             return f"the local server ended {STARTS_MAX} times; see agent.log, and start ncclwatch-server by hand"
         self._starts += 1
@@ -109,7 +114,7 @@ class LocalServer:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--port", str(port), "--ephemeral", "--ready-fd", str(send),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(send,), start_new_session=True, cwd="/",
+                pass_fds=(send,), start_new_session=True, cwd="/", env=tokens.without(),
             )  # fmt: skip
         except OSError as error:
             os.close(receive)

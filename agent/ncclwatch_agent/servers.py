@@ -1,21 +1,29 @@
-"""Which server does each job talk to, and does this node need one of its own?"""
+"""Gives each job the server it talks to, and this node one of its own where that is the answer.
+
+A token goes only to a server that somebody named. Any other must prove that it is this user's, see `proof`.
+"""
 
 import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlsplit
 
 from ncclwatch.contract import config, tokens, wire
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_agent.commands import CommandDesk, put_on_terminal
 from ncclwatch_agent.jobs import LocalJob
-from ncclwatch_agent.local_server import Answer, LocalServer, is_this_host, missing_parts, wanted_port
+from ncclwatch_agent.local_server import Answer, LocalServer, missing_parts, wanted_port
 from ncclwatch_agent.log import log
 from ncclwatch_agent.uplink import Callbacks, Failure, News, Uplink
 
 COMPLAIN_S = 10.0  # a server that is merely not there yet is told of on the terminal after this long
 FLUSH_S_MAX = 2.0
+UNUSED_S = 60.0  # without a job, after which a connection is closed
 _LOOPBACK = f"http://127.0.0.1:{config.DEFAULT_PORT}"
+_LOOPBACK_HOSTS = ("http://127.0.0.1:", "http://localhost:")
+
+_Name = tuple[str, str]  # of a server: its address as jobs say it, and how that came about
 
 
 def read_token(environ: Mapping[str, str] = os.environ) -> str:
@@ -25,6 +33,29 @@ def read_token(environ: Mapping[str, str] = os.environ) -> str:
     except ConfigError as error:
         log.warning("%s", error)
         return ""
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Return what one token is for: the scheme, host and port of a server."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    scheme = "https" if parts.scheme in ("https", "wss") else "http"
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    return scheme, parts.hostname or "", port or (443 if scheme == "https" else 80)
+
+
+def token_for(url: str, naming: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the token to show to a server that a job names, "" if there is none for it.
+
+    An agent that was started with a token and the name of a server has the token for that server. Another job of the
+    same user may name another one, perhaps without TLS.
+    """
+    if naming != config.NAMED:
+        return ""
+    bound = config.server_naming(environ) == config.NAMED
+    return "" if bound and origin(url) != origin(config.server_url(environ)) else read_token(environ)
 
 
 class Servers:
@@ -37,24 +68,39 @@ class Servers:
         self._desk = desk
         self._jobs = jobs
         self._local = local
-        self._token = read_token()
-        self._uplinks: dict[str, tuple[Uplink, asyncio.Task[None]]] = {}
+        self._uplinks: dict[_Name, tuple[Uplink, asyncio.Task[None]]] = {}
+        self._unused_since: dict[_Name, float] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
 
     def of(self, job: LocalJob) -> Uplink:
         """Return the way to a job's server, dialling it if it is a new one."""
-        known = self._uplinks.get(job.server)
+        known = self._uplinks.get(_name(job))
         if known is None:
-            uplink = Uplink(job.server, self._hello, self._token)
+            uplink = Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
             callbacks = Callbacks(
                 picture=lambda: self._picture(uplink),
                 command=lambda command: self._desk.take(uplink, command),
                 failed=lambda failure: self._failed(uplink, failure),
             )
             known = (uplink, asyncio.create_task(uplink.run(callbacks)))
-            self._uplinks[job.server] = known
+            self._uplinks[_name(job)] = known
         return known[0]
+
+    def drop_unused(self, now_s: float) -> None:
+        """Hang up where no job has been for a while."""
+        used = {_name(job) for job in self._jobs()}
+        for name in list(self._uplinks):
+            if name in used:
+                self._unused_since.pop(name, None)
+            elif now_s - self._unused_since.setdefault(name, now_s) >= UNUSED_S:
+                del self._unused_since[name]
+                uplink, task = self._uplinks.pop(name)
+                closing = asyncio.create_task(_hang_up(uplink, task))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+                log.info("no job talks to %s any more", uplink.url)
 
     def may_be_reached(self, uplink: Uplink) -> bool:
         """Whether it is worth waiting for this server: it was there before, or one is being started."""
@@ -69,12 +115,13 @@ class Servers:
             await uplink.flush(FLUSH_S_MAX)
             task.cancel()
         await asyncio.gather(*(task for _, task in self._uplinks.values()), return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*self._telling, return_exceptions=True)
         self._uplinks.clear()
         await self._local.stop()
 
     def _jobs_of(self, uplink: Uplink) -> list[LocalJob]:
-        return [job for job in self._jobs() if job.server == uplink.name]
+        return [job for job in self._jobs() if _name(job) == (uplink.name, uplink.naming)]
 
     def _picture(self, uplink: Uplink) -> Iterable[News]:
         now_ns = time.monotonic_ns()
@@ -87,26 +134,33 @@ class Servers:
 
     def _failed(self, uplink: Uplink, failure: Failure) -> None:
         """Start a server of our own where that is the answer, or tell the user once."""
-        named = any(job.server_named for job in self._jobs_of(uplink))
-        if named or failure.answer is Answer.REFUSAL:
+        if uplink.naming != config.UNNAMED or failure.answer is Answer.REFUSAL:
             self._complain(uplink, failure)
-        elif self._starting is None or self._starting.done():
+        elif self._jobs_of(uplink) and (self._starting is None or self._starting.done()):
             self._starting = asyncio.create_task(self._serve_ourselves(uplink, failure))
 
     async def _serve_ourselves(self, uplink: Uplink, failure: Failure) -> None:
-        here = await is_this_host(uplink.name)
-        port = wanted_port(failure.answer, named=False, here=here)
+        port = wanted_port(failure.answer)
         if port is None or any(job.spans_nodes() for job in self._jobs_of(uplink)):
             self._complain(uplink, failure)
-        elif self._local.alive and not uplink.url.endswith(f":{self._local.port}"):
-            uplink.redirect(f"http://127.0.0.1:{self._local.port}")
-        elif uplink.url == uplink.name and not uplink.url.startswith(("http://127.0.0.1:", "http://localhost:")):
+        elif self._local.alive:
+            if uplink.url == self._local.url:
+                self._complain(uplink, failure)
+            else:
+                self._use_own(uplink, failure)
+        elif failure.answer is Answer.NOBODY and not uplink.url.startswith(_LOOPBACK_HOSTS):
             uplink.redirect(_LOOPBACK)  # another agent of this node may have started one there
         elif sentence := missing_parts() or await self._local.start(port):
             log.warning("%s", sentence)
             self._tell(uplink, sentence)
         else:
-            uplink.redirect(f"http://127.0.0.1:{self._local.port}")
+            self._use_own(uplink, failure)
+
+    def _use_own(self, uplink: Uplink, failure: Failure) -> None:
+        """Dial our own server, and say so where another user's was found at the default address."""
+        if failure.answer is Answer.FOREIGN:
+            self._tell(uplink, f"{failure.sentence}. This job is watched by a server of its own at {self._local.url}")
+        uplink.redirect(self._local.url)
 
     def _complain(self, uplink: Uplink, failure: Failure) -> None:
         """Tell the user: at once of a server that will not do, later of one that may still come."""
@@ -119,3 +173,14 @@ class Servers:
             task = asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n"))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
+
+
+def _name(job: LocalJob) -> _Name:
+    return job.server, job.naming
+
+
+async def _hang_up(uplink: Uplink, task: asyncio.Task[None]) -> None:
+    """Send what is left, and end a connection."""
+    await uplink.flush(FLUSH_S_MAX)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""How do news get to one server and its commands back? One WebSocket, dialled from here, for ever again.
+"""Brings news to one server and its commands back: one WebSocket, dialled from here, for ever again.
 
 State on the server is soft: every new connection begins with a full picture. What is sent while
 there is no connection is therefore dropped, except the last views of ranks that ended.
@@ -15,12 +15,16 @@ from dataclasses import dataclass
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.http11 import Response
 
 from ncclwatch.contract import config, tls, wire
-from ncclwatch.contract.errors import ConfigError, WireError
+from ncclwatch.contract.errors import ConfigError, NcclwatchError, WireError
+from ncclwatch.contract.peer_uid import NotOurs
+from ncclwatch.contract.text import one_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.local_server import Answer
 from ncclwatch_agent.log import log
+from ncclwatch_agent.proof import Elsewhere, connect_to_ours
 from ncclwatch_agent.spool import Spool, SpooledViews
 
 OPEN_S_MAX = 3.0
@@ -68,20 +72,16 @@ def backoff_s(failures: int, answer: Answer, chance: float) -> float:
 def explain(url: str, error: Exception) -> Failure:
     """Return what a failed attempt says about the server, and what to do."""
     if isinstance(error, InvalidStatus):
-        status = error.response.status_code
-        if status in (401, 403):
-            sentence = (
-                f"{url} wants a token: set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} in the job's environment, "
-                f"or name another server in {config.ENV_SERVER}"
-            )
-            return Failure(answer=Answer.REFUSAL, sentence=sentence)
-        if status >= 500:
-            return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
-        return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"HTTP {status} on {wire.AGENT_PATH}"))
+        return _explain_answer(url, error.response)
     if isinstance(error, ConfigError) or (distrusted := tls.distrust_words(url, error)):
         # Another server in its place would be no better: somebody has to look at it.
         sentence = str(error) if isinstance(error, ConfigError) else distrusted
         return Failure(answer=Answer.REFUSAL, sentence=f"{sentence}. Training goes on unwatched")
+    if isinstance(error, NotOurs):
+        sentence = f"{error}: it was told nothing. Name a server in {config.ENV_SERVER} to use another"
+        return Failure(answer=Answer.FOREIGN, sentence=sentence)
+    if isinstance(error, Elsewhere):
+        return Failure(answer=Answer.REFUSAL, sentence=f"{error}. Training goes on unwatched")
     if isinstance(error, InvalidURI):
         sentence = f"{url} is no address of a server; set {config.ENV_SERVER} to http://HOST:{config.DEFAULT_PORT}"
         return Failure(answer=Answer.REFUSAL, sentence=sentence)
@@ -95,6 +95,24 @@ def explain(url: str, error: Exception) -> Failure:
     return Failure(answer=Answer.NOBODY, sentence=sentence)
 
 
+def _explain_answer(url: str, response: Response) -> Failure:
+    """Return what an HTTP answer says about the server, where a WebSocket was asked for."""
+    status = response.status_code
+    if status == 403 and config.FOREIGN_HEADER in response.headers:
+        said = one_line((response.body or b"").decode(errors="replace"))[:500]
+        return Failure(answer=Answer.FOREIGN, sentence=f"{url} refused this agent: {said}")
+    if status in (401, 403):
+        sentence = (
+            f"{url} wants a token: set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} in the job's environment, "
+            f"or name another server in {config.ENV_SERVER}"
+        )
+        return Failure(answer=Answer.REFUSAL, sentence=sentence)
+    if status >= 500:
+        return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
+    where = "it names another address, to which nothing is sent: " if 300 <= status < 400 else ""
+    return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"{where}HTTP {status} on {wire.AGENT_PATH}"))
+
+
 def _stranger(url: str, what: str) -> str:
     return (
         f"{url} is not an ncclwatch server ({what}); name the right one in {config.ENV_SERVER}. "
@@ -106,11 +124,24 @@ class _Refusal(Exception):
     """The server said that it does not take this agent's news."""
 
 
-class Uplink:
-    """The way to one server. `run` is its life; everything else may be called at any time and never waits."""
+class _Direct(connect):
+    """The library's connection, which follows no redirect: a token is for the server that was named and no other."""
 
-    def __init__(self, url: str, hello: wire.Hello, token: str) -> None:
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Let an answer that names another address be what it is: a failure."""
+        return exc
+
+
+class Uplink:
+    """The way to one server. `run` is its life; everything else may be called at any time and never waits.
+
+    How its address came about (`config.NAMED` and so on) is fixed with it: jobs that say the same address otherwise
+    have another uplink, and what is named stays so when its jobs are gone.
+    """
+
+    def __init__(self, url: str, hello: wire.Hello, token: str, naming: str) -> None:
         self.name = url  # as jobs call it
+        self.naming = naming
         self.url = url  # where it is, which a server of our own may change
         self.reached = False  # a server has welcomed us at least once
         self.spool = Spool()
@@ -118,7 +149,7 @@ class Uplink:
         self.failures = 0
         self.connections = 0  # made so far; an answer to a command of an earlier one is no use to anybody
         self._hello = hello
-        self._token = token
+        self._token = token if naming == config.NAMED else ""  # no other server is shown one
         self._failing_since = 0.0
         self._socket: ClientConnection | None = None
         self._outbox: deque[News] = deque()
@@ -161,7 +192,8 @@ class Uplink:
         self.spool.forget(index)
 
     def redirect(self, url: str) -> None:
-        """Dial another address from now on, at once."""
+        """Dial another address from now on, at once. Never done to a server that somebody named."""
+        assert self.naming == config.UNNAMED
         if url != self.url:
             log.info("using the server at %s instead of %s", url, self.url)
         self.url = url
@@ -195,14 +227,8 @@ class Uplink:
 
     async def _attempt(self, callbacks: Callbacks) -> Failure:
         before = self.connections
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            async with connect(
-                websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
-                open_timeout=OPEN_S_MAX, additional_headers=headers,
-                proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
-                max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}",
-            ) as socket:  # fmt: skip
+            async with await self._dial() as socket:
                 await self._welcome(socket)
                 await self._talk(socket, callbacks)
         except _Refusal as error:
@@ -211,9 +237,20 @@ class Uplink:
             if self.connections == before:
                 return explain(self.url, OSError(f"the connection was closed: {error}"))
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
-        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, WireError, ConfigError) as error:
+        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
             return explain(self.url, error)
         return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
+
+    async def _dial(self) -> connect:
+        """Return the connection to make: on a socket that was proven, unless somebody named the server."""
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        sock = None if self.naming == config.NAMED else await connect_to_ours(self.url, OPEN_S_MAX)
+        return _Direct(
+            websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
+            open_timeout=OPEN_S_MAX, additional_headers=headers,
+            proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
+            max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}", sock=sock,
+        )  # fmt: skip
 
     async def _welcome(self, socket: ClientConnection) -> None:
         await socket.send(wire.encode(msgspec.structs.replace(self._hello, wall_s=time.time())).decode())

@@ -1,4 +1,4 @@
-"""What have all commands in common that ask a server? Which one, in which form, and how an answer gets out."""
+"""Has what all commands share that ask a server: which one, in which form, and how an answer gets out."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -7,9 +7,8 @@ import click
 import msgspec
 
 from ncclwatch.cli.answers import Job
-from ncclwatch.cli.client import Client, NotKnown, token
+from ncclwatch.cli.client import Client, NotKnown, dial
 from ncclwatch.cli.printable import readable_json
-from ncclwatch.contract import config
 from ncclwatch.contract.console import JSON_HELP
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.text import rank_list
@@ -37,7 +36,7 @@ def json_option(command: Command) -> Command:
 
 def connect(server: str, timeout_s: float = 3.0) -> Client:
     """Return a client of the server that is meant, which was seen to be one of ours. Raises `NcclwatchError`."""
-    client = Client(server or config.server_url(), token(), timeout_s)
+    client = dial(server, timeout_s=timeout_s)
     client.check()
     return client
 

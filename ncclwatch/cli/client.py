@@ -1,6 +1,5 @@
-"""What does a server answer? The few questions the command line has, over plain HTTP."""
+"""Asks a server the few questions the command line has, over plain HTTP."""
 
-import ipaddress
 import os
 import urllib.error
 import urllib.parse
@@ -13,8 +12,10 @@ from typing import TypeVar
 import msgspec
 
 from ncclwatch.cli.answers import Health, Incident, Job, JobStacks, Problem, Whole
+from ncclwatch.cli.direct import how_to_name, opener
 from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.peer_uid import NotOurs
 from ncclwatch.contract.text import one_line
 
 BYTES_MAX = 64 * 1024 * 1024
@@ -42,25 +43,27 @@ class Answer:
 
     data: bytes
     without: str = ""  # why a part is missing
+    date: str = ""  # as the server's clock says
 
 
 class Client:
     """Asks one server. Every method raises `ServerUnreachable` with a sentence, making one `ConfigError`."""
 
-    def __init__(self, url: str, token: str = "", timeout_s: float = 3.0) -> None:
+    def __init__(self, url: str, token: str = "", timeout_s: float = 3.0, *, naming: str = config.NAMED) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
-        self._token = token
+        self._token = token if naming == config.NAMED else ""
+        self._withheld = bool(token) and not self._token
         self._timeout_s = timeout_s
-        # A cluster's proxy cannot reach this machine's loopback.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_local(self.url) else []
-        if tls.is_secure(self.url):
-            handlers.append(urllib.request.HTTPSHandler(context=tls.trust()))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = opener(self.url, proven=naming != config.NAMED)
 
     def check(self) -> None:
         """Make sure that this is an ncclwatch server."""
         if self.decode(self._get_ours("/healthz"), Health).service != "ncclwatch":
             raise ServerUnreachable(f"what answers at {self.url} is not an ncclwatch server; correct --server")
+
+    def date(self) -> str:
+        """Return what time it is there, as a Date header says it."""
+        return self._ask_ours("/healthz").date
 
     def jobs(self) -> tuple[Job, ...]:
         """Return all jobs."""
@@ -123,10 +126,12 @@ class Client:
                 request.add_header("Authorization", f"Bearer {self._token}")
             with self._opener.open(request, timeout=timeout_s or self._timeout_s) as answer:
                 without = one_line(answer.headers.get(config.INCOMPLETE_HEADER, ""))[:DETAIL_CHARS_MAX]
-                return Answer(data=answer.read(BYTES_MAX), without=without)
+                return Answer(data=answer.read(BYTES_MAX), without=without, date=answer.headers.get("Date", ""))
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error, path) from error
+        except NotOurs as error:
+            raise ServerUnreachable(how_to_name(error)) from error
         except (OSError, HTTPException, ValueError) as error:
             if distrusted := tls.distrust_words(self.url, error):
                 raise ServerUnreachable(distrusted) from error
@@ -166,11 +171,23 @@ class Client:
         said = _detail(error)
         if error.code == 404:
             return NotKnown(said or f"the server at {self.url} does not know {path}")
+        if error.code == 401 and self._withheld:
+            return ServerUnreachable(
+                f"the server at {self.url} wants a token, which is shown only to a server that is named; name it with "
+                f"--server or {config.ENV_SERVER}"
+            )
         if error.code == 401:
             wrong = "does not take this token" if self._token else "wants a token"
             return ServerUnreachable(
                 f"the server at {self.url} {wrong}; set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE}"
             )
+        if 300 <= error.code < 400:
+            return ServerUnreachable(
+                f"the server at {self.url} names another address ({error.code}), which was not asked; if that is the "
+                f"server, name it with --server or {config.ENV_SERVER}"
+            )
+        if error.code == 403 and config.FOREIGN_HEADER in error.headers:
+            return ServerUnreachable(f"the server at {self.url} does not answer {path}: {said or 'forbidden'}")
         if error.code == 403:
             return ServerUnreachable(
                 f"the server at {self.url} does not let this token ask for {path}: {said or 'forbidden'}; show one of "
@@ -181,6 +198,12 @@ class Client:
         return ServerUnreachable(
             f"the server at {self.url} answered {error.code} to {path}{': ' + said if said else ''}; look at its log"
         )
+
+
+def dial(server: str = "", environ: Mapping[str, str] = os.environ, timeout_s: float = 3.0) -> Client:
+    """Return a client of the server that an option or else the environment means. Raises `ConfigError`."""
+    naming = config.NAMED if server else config.server_naming(environ)
+    return Client(server or config.server_url(environ), token(environ), timeout_s, naming=naming)
 
 
 def token(environ: Mapping[str, str] = os.environ) -> str:
@@ -199,11 +222,3 @@ def _detail(error: urllib.error.HTTPError) -> str:
 
 def _quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="")
-
-
-def _is_local(url: str) -> bool:
-    try:
-        host = urllib.parse.urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""How does `ncclwatch run` get a server of its own?"""
+"""Starts and ends the server of `ncclwatch run`."""
 
 import os
 import select
@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import IO
 
+from ncclwatch.contract import tokens
 from ncclwatch.contract.errors import NcclwatchError
 
 READY_S = 20.0
@@ -75,6 +76,7 @@ class EmbeddedServer:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=(writer,),
+                env=tokens.without(),
                 start_new_session=True,
             )
         except OSError as error:

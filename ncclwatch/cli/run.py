@@ -96,7 +96,8 @@ def _run(order: Order) -> int:
 
 
 def _watched(order: Order, url: str) -> int:
-    following = Following(Client(url, order.token), order.job, tell)
+    naming = config.NAMED if order.server else config.OWN
+    following = Following(Client(url, order.token, naming=naming), order.job, tell)
     following.begin()
     training = Training(order.command, _environment(order, url))
     following.start()
@@ -125,6 +126,8 @@ def _unwatched(order: Order) -> int:
 
 def _environment(order: Order, url: str) -> Mapping[str, str]:
     own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
+    if not order.server:
+        own[config.ENV_SERVER_OWN] = url
     environ = {**os.environ, **own}
     return injected(environ) if order.inject else environ
 

@@ -13,8 +13,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from ncclwatch.cli.client import Client, token
-from ncclwatch.contract import config
+from ncclwatch.cli.client import Client, dial
 from ncclwatch.contract.errors import NcclwatchError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -136,7 +135,7 @@ def _end(server: str, path: str) -> Silence:
 
 def _ask(server: str, question: Callable[[Client], _T]) -> _T:
     try:
-        return question(Client(server or config.server_url(), token()))
+        return question(dial(server))
     except (NcclwatchError, msgspec.DecodeError) as error:
         click.echo(f"ncclwatch: {error}", err=True)
         sys.exit(2)

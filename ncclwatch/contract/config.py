@@ -12,6 +12,7 @@ DEFAULT_PORT = 8470
 
 # Environment of a rank.
 ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server; default http://$MASTER_ADDR:8470
+ENV_SERVER_OWN = "NCCLWATCH_SERVER_OWN"  # the same URL, if a program of ours started that server for this user
 ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
 ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
 ENV_ANY_TORCH = "NCCLWATCH_ANY_TORCH"  # "1": attach() also to a torch that is older than any it was tried with
@@ -30,6 +31,12 @@ ENV_NOTIFY = "NCCLWATCH_NOTIFY"  # file with the targets of a server's alerts
 ENV_CA_FILE = "NCCLWATCH_CA_FILE"  # certificates that agents and the command line trust, for https:// servers
 
 EVEN_BATCHES_GROUP = "ncclwatch even_batches"  # description of the groups in which even_batches agrees
+
+# How the address of a server came about. Only a server that somebody named is shown a token and may be on another
+# machine; any other must prove that it belongs to the same user, or to root, before it hears a word.
+NAMED = "1"  # a user wrote it
+UNNAMED = "0"  # nobody did: it is the default
+OWN = "own"  # a program of ours started it for this user, and wrote it
 
 # Limits of a ring.
 EVENTS_MAX = 8192
@@ -79,6 +86,7 @@ FACTS_SUFFIX = ".facts"
 FACTS_BYTES_MAX = 512 * 1024
 INCIDENTS_PAGE_MAX = 2000  # that a server gives out at a time; no more are open
 INCOMPLETE_HEADER = "X-Ncclwatch-Incomplete"  # of a list of incidents: why those are missing that only the store knows
+FOREIGN_HEADER = "X-Ncclwatch-Foreign"  # of a server's refusal of another user of its machine
 FACT_CHARS_MAX = 200
 
 # Rhythm.
@@ -99,7 +107,16 @@ def server_url(environ: Mapping[str, str] = os.environ) -> str:
     named = environ.get(ENV_SERVER, "").strip()
     if named:
         return named.rstrip("/")
-    return f"http://{environ.get('MASTER_ADDR') or '127.0.0.1'}:{DEFAULT_PORT}"
+    host = environ.get("MASTER_ADDR") or "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{DEFAULT_PORT}"
+
+
+def server_naming(environ: Mapping[str, str] = os.environ) -> str:
+    """Return how the server's address came about, which decides what it is believed: NAMED, UNNAMED or OWN."""
+    named = environ.get(ENV_SERVER, "").strip()
+    if not named:
+        return UNNAMED
+    return OWN if named == environ.get(ENV_SERVER_OWN, "").strip() else NAMED
 
 
 def job_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -1,4 +1,4 @@
-"""How are tokens written down, and which one does this side show?
+"""Reads tokens as they are written down, and says which one this side shows.
 
 A token is one word. A variable or a file may hold several, each on a line of its own, so that a new one
 can be handed out before the old one ends. Behind a token may stand whose it is and when it ends:
@@ -18,6 +18,8 @@ from ncclwatch.contract.errors import ConfigError
 
 TOKENS_MAX = 1000  # in one file
 _FILE = "_FILE"
+_NAMES = (config.ENV_TOKEN, config.ENV_AGENT_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_OPERATOR_TOKEN)
+_VARIABLES = frozenset((*_NAMES, *(f"{name}{_FILE}" for name in _NAMES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,14 @@ def shown_by_reader(environ: Mapping[str, str] = os.environ) -> str:
     # An agent's may do where a job has its own server, and elsewhere the answer says what is wrong with it.
     able = (config.ENV_OPERATOR_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_TOKEN, config.ENV_AGENT_TOKEN)
     return _shown(able, environ)
+
+
+def without(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment of a server that one of our programs starts for its user, whom the kernel tells it.
+
+    Tokens in ours are for servers that somebody named, and would have to be shown to this one.
+    """
+    return {name: value for name, value in environ.items() if name not in _VARIABLES}
 
 
 def read(variable: str, environ: Mapping[str, str] = os.environ) -> tuple[Token, ...]:

@@ -299,7 +299,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "instance": f"{launched.get('MASTER_ADDR', '')}:{launched.get('MASTER_PORT', '')}/{run_id}",
         "host": os.uname().nodename,
         "server": config.server_url(os.environ),
-        "server_named": "1" if os.environ.get(config.ENV_SERVER) else "0",
+        "server_named": config.server_naming(os.environ),
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
         "cwd": os.getcwd(),

@@ -51,6 +51,12 @@ EXIT_NOT_INSTALLED = 3
     metavar="NAME",
     help="A further name this server answers to where no token is set, as behind a proxy.",
 )
+@click.option(
+    "--allow-user",
+    multiple=True,
+    metavar="USER",
+    help="A further user of this machine who may connect where no token is set, as a proxy or Prometheus runs as one.",
+)
 @click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
@@ -58,7 +64,8 @@ EXIT_NOT_INSTALLED = 3
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
-    allow_host: tuple[str, ...], notify: str, ephemeral: bool, ready_fd: int | None, parent: int | None,
+    allow_host: tuple[str, ...], allow_user: tuple[str, ...], notify: str, ephemeral: bool, ready_fd: int | None,
+    parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -87,6 +94,8 @@ def main(  # noqa: PLR0913  (one for each flag)
                 grants=grants,
                 hosts=None if grants else settings.own_names(allow_host),
                 keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
+                private=ephemeral,
+                users=settings.user_ids(allow_user),
             ),
             targets=targets,
         )

@@ -21,6 +21,7 @@ from ncclwatch_server.incidents import Incident, IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
+from ncclwatch_server.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.notify.notifier import Notifier
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.routes import silence_routes
@@ -53,6 +54,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch.counters.unrecorded = lambda: records.dropped
     access = settings.access()
     door = Door(watch, access, settings.hosts)
+    private, guarded = settings.private or not access.guarded, access.guarded
+    neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
     lag = LoopLife("lag", age_s_max=PART_STILL_S)
@@ -60,7 +63,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch.counters.lives = (*(part.life for part in parts if part is not None), lag)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host | Neighbours]]:
         if store is not None:
             loop = asyncio.get_running_loop()
             store.recalled = lambda known: _call_in(loop, watch.recall, *known)
@@ -72,7 +75,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
                 asyncio.create_task(keep(lag, log, lambda: measure(watch.counters.timings, lag))),
                 asyncio.create_task(keep(board.life, log, board.run)),
             ]
-            yield {HOST: door}
+            yield {HOST: door, NEIGHBOURS: neighbours}
             for task in tasks:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

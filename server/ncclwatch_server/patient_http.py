@@ -9,6 +9,7 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ncclwatch_server import settings
+from ncclwatch_server.neighbours import NEIGHBOURS, Refusal, as_upgrade_refused
 
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -24,14 +25,19 @@ class PatientHttp(HttpToolsProtocol):
     _in_head = False  # the line and headers of a request are coming
     _head_bytes = 0  # of it, beyond those of its first packet
     _upgraded = False  # to a WebSocket, which has patience of its own
+    _refusal = ""  # why another user of this machine is told nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, if there is room."""
         super().connection_made(transport)
         if len(self.connections) > settings.CONNECTIONS_MAX:
             transport.abort()
-        else:
-            self._await_head()
+            return
+        self._await_head()
+        neighbours = self.app_state.get(NEIGHBOURS)
+        self._refusal = neighbours.refusal(transport) if neighbours is not None else ""
+        if self._refusal:
+            self.app = Refusal(self.app, self._refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -59,6 +65,10 @@ class PatientHttp(HttpToolsProtocol):
         """Hand the connection over."""
         self._upgraded = True
         self._have_head()
+        if self._refusal:
+            self.transport.write(as_upgrade_refused(self._refusal))
+            self.transport.close()
+            return
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:

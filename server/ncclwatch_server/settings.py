@@ -6,6 +6,7 @@ Limits and rhythms that only the server needs; those of the wire are in `contrac
 import ipaddress
 import logging
 import os
+import pwd
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -111,6 +112,8 @@ class Settings:
     grants: tuple[Grant, ...] = ()  # the tokens; without any no one has to show one
     hosts: frozenset[str] | None = None  # names this server answers to; None: any
     keeping: Keeping = Keeping()
+    private: bool = False  # only for the user who starts it, tokens or not; without any token it always is
+    users: frozenset[int] = frozenset()  # others of this machine who may connect to a private one
 
     def access(self) -> Access:
         """Return who may do what."""
@@ -164,6 +167,17 @@ def own_names(allowed: Iterable[str] = ()) -> frozenset[str]:
     """
     here = {"localhost", socket.gethostname(), socket.getfqdn()}
     return frozenset(name.lower().rstrip(".") for name in (*here, *allowed) if name)
+
+
+def user_ids(named: Iterable[str]) -> frozenset[int]:
+    """Return the users of this machine that are named, by name or number. Raises `ConfigError`."""
+    found = set()
+    for name in named:
+        try:
+            found.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"--allow-user {name!r}: this machine knows no such user; write its number") from error
+    return frozenset(found)
 
 
 def store_url(named: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -60,9 +60,9 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def running(url: str, token: str = "") -> AsyncIterator[tuple[Uplink, Listener]]:
+async def running(url: str, token: str = "", naming: str = config.NAMED) -> AsyncIterator[tuple[Uplink, Listener]]:
     """Run an uplink."""
-    uplink, listener = Uplink(url, HELLO, token), Listener()
+    uplink, listener = Uplink(url, HELLO, token, naming), Listener()
     task = asyncio.create_task(uplink.run(listener.callbacks()))
     try:
         yield uplink, listener
@@ -267,7 +267,7 @@ def test_another_address_is_dialled_at_once() -> None:
         async with (
             serve(_refuse, "127.0.0.1", 0) as wrong,
             serve(stub.welcome, "127.0.0.1", 0) as right,
-            running(url_of(wrong)) as (uplink, agent),
+            running(url_of(wrong), naming=config.UNNAMED) as (uplink, agent),
         ):
             await agent.failure()  # now it would wait for half a minute
             uplink.redirect(url_of(right))

@@ -48,7 +48,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 async def attempt(url: str) -> Failure | None:
     """Let a real uplink dial once. Returns why it failed, None if it was welcomed."""
     failures: list[Failure] = []
-    uplink = Uplink(url, HELLO, "sesame")
+    uplink = Uplink(url, HELLO, "sesame", config.NAMED)
     callbacks = Callbacks(picture=lambda: (), command=lambda _: None, failed=failures.append)
     running = asyncio.create_task(uplink.run(callbacks))
     while not failures and not uplink.connected:

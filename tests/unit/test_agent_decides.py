@@ -10,6 +10,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import InvalidMessage, InvalidStatus, InvalidURI
 from websockets.http11 import Response
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, ProcessView, RankView
 from ncclwatch.contract.ring_views import parse_note
@@ -18,6 +19,7 @@ from ncclwatch_agent.endings import Death, describe, is_abnormal, merge
 from ncclwatch_agent.local_server import Answer, wanted_port
 from ncclwatch_agent.processes import CPU_STILL_SHARE, Meter
 from ncclwatch_agent.procfs import kernel_place, parse_io, parse_stat
+from ncclwatch_agent.servers import token_for
 from ncclwatch_agent.spool import Spool, SpooledViews
 from ncclwatch_agent.stacks import parse_dump, refusal
 from ncclwatch_agent.terminal import is_launcher
@@ -132,21 +134,32 @@ def test_a_job_is_let_go_when_its_end_was_told_or_nobody_will_hear_of_it(
     assert may_be_buried(remains) is buried
 
 
-PORTS = [
-    (Answer.NOBODY, False, True, 8470),
-    (Answer.STRANGER, False, True, 0),
-    (Answer.REFUSAL, False, True, None),
-    (Answer.NOBODY, True, True, None),
-    (Answer.NOBODY, False, False, None),
-    (Answer.STRANGER, False, False, None),
+PORTS = [(Answer.NOBODY, 8470), (Answer.STRANGER, 0), (Answer.FOREIGN, 0), (Answer.REFUSAL, None)]
+
+
+@pytest.mark.parametrize(("answer", "port"), PORTS)
+def test_a_server_of_our_own_is_started_beside_whatever_has_the_port(answer: Answer, port: int | None) -> None:
+    assert wanted_port(answer) == port
+
+
+TOKENS = [
+    ({}, "http://head:8470", config.NAMED, "t"),
+    ({}, "http://head:8470", config.UNNAMED, ""),
+    ({}, "http://127.0.0.1:5", config.OWN, ""),
+    ({"NCCLWATCH_SERVER": "https://head"}, "https://HEAD:443/", config.NAMED, "t"),
+    ({"NCCLWATCH_SERVER": "https://head"}, "http://head", config.NAMED, ""),
+    ({"NCCLWATCH_SERVER": "https://head"}, "https://head:8443", config.NAMED, ""),
+    ({"NCCLWATCH_SERVER": "https://head"}, "https://other", config.NAMED, ""),
+    ({"NCCLWATCH_SERVER": "head:8470"}, "http://head:8470", config.NAMED, "t"),
+    ({"NCCLWATCH_SERVER": "http://a:1", "NCCLWATCH_SERVER_OWN": "http://a:1"}, "http://b:2", config.NAMED, "t"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "named", "here", "port"), PORTS)
-def test_a_server_of_our_own_is_started_only_where_nobody_named_one(
-    answer: Answer, named: bool, here: bool, port: int | None
+@pytest.mark.parametrize(("environ", "url", "naming", "token"), TOKENS)
+def test_a_token_is_shown_to_the_server_it_came_with_and_never_to_one_that_nobody_named(
+    environ: dict[str, str], url: str, naming: str, token: str
 ) -> None:
-    assert wanted_port(answer, named=named, here=here) == port
+    assert token_for(url, naming, {**environ, "NCCLWATCH_TOKEN": "t"}) == token
 
 
 URLS = [

@@ -1,17 +1,15 @@
-"""Does the server of this environment answer, does it take the token, and do its clock and ours agree?"""
+"""Checks that the server of this environment answers and takes the token, and that its clock and ours agree."""
 
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 
-from ncclwatch.cli.client import Client, ServerUnreachable, token
+from ncclwatch.cli.client import ServerUnreachable, dial, token
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.peer_uid import NotOurs
 from ncclwatch.contract.text import seconds_words
 
 CLOCK_S_MAX = 5.0  # a server tells whole seconds; torchrun's rendezvous takes 15 s for a dead node
@@ -22,10 +20,12 @@ def server(environ: Mapping[str, str] = os.environ) -> Check:
     """Look for the server, and show it the token."""
     name, url = "server", config.server_url(environ)
     try:
-        client = Client(url, token(environ))
+        client = dial(environ=environ)
         client.check()
     except ServerUnreachable as error:
-        if environ.get(config.ENV_SERVER):
+        if isinstance(error.__cause__, NotOurs):
+            return warned(name, str(error), f"name the server in {config.ENV_SERVER}; else the agent starts its own")
+        if config.server_naming(environ) == config.NAMED:
             return failed(name, f"{config.ENV_SERVER} names it, and {error}", _START)
         return passed(name, "none is named, and none answers; on one machine the agent starts its own")
     except NcclwatchError as error:
@@ -44,10 +44,9 @@ def clock(environ: Mapping[str, str] = os.environ) -> Check:
     name = "clock"
     try:
         before = time.time()
-        with urllib.request.urlopen(f"{Client(config.server_url(environ)).url}/healthz", timeout=3.0) as answer:
-            said = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        said = parsedate_to_datetime(dial(environ=environ).date()).timestamp()
         after = time.time()
-    except (OSError, HTTPException, TypeError, ValueError):
+    except (TypeError, ValueError, NcclwatchError):
         return passed(name, "no server to compare it with")
     return judged_clock(offset_s((before, after), said))
 

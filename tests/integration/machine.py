@@ -1,0 +1,88 @@
+"""A machine of its own for a test: a network namespace, in which the real default port is free, and other users."""
+
+import ctypes
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALICE, MALLORY = 12_301, 12_302
+_CLONE_NEWNET = 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_HOLDER = "from tests.integration import machine; machine.hold()"
+
+
+class Machine:
+    """Runs programs in one network namespace. What still runs is killed at the end."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+        holder = subprocess.Popen(
+            [sys.executable, "-c", _HOLDER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._processes.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        self.net = f"/proc/{holder.pid}/ns/net"
+
+    def start(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
+        """Start a program of Python here, with these variables of ours alone."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH", "TORCHELASTIC", "RANK"))}
+        process = subprocess.Popen(
+            ["nsenter", f"--net={self.net}", sys.executable, *command], cwd=ROOT, env=inherited | environ, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def other_user(self, uid: int, what: str, *arguments: str) -> "subprocess.Popen[str]":
+        """Let another user listen here, and return when that is so."""
+        process = self.start("-m", "tests.integration.other_user", str(uid), what, *arguments)
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        return process
+
+    def ends(self, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        """Run a program of Python here to its end."""
+        process = self.start(*command, **environ)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def __enter__(self) -> "Machine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def needs_root() -> None:
+    """Skip a test where there is no second user."""
+    if os.geteuid() or shutil.which("nsenter") is None:
+        pytest.skip("needs root, and nsenter of util-linux, for a second user and a network of its own")
+
+
+def hold() -> None:
+    """Make a network namespace with a loopback device that is up, and keep it until standard input ends."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        wanted = struct.pack("16sh", b"lo", 0)
+        flags = struct.unpack("16sh", fcntl.ioctl(control, _SIOCGIFFLAGS, wanted))[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _IFF_UP))
+    print("ready", flush=True)
+    sys.stdin.read()

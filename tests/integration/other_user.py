@@ -1,0 +1,69 @@
+"""Another user of this machine, who started as root to get everything imported.
+
+python -m tests.integration.other_user UID listen HOST PORT FILE   accept, and write all that comes into FILE
+python -m tests.integration.other_user UID hold HOST PORT FILE     accept only after a line on standard input
+python -m tests.integration.other_user UID ask PORT PATH...        print what a server answers, as JSON
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import sys
+import threading
+from typing import BinaryIO
+
+UPGRADE = {
+    "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}  # fmt: skip
+
+
+def main() -> None:
+    """Become the user, and do as told."""
+    uid, what, *arguments = sys.argv[1:]
+    "localhost".encode("idna")  # imports what the other user may not be able to read
+    if what == "ask":
+        _become(int(uid))
+        print(json.dumps([_ask(int(arguments[0]), path) for path in arguments[1:]]), flush=True)
+        return
+    with open(arguments[2], "ab", buffering=0) as file:
+        _become(int(uid))
+        _listen(arguments[0], int(arguments[1]), file, at_once=what == "listen")
+
+
+def _become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _listen(host: str, port: int, file: BinaryIO, *, at_once: bool) -> None:
+    listener = socket.create_server((host, port))
+    print("ready", flush=True)
+    if not at_once:
+        sys.stdin.readline()
+        listener.settimeout(1.0)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            threading.Thread(target=_keep, args=(listener.accept()[0], file)).start()
+    print("all", flush=True)
+
+
+def _ask(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers=UPGRADE if path.startswith("/ws") else {})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def _keep(connection: socket.socket, file: BinaryIO) -> None:
+    connection.settimeout(5.0)
+    with contextlib.suppress(OSError):
+        while data := connection.recv(65536):
+            file.write(data)
+
+
+if __name__ == "__main__":
+    main()
