@@ -31,6 +31,7 @@ class Machine:
         self._processes.append(holder)
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
+        self.pid = holder.pid
         self.net = f"/proc/{holder.pid}/ns/net"
 
     def start(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
@@ -49,6 +50,18 @@ class Machine:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         return process
+
+    def wire_to(self, other: "Machine", ours: str, theirs: str) -> None:
+        """Lay a cable to another machine, with an address at each end."""
+        enter = ["nsenter", f"--net={self.net}", "ip"]
+        subprocess.run(
+            [*enter, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(other.pid)],
+            check=True,
+        )
+        for machine, address in ((self, ours), (other, theirs)):
+            enter = ["nsenter", f"--net={machine.net}", "ip"]
+            subprocess.run([*enter, "address", "add", f"{address}/24", "dev", "cable"], check=True)
+            subprocess.run([*enter, "link", "set", "cable", "up"], check=True)
 
     def ends(self, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         """Run a program of Python here to its end."""

@@ -1,6 +1,7 @@
 """Another user of this machine, who started as root to get everything imported.
 
 python -m tests.integration.other_user UID listen HOST PORT FILE   accept, and write all that comes into FILE
+python -m tests.integration.other_user UID greet HOST PORT FILE    the same, and answer what no server does
 python -m tests.integration.other_user UID hold HOST PORT FILE     accept only after a line on standard input
 python -m tests.integration.other_user UID ask PORT PATH...        print what a server answers, as JSON
 """
@@ -30,7 +31,7 @@ def main() -> None:
         return
     with open(arguments[2], "ab", buffering=0) as file:
         _become(int(uid))
-        _listen(arguments[0], int(arguments[1]), file, at_once=what == "listen")
+        _listen((arguments[0], int(arguments[1])), file, what)
 
 
 def _become(uid: int) -> None:
@@ -39,15 +40,15 @@ def _become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _listen(host: str, port: int, file: BinaryIO, *, at_once: bool) -> None:
-    listener = socket.create_server((host, port))
+def _listen(address: tuple[str, int], file: BinaryIO, what: str) -> None:
+    listener = socket.create_server(address)
     print("ready", flush=True)
-    if not at_once:
+    if what == "hold":
         sys.stdin.readline()
         listener.settimeout(1.0)
     with contextlib.suppress(TimeoutError):
         while True:
-            threading.Thread(target=_keep, args=(listener.accept()[0], file)).start()
+            threading.Thread(target=_keep, args=(listener.accept()[0], file, what)).start()
     print("all", flush=True)
 
 
@@ -58,11 +59,13 @@ def _ask(port: int, path: str) -> tuple[int, str]:
     return answer.status, answer.read().decode()
 
 
-def _keep(connection: socket.socket, file: BinaryIO) -> None:
+def _keep(connection: socket.socket, file: BinaryIO, what: str) -> None:
     connection.settimeout(5.0)
     with contextlib.suppress(OSError):
         while data := connection.recv(65536):
             file.write(data)
+            if what == "greet":
+                connection.sendall(b"HTTP/1.0 404 Not Found\r\n\r\n")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import http.server
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
@@ -17,7 +19,7 @@ from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.servers import Servers, read_token
 from tests.integration.agent_node import Node
-from tests.integration.agent_stub import free_port
+from tests.integration.agent_stub import Stub, free_port, url_of
 
 pytestmark = pytest.mark.integration
 
@@ -145,6 +147,65 @@ def test_a_job_on_several_nodes_gets_no_server_that_only_this_node_can_reach(
             assert not local.alive
 
     asyncio.run(scenario())
+
+
+def test_a_server_that_was_named_stays_so_when_its_job_is_gone(node: Node, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    local = LocalServer((sys.executable, "-c", f"open({str(started)!r}, 'w')"))
+    jobs = [job_of(node, f"https://127.0.0.1:{free_port()}", named=True)]
+
+    async def scenario() -> None:
+        servers = Servers(HELLO, CommandDesk(lambda: jobs), lambda: jobs, local)
+        uplink = servers.of(jobs[0])
+        jobs.pop().close()
+        while uplink.failures < 5:
+            await asyncio.sleep(0.02)
+        await servers.close()
+        assert (uplink.url, started.exists()) == (uplink.name, False)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_no_job_needs_is_closed_after_a_while(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclwatch_agent.servers.UNUSED_S", 5.0)
+
+    async def scenario() -> None:
+        stub = Stub()
+        async with serve(stub.welcome, "127.0.0.1", 0) as server:
+            jobs = [job_of(node, url_of(server), named=True)]
+            servers = Servers(HELLO, CommandDesk(lambda: jobs), lambda: jobs, LocalServer())
+            first = servers.of(jobs[0])
+            await connected(servers, jobs[0])
+            job = jobs.pop()
+            servers.drop_unused(100.0)
+            servers.drop_unused(104.9)
+            assert first.connected
+            servers.drop_unused(105.0)
+            await asyncio.wait_for(stub.sockets[0].wait_closed(), 10)
+            assert servers.of(job) is not first
+            await servers.close()
+            job.close()
+
+    asyncio.run(scenario())
+
+
+def test_jobs_that_name_an_address_and_jobs_that_find_it_by_default_have_connections_of_their_own(
+    node: Node, tmp_path: Path
+) -> None:
+    other = Node(tmp_path / "other")
+    url = f"http://127.0.0.1:{free_port()}"
+    named, unnamed = job_of(node, url, named=True), job_of(other, url, named=False)
+
+    async def scenario() -> None:
+        servers = Servers(HELLO, CommandDesk(list), list, LocalServer())
+        ways = servers.of(named), servers.of(unnamed)
+        assert [way.naming for way in ways] == [config.NAMED, config.UNNAMED]
+        await servers.close()
+
+    asyncio.run(scenario())
+    for job in (named, unnamed):
+        job.close()
+    other.close()
 
 
 def test_a_token_comes_from_the_environment_or_from_a_file(tmp_path: Path) -> None:

@@ -217,6 +217,40 @@ def test_a_web_page_is_no_server(status: int, answer: Answer) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("naming", [config.NAMED, config.UNNAMED])
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_an_answer_that_names_another_address_sends_nothing_there(status: int, naming: str) -> None:
+    async def scenario() -> None:
+        stub = Stub()
+        async with serve(stub.welcome, "127.0.0.1", 0) as other:
+
+            def send_on(connection: ServerConnection, _: Request) -> Response:
+                answer = connection.respond(http.HTTPStatus(status), "")
+                answer.headers["Location"] = f"{url_of(other).replace('http', 'ws')}/ws/agent"
+                return answer
+
+            async with (
+                serve(_say_nothing, "127.0.0.1", 0, process_request=send_on) as server,
+                running(url_of(server), "secret", naming) as (_, agent),
+            ):
+                failure = await agent.failure()
+                assert failure.answer is Answer.STRANGER
+                assert "names another address, to which nothing is sent" in failure.sentence
+                assert (stub.requests, stub.heard.empty()) == ([], True)
+
+    asyncio.run(scenario())
+
+
+def test_a_token_is_shown_to_no_server_that_nobody_named() -> None:
+    async def scenario() -> None:
+        stub = Stub()
+        async with serve(stub.welcome, "127.0.0.1", 0) as server, running(url_of(server), "secret", config.UNNAMED):
+            assert is_hello(await stub.next())
+            assert "Authorization" not in stub.requests[0].headers
+
+    asyncio.run(scenario())
+
+
 def test_something_that_speaks_no_http_is_no_server() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")

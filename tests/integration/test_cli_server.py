@@ -1,5 +1,6 @@
 """The commands that ask a server, against a real one whose nodes are scripted."""
 
+import http.server
 import json
 import os
 import subprocess
@@ -319,3 +320,31 @@ def test_an_unknown_flag_is_one_message() -> None:
     done = ask("", "status", "--bogus")
     assert done.exit_code == 2
     assert "No such option" in done.stderr
+
+
+def test_an_answer_that_names_another_address_shows_the_token_to_nobody_there() -> None:
+    asked: list[str] = []
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    class SendsOn(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{other.server_port}{self.path}")
+            self.end_headers()
+
+    with (
+        http.server.HTTPServer(("127.0.0.1", 0), Other) as other,
+        http.server.HTTPServer(("127.0.0.1", 0), SendsOn) as first,
+    ):
+        threads = [threading.Thread(target=each.serve_forever, args=(0.05,)) for each in (other, first)]
+        for thread in threads:
+            thread.start()
+        done = ask(f"http://127.0.0.1:{first.server_port}", "status", token=TOKEN)
+        for each, thread in zip((other, first), threads, strict=True):
+            each.shutdown()
+            thread.join()
+    assert asked == []
+    assert "names another address (302), which was not asked" in done.stderr

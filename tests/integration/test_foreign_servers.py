@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,41 @@ def test_another_user_on_the_default_port_hears_nothing_and_the_job_gets_its_ver
         mallory.stdin.flush()
         assert mallory.stdout.readline() == "all\n"
     assert heard.read_bytes() == b""
+
+
+@pytest.mark.parametrize("how", ["listen", "hold"])
+def test_whoever_takes_the_port_of_a_server_that_run_had_started_hears_nothing(
+    machine: Machine, tmp_path: Path, how: str
+) -> None:
+    heard = tmp_path / "heard"
+    mallory = machine.other_user(MALLORY, how, "127.0.0.1", "8471", str(heard))
+    url = "http://127.0.0.1:8471"
+    told = machine.ends(
+        "-m", "ncclwatch", "status", NCCLWATCH_SERVER=url, NCCLWATCH_SERVER_OWN=url, NCCLWATCH_TOKEN=TOKEN
+    )
+    assert "so nobody can tell" in told.stderr or f"uid {MALLORY}" in told.stderr
+    assert heard.read_bytes() == b""
+    mallory.kill()
+
+
+MASTERS = [("0", "nobody named a server for this job", False), ("1", "is not an ncclwatch server", True)]
+
+
+@pytest.mark.parametrize(("named", "words", "shown"), MASTERS)
+def test_a_token_goes_to_another_host_only_if_that_was_named(
+    machine: Machine, runtime: Path, tmp_path: Path, named: str, words: str, shown: bool
+) -> None:
+    if shutil.which("ip") is None:
+        pytest.skip("needs ip of iproute2, for a second machine")
+    heard, runtime_dir = tmp_path / "heard", str(runtime)
+    with Machine() as head:
+        machine.wire_to(head, "10.77.0.1", "10.77.0.2")
+        head.other_user(MALLORY, "greet", "10.77.0.2", "8470", str(heard))
+        identity = {"job": "j", "server": "http://10.77.0.2:8470", "server_named": named}
+        rank = machine.start("-m", "tests.integration.agent_child", runtime_dir, "0", "2", json.dumps(identity))
+        machine.start("-m", "ncclwatch_agent", "--runtime-dir", runtime_dir, NCCLWATCH_TOKEN=TOKEN)
+        terminal_until(rank, words)
+        assert (TOKEN.encode() in heard.read_bytes(), heard.read_bytes() == b"") == (shown, not shown)
 
 
 def test_the_command_line_asks_nothing_of_another_user_on_the_default_port(machine: Machine, tmp_path: Path) -> None:
