@@ -56,6 +56,7 @@ BUCKETS_AT = EVENTS_AT + config.EVENTS_MAX * EVENT_BYTES
 SAVES_AT = BUCKETS_AT + config.BUCKETS_MAX * BUCKET_BYTES  # one for each thread row
 METERS_AT = SAVES_AT + config.THREADS_MAX * SAVE_BYTES  # one for each of the first groups
 MEMBERS_AT = METERS_AT + config.METERS_MAX * METER_BYTES
+KNOWN_CHARS_MAX = 2 * config.STRINGS_BYTES_MAX  # of texts that a reader remembers
 RING_BYTES = MEMBERS_AT + config.MEMBERS_BYTES_MAX
 
 # magic, version, pid, start time of the process in clock ticks, rank, local rank, world size,
@@ -121,6 +122,7 @@ class LoaderFlag:
 
 
 # Group row.
+GROUP = struct.Struct("<IIIIQQQQIIQ")  # all of it, and by parts:
 GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (0: it found no room), flags
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
@@ -346,7 +348,10 @@ class Ring:
             self._map.close()
             raise
         self._strings: dict[int, str] = {}
+        self._strings_chars = 0
         self._rosters: dict[tuple[int, int, int], Roster] = {}
+        # of a row of a group: what never changes in it, as it stands there and as it is read
+        self._fixed: dict[int, tuple[tuple[int, int, int, int, int], tuple[str, str, Roster]]] = {}
         self._members_left = MEMBERS_MAX  # that this file may have us read
 
     def _read_header(self) -> RingHeader:
@@ -387,7 +392,11 @@ class Ring:
             if end > min(used, config.STRINGS_BYTES_MAX):
                 return ""
             known = self._map[STRINGS_AT + offset + 2 : STRINGS_AT + end].decode(errors="replace")
+            if self._strings_chars > KNOWN_CHARS_MAX:  # never of a ring whose ids are ids: texts do not overlap
+                self._strings.clear()
+                self._strings_chars = 0
             self._strings[offset] = known
+            self._strings_chars += len(known)
         return known
 
     def strings(self) -> Iterator[tuple[int, str]]:
@@ -414,15 +423,16 @@ class Ring:
 
     def _group(self, index: int) -> GroupRow:
         at = GROUPS_AT + index * GROUP_BYTES
-        row = self._map[at : at + GROUP_BYTES]
-        name, desc, members, flags = GROUP_STATIC.unpack_from(row, 0)
-        prefix_hash, enqueued = GROUP_HEAD.unpack_from(row, 16)
-        completed, newest = GROUP_DONE.unpack_from(row, 32)
-        size, digest = GROUP_SIZE.unpack_from(row, GROUP_SIZE_AT)
+        name, desc, members, flags, prefix_hash, enqueued, completed, newest, timeout_ms, size, digest = GROUP.unpack(
+            self._map[at : at + GROUP_BYTES]
+        )
+        fixed = name, desc, members, size, digest
+        known = self._fixed.get(index)
+        if known is None or known[0] != fixed:
+            known = fixed, (self.string(name), self.string(desc), self._roster(members, size, digest))
+            self._fixed[index] = known
         return GroupRow(
-            index, self.string(name), self.string(desc), self._roster(members, size, digest), flags,
-            prefix_hash, enqueued, min(completed, enqueued), newest - 1,
-            GROUP_LIMIT.unpack_from(row, GROUP_LIMIT_AT)[0],
+            index, *known[1], flags, prefix_hash, enqueued, min(completed, enqueued), newest - 1, timeout_ms
         )  # fmt: skip
 
     def _roster(self, offset: int, size: int, digest: int) -> Roster:
@@ -432,6 +442,8 @@ class Ring:
             data = self._member_list(offset) if 0 < size <= self._members_left else b""
             self._members_left -= size if data else 0
             known = unpack(data, size, digest) if data else Roster(size, digest)
+            if len(self._rosters) >= 2 * config.GROUPS_MAX:  # rows that change what never changes
+                self._rosters.clear()
             self._rosters[offset, size, digest] = known
         return known
 

@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -70,10 +71,12 @@ def test_a_list_without_room_is_counted_and_read_as_unknown_with_its_number_and_
 
 
 def test_groups_with_the_same_members_share_one_list(ring: RingFile):
-    for number in range(config.GROUPS_MAX):
+    for number in range(40):
         ring.add_group(str(number), "", WORLD, 0)
     with Ring(ring.path) as read:
-        assert {group.ranks for group in read.groups()} == {tuple(WORLD)}
+        groups = read.groups()
+    assert len({id(group.roster) for group in groups}) == 1
+    assert groups[-1].ranks == tuple(WORLD)
     assert ring.word(Word.MEMBERS_USED) < 1_000
 
 
@@ -114,10 +117,34 @@ def test_a_list_is_not_made_that_is_larger_than_any():
 
 
 def test_a_forged_ring_has_only_so_many_members_read(ring: RingFile):
-    for number in range(8):
+    for number in range(5):
         ring.add_group(str(number), "", range(number, members.GROUP_MEMBERS_MAX), 0)
     with Ring(ring.path) as read:
-        assert [bool(group.roster.runs) for group in read.groups()] == [True] * 4 + [False] * 4
+        assert [bool(group.roster.runs) for group in read.groups()] == [True] * 4 + [False]
+
+
+def test_texts_that_overlap_fill_no_memory(ring: RingFile):
+    ring.set_word(Word.STRINGS_USED, config.STRINGS_BYTES_MAX)
+    ring.memory[layout.STRINGS_AT : layout.EVENTS_AT] = b"\x40" * (layout.EVENTS_AT - layout.STRINGS_AT)
+    tracemalloc.start()
+    with Ring(ring.path) as read:
+        assert {len(read.string(offset)) for offset in range(4, 1_004)} == {0x4040}
+        kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 2_000_000
+
+
+def test_rows_of_groups_that_change_are_read_anew_and_fill_no_memory(ring: RingFile):
+    ring.add_group("g", "", [0, 1], 0)
+    at = layout.GROUPS_AT + layout.GROUP_SIZE_AT
+    tracemalloc.start()
+    with Ring(ring.path) as read:
+        for number in range(8_000):
+            ring.memory[at : at + 4] = struct.pack("<I", number)
+            assert read.groups()[0].roster.size == number
+        kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 @given(st.data())
