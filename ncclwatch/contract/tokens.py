@@ -20,6 +20,9 @@ TOKENS_MAX = 1000  # in one file
 _FILE = "_FILE"
 _NAMES = (config.ENV_TOKEN, config.ENV_AGENT_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_OPERATOR_TOKEN)
 _VARIABLES = frozenset((*_NAMES, *(f"{name}{_FILE}" for name in _NAMES)))
+CHARS_MIN = 16  # of a token that a server takes
+DISTINCT_MIN = 6  # characters of it
+MAKE_ONE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,17 @@ def parse(text: str, where: str) -> tuple[Token, ...]:
     if len(lines) > TOKENS_MAX:
         raise ConfigError(f"{where} holds {len(lines)} tokens; at most {TOKENS_MAX} are taken")
     return tuple(_parse_line(line, f"{where}, token {number}") for number, line in enumerate(lines, 1))
+
+
+def weakness(token: Token) -> str:
+    """Return what makes a token too easy to guess, "" if nothing does. Never quotes it."""
+    whose = f"the token of {token.name}" if token.name else "a token"
+    if len(token.secret) < CHARS_MIN:
+        return f"{whose} has {len(token.secret)} characters and can be guessed; at least {CHARS_MIN} are wanted"
+    distinct = len(set(token.secret))
+    if distinct < DISTINCT_MIN:
+        return f"{whose} has only {distinct} different characters and can be guessed"
+    return ""
 
 
 def _parse_line(line: str, where: str) -> Token:

@@ -1,4 +1,4 @@
-"""The command `ncclwatch-server`."""
+"""Runs the command `ncclwatch-server`."""
 
 import logging
 import sys
@@ -57,6 +57,12 @@ EXIT_NOT_INSTALLED = 3
     metavar="USER",
     help="A further user of this machine who may connect where no token is set, as a proxy or Prometheus runs as one.",
 )
+@click.option(
+    "--trusted-proxy",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed; else nobody's are.",
+)
 @click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
@@ -64,8 +70,8 @@ EXIT_NOT_INSTALLED = 3
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
-    allow_host: tuple[str, ...], allow_user: tuple[str, ...], notify: str, ephemeral: bool, ready_fd: int | None,
-    parent: int | None,
+    allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
+    ephemeral: bool, ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -77,6 +83,7 @@ def main(  # noqa: PLR0913  (one for each flag)
     try:
         from ncclwatch_server.app import create_app
         from ncclwatch_server.notify.targets import read_targets
+        from ncclwatch_server.peers import proxies
         from ncclwatch_server.serving import Serving, check_tls, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
@@ -85,6 +92,8 @@ def main(  # noqa: PLR0913  (one for each flag)
     try:
         grants = settings.read_grants(private=ephemeral)
         settings.check_exposure(host, guarded=bool(grants))
+        settings.check_strength(grants, host, private=ephemeral)
+        trusted = proxies(trusted_proxy)
         tls = check_tls(tls_cert, tls_key)
         targets = read_targets(notify)
         listener = listen(host, port)
@@ -96,6 +105,7 @@ def main(  # noqa: PLR0913  (one for each flag)
                 keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
                 private=ephemeral,
                 users=settings.user_ids(allow_user),
+                trusted=trusted,
             ),
             targets=targets,
         )
@@ -103,7 +113,10 @@ def main(  # noqa: PLR0913  (one for each flag)
         _fail(str(error), EXIT_USAGE)
     if tls is None and not settings.is_loopback(host):
         log.warning("tokens and stacks travel to %s in clear text; --tls-cert and --tls-key encrypt them", host)
-    serving = Serving(host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls)
+    serving = Serving(
+        host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls,
+        trusted=tuple(map(str, trusted)),
+    )  # fmt: skip
     serve(app, serving, listener)
 
 

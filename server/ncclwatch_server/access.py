@@ -1,12 +1,23 @@
-"""What does a request show, and is it let through? The rules are in `scopes`."""
+"""Reads what a request shows, and lets it through or not. The rules are in `scopes`."""
+
+import asyncio
+import logging
+import math
 
 from fastapi import HTTPException, Request
 from starlette.requests import HTTPConnection
 
+from ncclwatch.contract.liveness import LoopLife
+from ncclwatch.contract.text import harmless
 from ncclwatch_server.audit import Act, AuditTrail
-from ncclwatch_server.scopes import Access, Caller, Denial, Scope
+from ncclwatch_server.scopes import Access, Caller, Denial, Lack, Scope
+from ncclwatch_server.sessions import Sessions
 
-COOKIE = "ncclwatch_token"  # a browser sends no header with the address of a page
+log = logging.getLogger("ncclwatch.server")
+
+COOKIE = "ncclwatch_session"  # a browser sends no header with the address of a page
+TOLD_EVERY_S = 60.0  # of wrong tokens
+TOLD_MAX = 20  # addresses of them; the others are told together
 
 
 class Gate:
@@ -16,22 +27,56 @@ class Gate:
         self._access = access
         self._scope = scope
 
-    def __call__(self, connection: HTTPConnection) -> Caller:
-        """Let the request through or answer 401 or 403."""
-        found = self._access.judge(shown(connection), self._scope)
+    async def __call__(self, connection: HTTPConnection) -> Caller:
+        """Let the request through or answer 401, 403 or 429; whoever guesses waits for the answer."""
+        address = client_of(connection)
+        word = shown(connection, self._access.sessions)
+        found, wait_s = self._access.judge_from(address, word, self._scope)
+        if wait_s:
+            self._access.guesses.waits(address, 1)
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                self._access.guesses.waits(address, -1)
         if isinstance(found, Denial):
-            raise HTTPException(
-                status_code=found.status, detail=found.sentence, headers={"WWW-Authenticate": found.challenge}
-            )
+            headers = {"WWW-Authenticate": found.challenge}
+            if found.lack is Lack.GUESSED:
+                headers["Retry-After"] = str(math.ceil(TOLD_EVERY_S))
+            raise HTTPException(status_code=found.status, detail=found.sentence, headers=headers)
         return found
 
 
-def shown(connection: HTTPConnection) -> str:
-    """Return the token of a request: of its Authorization header, else of the cookie that pages set; "" if none."""
+def client_of(connection: HTTPConnection) -> str:
+    """Return the address of whoever asks; proxies are believed as far as `serving` was told to."""
+    return connection.client.host if connection.client else "unknown"
+
+
+def shown(connection: HTTPConnection, sessions: Sessions) -> str:
+    """Return the token of a request: of its Authorization header, else of the session in its cookie; "" if none."""
     scheme, _, word = connection.headers.get("authorization", "").partition(" ")
     if scheme:
         return word.strip() if scheme.lower() == "bearer" else scheme
-    return connection.cookies.get(COOKIE, "")
+    return sessions.token(connection.cookies.get(COOKIE, ""))
+
+
+async def tell_guesses(access: Access, trail: AuditTrail, life: LoopLife) -> None:
+    """Write down, once a minute and address, how many wrong tokens came from where, until cancelled."""
+    while True:
+        life.went_round()
+        await asyncio.sleep(TOLD_EVERY_S)
+        tell_of_guesses(access, trail)
+
+
+def tell_of_guesses(access: Access, trail: AuditTrail) -> None:
+    """Write down how many wrong tokens came from where since the last time."""
+    found = sorted(access.guesses.untold().items(), key=lambda item: -item[1])
+    for address, count in found[:TOLD_MAX]:
+        log.warning("%d wrong tokens came from %s", count, harmless(address))
+        trail.note("unknown", Act.GUESS, "", f"{count} wrong tokens from {address}")
+    if found[TOLD_MAX:]:
+        rest = sum(count for _, count in found[TOLD_MAX:])
+        log.warning("%d wrong tokens came from %d further addresses", rest, len(found) - TOLD_MAX)
+        trail.note("unknown", Act.GUESS, "", f"{rest} wrong tokens from {len(found) - TOLD_MAX} further addresses")
 
 
 class AuditedGate:
@@ -47,9 +92,8 @@ class AuditedGate:
 
     async def __call__(self, request: Request) -> Caller:
         """Let the request through and note it, or answer 401 or 403."""
-        caller = self._gate(request)
+        caller = await self._gate(request)
         asked = (await request.body()).decode("utf-8", "replace").strip()
-        client = request.client.host if request.client else "unknown"
-        detail = f"from {client}: {asked or 'no ranks named'}"
+        detail = f"from {client_of(request)}: {asked or 'no ranks named'}"
         self._trail.note(caller.name, self._act, str(request.path_params.get("job", "")), detail)
         return caller

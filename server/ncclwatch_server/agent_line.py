@@ -156,6 +156,12 @@ class AgentLine(asyncio.Protocol):
         self._close()
 
     @property
+    def peer(self) -> str:
+        """The address of the other side, as the kernel says; "" for a socket without one."""
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if isinstance(found, tuple) and found else ""
+
+    @property
     def talks(self) -> bool:
         """Whether what is said on it still counts."""
         return self._talk is not None

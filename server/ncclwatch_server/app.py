@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from ncclwatch.contract.liveness import Guard, LoopLife, keep
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.access import Gate
+from ncclwatch_server.access import TOLD_EVERY_S, Gate, tell_guesses, tell_of_guesses
 from ncclwatch_server.agent_line import HOST, Host
 from ncclwatch_server.api import add_routes
 from ncclwatch_server.audit import AuditTrail
@@ -29,7 +29,7 @@ from ncclwatch_server.notify.silences import Silences
 from ncclwatch_server.notify.targets import Targets
 from ncclwatch_server.operating import add_operating_routes
 from ncclwatch_server.reader import Reader
-from ncclwatch_server.scopes import Scope
+from ncclwatch_server.scopes import Lack, Scope
 from ncclwatch_server.settings import PART_STILL_S, Settings
 from ncclwatch_server.store import NoStore, Store
 from ncclwatch_server.ui.board import Board
@@ -52,15 +52,16 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
     watch.counters.notified = notifier.counts
     watch.counters.unrecorded = lambda: records.dropped
-    access = settings.access()
-    door = Door(watch, access, settings.hosts)
+    access, trail = settings.access(), AuditTrail(kept)
+    watch.counters.denied = lambda: {lack.value: access.denials[lack] for lack in Lack}
+    door = Door(watch, access, settings.hosts, settings.trusted)
     private, guarded = settings.private or not access.guarded, access.guarded
     neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
-    lag = LoopLife("lag", age_s_max=PART_STILL_S)
+    lag, guesses = LoopLife("lag", age_s_max=PART_STILL_S), LoopLife("guesses", age_s_max=3 * TOLD_EVERY_S)
     parts = (watch, board, store, records, notifier, reader.desk, reader.archivist, door.desk)
-    watch.counters.lives = (*(part.life for part in parts if part is not None), lag)
+    watch.counters.lives = (*(part.life for part in parts if part is not None), lag, guesses)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host | Neighbours]]:
@@ -74,12 +75,14 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
                 asyncio.create_task(keep(watch.life, log, watch.run)),
                 asyncio.create_task(keep(lag, log, lambda: measure(watch.counters.timings, lag))),
                 asyncio.create_task(keep(board.life, log, board.run)),
+                asyncio.create_task(keep(guesses, log, lambda: tell_guesses(access, trail, guesses))),
             ]
             yield {HOST: door, NEIGHBOURS: neighbours}
             for task in tasks:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            tell_of_guesses(access, trail)
             reader.close()
             door.close()
 
@@ -93,12 +96,12 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     )
     app.state.watch = watch
     app.state.access = access
-    app.state.audit = AuditTrail(kept)
+    app.state.audit = trail
     app.add_middleware(Boundary, hosts=settings.hosts)
     add_routes(app, reader, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
     app.include_router(silence_routes(silences, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR)))
-    gate = PageGate(check=Gate(access, Scope.VIEWER))
+    gate = PageGate(check=Gate(access, Scope.VIEWER), sessions=access.sessions)
     add_pages(app, Site(reader=reader, board=board, settings=settings, store=kept, gate=gate))
 
     return app

@@ -38,6 +38,7 @@ class Counters:
     unrecorded: Callable[[], int] = int  # facts of alerting that no database took
     lives: tuple[LoopLife, ...] = ()  # of the loops of this server
     lines_kept: Callable[[], int] = int  # bytes that wait for the lines of agents
+    denied: Callable[[], Mapping[str, int]] = dict  # what was shown and opened nothing, by what was wrong with it
     notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 
     def count_refused(self, at: RefusedAt) -> None:

@@ -24,11 +24,13 @@ from ncclwatch_server.access import shown
 from ncclwatch_server.agent_line import AgentLine
 from ncclwatch_server.boundary import problem
 from ncclwatch_server.counters import RefusedAt
+from ncclwatch_server.guesses import Guesses
 from ncclwatch_server.jobs import Job
 from ncclwatch_server.line_budget import LineBudget
 from ncclwatch_server.links import Link, nobody
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.own_news import News, own_part, ranks_of
+from ncclwatch_server.peers import Network, origin
 from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
 
@@ -199,12 +201,22 @@ class _Late:
     came_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """For how long the answer to a token waits, and for whom."""
+
+    guesses: Guesses
+    address: str
+    seconds: float
+
+
 class _Session:
     """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
 
-    __slots__ = ("_caller", "_door", "_ends", "_later", "_line", "_news", "_pinged", "_unread")
+    __slots__ = ("_caller", "_door", "_ends", "_later", "_line", "_news", "_pinged", "_unread", "_wait")
 
-    def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial) -> None:
+    def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial, wait: "_Wait") -> None:
+        self._wait: _Wait | None = wait if wait.seconds else None  # where somebody guesses
         self._door = door
         self._line = line
         self._caller = caller
@@ -216,6 +228,24 @@ class _Session:
 
     def begin(self) -> None:
         """Refuse whoever shows no good token, and give the others time to say who they are."""
+        if self._wait is not None:
+            self._wait.guesses.waits(self._wait.address, 1)
+            self._line.pause()
+            self._ends = asyncio.get_running_loop().call_later(self._wait.seconds, self._have_waited)
+        else:
+            self._begin()
+
+    def _have_waited(self) -> None:
+        self._stop_waiting()
+        self._line.resume()
+        self._begin()
+
+    def _stop_waiting(self) -> None:
+        if self._wait is not None:
+            self._wait.guesses.waits(self._wait.address, -1)
+            self._wait = None
+
+    def _begin(self) -> None:
         if isinstance(self._caller, Denial):
             self._refuse(self._caller.sentence, RefusedAt.HELLO)
             return
@@ -339,6 +369,7 @@ class _Session:
 
     def ended(self) -> None:
         """Note that no more will come."""
+        self._stop_waiting()
         if self._ends is not None:
             self._ends.cancel()
         if self._news is not None:
@@ -394,9 +425,16 @@ class _Session:
 class Door:
     """Lets agents in, and hands their news to the watch."""
 
-    def __init__(self, watch: Watch, access: Access, hosts: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        access: Access,
+        hosts: frozenset[str] | None = None,
+        trusted: tuple[Network, ...] = (),
+    ) -> None:
         self.watch = watch
         self._access = access
+        self._trusted = trusted  # proxies that are believed
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
         self._sessions: dict[int, _Session] = {}
@@ -414,7 +452,10 @@ class Door:
     def meet(self, line: AgentLine, headers: Headers) -> _Session:
         """Return who talks on a line that is about to open."""
         request = HTTPConnection({"type": "websocket", "headers": headers.raw})
-        return _Session(self, line, self._access.judge(shown(request), Scope.AGENT))
+        address = origin(line.peer, headers.get("x-forwarded-for", ""), self._trusted)
+        word = shown(request, self._access.sessions)
+        caller, wait_s = self._access.judge_from(address, word, Scope.AGENT)
+        return _Session(self, line, caller, _Wait(guesses=self._access.guesses, address=address, seconds=wait_s))
 
     def welcome(self, data: bytes) -> Link:
         """Hear a hello. Raises `WireError` if this is no agent of ours."""

@@ -1,4 +1,4 @@
-"""Who may do what? Whoever shows a token of the right scope, or everyone on the loopback address when there is none.
+"""Says who may do what: whoever shows a token of the right scope, or everyone on the loopback address if there is none.
 
 Pure: what a request shows is read in `access`. Agents bring news, viewers read, operators also ask for stacks and
 delete. A token is compared in constant time, by digests, with every one that is known; the answer to a bad one says
@@ -16,6 +16,8 @@ from enum import Enum
 
 from ncclwatch.contract import config
 from ncclwatch.contract.tokens import Token
+from ncclwatch_server.guesses import Guesses
+from ncclwatch_server.sessions import Sessions
 
 
 class Scope(str, Enum):
@@ -36,6 +38,7 @@ class Lack(str, Enum):
     WRONG = "wrong"
     EXPIRED = "expired"
     SCOPE = "scope"
+    GUESSED = "guessed"  # too many others from there were wrong: it was not looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Denial:
     @property
     def status(self) -> int:
         """Return the HTTP status that says it."""
-        return 403 if self.lack is Lack.SCOPE else 401
+        return {Lack.SCOPE: 403, Lack.GUESSED: 429}.get(self.lack, 401)
 
     @property
     def challenge(self) -> str:
@@ -77,15 +80,43 @@ class Denial:
 class Access:
     """The tokens of this server."""
 
-    def __init__(self, grants: Iterable[Grant] = (), wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        grants: Iterable[Grant] = (),
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._grants = tuple((_digest(grant.token.secret), grant) for grant in grants)
-        self._wall = wall
+        self._wall, self._clock = wall, clock
         self.denials: Counter[Lack] = Counter()
+        self.guesses = Guesses()
+        self.sessions = Sessions(clock)
 
     @property
     def guarded(self) -> bool:
         """Whether anybody has to show anything."""
         return bool(self._grants)
+
+    def judge_from(self, address: str, shown: str, scope: Scope) -> tuple[Caller | Denial, float]:
+        """Judge what came from an address. Returns the answer, and in how many seconds it may be given."""
+        if not shown or not self._grants:
+            return self.judge(shown, scope), 0.0
+        digest, now = _digest(shown), self._clock()
+        wait_s = self.guesses.wait_s(address, digest, now)
+        found = self._judge(shown, scope)
+        wrong = isinstance(found, Denial) and found.lack is Lack.WRONG
+        if wrong:
+            self.guesses.wrong(address, now)
+        if wait_s < 0:
+            found = Denial(
+                lack=Lack.GUESSED,
+                sentence=f"too many wrong tokens came from {address}, so this one was not looked at; try again later",
+            )
+        elif not wrong:
+            self.guesses.good(address, digest)
+        if isinstance(found, Denial):
+            self.denials[found.lack] += 1
+        return found, max(0.0, wait_s)
 
     def judge(self, shown: str, scope: Scope) -> Caller | Denial:
         """Say whether a token lets its holder do something. `shown` is "" where there was none."""

@@ -51,6 +51,7 @@ class Serving:
     ready_fd: int | None
     parent: int | None
     tls: Tls | None = None
+    trusted: tuple[str, ...] = ()  # addresses of proxies that are believed
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -106,6 +107,8 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
         lifespan="on",
         timeout_graceful_shutdown=1,
         server_header=False,
+        proxy_headers=bool(serving.trusted),  # else uvicorn believes whoever connects from 127.0.0.1
+        forwarded_allow_ips=list(serving.trusted),
         ssl_certfile=serving.tls.certificate if serving.tls else None,
         ssl_keyfile=(serving.tls.key or None) if serving.tls else None,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract import config, homes, tokens
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch_server.peers import Network
 from ncclwatch_server.scopes import EVERYTHING, Access, Grant, Scope
 
 log = logging.getLogger("ncclwatch.server")
@@ -114,6 +115,7 @@ class Settings:
     keeping: Keeping = Keeping()
     private: bool = False  # only for the user who starts it, tokens or not; without any token it always is
     users: frozenset[int] = frozenset()  # others of this machine who may connect to a private one
+    trusted: tuple[Network, ...] = ()  # proxies that say truly for whom they ask
 
     def access(self) -> Access:
         """Return who may do what."""
@@ -158,6 +160,20 @@ def check_exposure(host: str, *, guarded: bool) -> None:
             f"{host} can be reached by other machines and no token is set; put one into {config.ENV_TOKEN} "
             f"or {config.ENV_TOKEN_FILE} (here and on the nodes), or listen on 127.0.0.1"
         )
+
+
+def check_strength(grants: Iterable[Grant], host: str, *, private: bool = False) -> None:
+    """Refuse tokens that can be guessed. Raises `ConfigError`.
+
+    On the loopback address too: whoever has a login there can guess. Only the `private` server of one user, which finds
+    its tokens in a job's environment and keeps nothing, goes on with a warning where none but this machine reaches it.
+    """
+    weak = [problem for grant in grants if (problem := tokens.weakness(grant.token))]
+    if not weak:
+        return
+    if not private or not is_loopback(host):
+        raise ConfigError(f"{weak[0]}; make a good one with: {tokens.MAKE_ONE}")
+    log.warning("%s; make a good one with: %s", weak[0], tokens.MAKE_ONE)
 
 
 def own_names(allowed: Iterable[str] = ()) -> frozenset[str]:

@@ -17,6 +17,8 @@ from tests.integration.fake_agent import FakeAgent, until
 
 pytestmark = pytest.mark.integration
 
+GOOD = "s3-Kq81vXyTz04mWbRc"
+
 
 def start(*arguments: str, **environ: str) -> subprocess.Popen[str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
@@ -65,6 +67,27 @@ def test_a_port_in_use_is_a_sentence() -> None:
 
 def test_a_public_address_without_a_token_is_refused() -> None:
     assert "NCCLWATCH_TOKEN" in refused("--host", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("host", "token"), [("0.0.0.0", "a"), ("127.0.0.1", "fifteen-letters"), ("0.0.0.0", "ab" * 20)]
+)
+def test_a_token_that_can_be_guessed_is_refused_with_the_command_that_makes_a_good_one(host: str, token: str) -> None:
+    said = refused("--host", host, NCCLWATCH_AGENT_TOKEN=f"{token} name=nodes")
+    assert "the token of nodes has" in said
+    assert "can be guessed" in said
+    assert "secrets.token_urlsafe(32)" in said
+
+
+def test_the_private_server_of_one_user_goes_on_with_a_warning() -> None:
+    with start("--port", "0", "--ephemeral", NCCLWATCH_TOKEN="sesame") as process:
+        assert "can be guessed" in first_line(process)
+        assert "listens on" in first_line(process)
+        process.terminate()
+
+
+def test_a_trusted_proxy_that_is_no_address_is_a_sentence() -> None:
+    assert "--trusted-proxy wants an address" in refused("--trusted-proxy", "proxy.cluster")
 
 
 def test_a_store_that_cannot_be_opened_is_a_sentence() -> None:
@@ -150,10 +173,10 @@ def test_a_page_that_lets_its_own_name_lead_here_reads_nothing() -> None:
 
 
 def test_with_a_token_it_answers_to_any_name_and_a_public_address_warns_of_clear_text() -> None:
-    with start("--host", "0.0.0.0", "--port", "0", "--ephemeral", NCCLWATCH_VIEWER_TOKEN="s3") as process:
+    with start("--host", "0.0.0.0", "--port", "0", "--ephemeral", NCCLWATCH_VIEWER_TOKEN=GOOD) as process:
         lines = [first_line(process), first_line(process)]
         assert any("clear text" in line for line in lines)
         url = next(line for line in lines if "listens on" in line).split()[-1].replace("0.0.0.0", "127.0.0.1")
-        headers = {"Host": "head.cluster", "Authorization": "Bearer s3"}
+        headers = {"Host": "head.cluster", "Authorization": f"Bearer {GOOD}"}
         assert httpx2.get(f"{url}/api/v1/jobs", headers=headers).status_code == 200
         process.terminate()

@@ -414,6 +414,8 @@ def test_when_all_lines_keep_too_much_the_greediest_is_told_and_the_others_live_
 class _Quiet:
     """A line of which nothing is heard."""
 
+    peer = "10.0.0.7"
+
     def __init__(self) -> None:
         self.heard, self.pings, self.aborted = True, 0, False
 

@@ -30,7 +30,7 @@ class Line:
         self.pauses = self.resumes = 0
         self.sent: list[bytes] = []
         self.last_words = b""
-        self.held = 0
+        self.held, self.peer = 0, "10.0.0.7"
 
     def admit(self) -> None:
         """Let longer messages come."""

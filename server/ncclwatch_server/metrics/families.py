@@ -98,6 +98,8 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
         ("incidents_not_opened", "Incidents beyond the limit of open ones", moment.not_opened),
     ):
         yield rising(name, text, [], [((), value)])
+    denied = [((lack,), float(count)) for lack, count in sorted(counters.denied().items())]
+    yield rising("tokens_denied", "Requests and lines without a good token, by what was wrong with it", ["why"], denied)
     refused = [((at.value,), float(counters.refused_at.get(at, 0))) for at in RefusedAt]
     yield rising("agents_refused", "Connections of agents that were closed, by when", ["at"], refused)
     kinds = ("claims", "views", "stacks", "testimonies", "loops", "facts", "parameters", "gone")

@@ -1,11 +1,11 @@
-"""How does a browser show a token? On a page that asks for it once, and in a cookie from then on.
+"""Lets a browser show a token: on a page that asks for it once; from then on its cookie names a session.
 
 The cookie goes to no other site, no script reads it, and it ends with the browser. Where no token is set, nobody is
 asked for one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote
 
 from fastapi import FastAPI, Request, Response
@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from ncclwatch_server.access import COOKIE
+from ncclwatch_server.sessions import Sessions
 from ncclwatch_server.ui.render import PAGES
 
 FORM_BYTES_MAX = 8192
@@ -28,24 +29,29 @@ class LoginNeeded(Exception):
         self.sentence = sentence
 
 
+async def _anyone(_: HTTPConnection) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageGate:
     """Lets through who may read the API, and sends all others to the login page."""
 
-    check: Callable[[HTTPConnection], object] = lambda _: None  # raises `HTTPException` with the reason
+    check: Callable[[HTTPConnection], Awaitable[object]] = _anyone  # raises `HTTPException` with the reason
+    sessions: Sessions = field(default_factory=Sessions)
 
-    def __call__(self, connection: HTTPConnection) -> None:
+    async def __call__(self, connection: HTTPConnection) -> None:
         """Let the request through. Raises `LoginNeeded`."""
         try:
-            self.check(connection)
+            await self.check(connection)
         except HTTPException as error:
             raise LoginNeeded(str(error.detail)) from error
 
-    def refusal(self, token: str) -> str:
-        """Return why a token opens nothing, "" if it does."""
+    async def refusal(self, request: Request, token: str) -> str:
+        """Return why a token opens nothing to whoever shows it, "" if it does."""
         headers = [(b"authorization", b"Bearer " + token.encode())]
         try:
-            self(HTTPConnection({"type": "http", "headers": headers}))
+            await self(HTTPConnection({"type": "http", "headers": headers, "client": request.scope.get("client")}))
         except LoginNeeded as error:
             return error.sentence
         return ""
@@ -67,15 +73,19 @@ def add_login(app: FastAPI, gate: PageGate) -> None:
                 return _page("/jobs", "that is too long for a token")
         form = parse_qs(body.decode("utf-8", "replace"))
         token, target = form.get("token", [""])[0].strip(), form.get("next", ["/jobs"])[0]
-        refusal = gate.refusal(token) if token.isascii() else "a token is made of plain letters and digits"
+        refusal = (
+            await gate.refusal(request, token) if token.isascii() else "a token is made of plain letters and digits"
+        )
         if refusal:
             return _page(target, refusal)
         answer = RedirectResponse(_own(target), status_code=303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        word = gate.sessions.begin(token)
+        answer.set_cookie(COOKIE, word, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return answer
 
     @app.post("/logout", include_in_schema=False)
-    async def logout() -> Response:
+    async def logout(request: Request) -> Response:
+        gate.sessions.end(request.cookies.get(COOKIE, ""))
         answer = RedirectResponse("/login", status_code=303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
