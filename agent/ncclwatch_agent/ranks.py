@@ -1,4 +1,4 @@
-"""What does one rank look like from the node: a row of a digest each second, and a whole view on request?
+"""Says what one rank looks like from the node: a row of a digest each second, and a whole view on request.
 
 A digest needs the header of the ring alone (live words, group frontier, waits). Events are
 looked at for the age of an unfinished operation only, and then once for each operation.
@@ -72,7 +72,8 @@ class LocalRank:
         words = self.ring.words()
         self.detached = words[Word.DETACHED] == 1
         if not self.gone:
-            if len(self._tids) != words[Word.THREADS_USED]:
+            used = words[Word.THREADS_USED]
+            if len(self._tids) != used or used >= config.THREADS_MAX:  # a full table has its rows taken over
                 self._tids = tuple(row.tid for row in self.ring.threads())
             state = self.watch.observe(now_ns, self._tids)
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)

@@ -170,6 +170,7 @@ DTYPES = (
 )  # fmt: skip
 REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
 NO_GROUP = 0xFFFF
+NO_THREAD = 0xFF  # of an event: its thread has no row
 IN_ORDER = 1 << 30  # of an event's signature word: issued with async_op=False, so what follows comes after it
 BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
 

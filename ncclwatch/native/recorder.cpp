@@ -494,7 +494,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
     if (peer >= 0 && peer < static_cast<int>(group->ranks.size())) peer = group->ranks[peer];
   }
   event.op = static_cast<uint8_t>(spec.op);
-  event.thread = static_cast<uint8_t>(std::max(thread.row, 0));
+  event.thread = static_cast<uint8_t>(thread.row >= 0 ? thread.row : 0xFF);
   event.group = static_cast<uint16_t>(group->number);
   event.signature = (static_cast<uint32_t>(peer + 1) & 0xFFFFF) | (dtype & 0x3F) << 20 | (reduce & 0xF) << 26;
   event.site = state.sites.here(at::GradMode::is_enabled());

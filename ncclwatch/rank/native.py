@@ -16,7 +16,18 @@ from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.rank.patches.collectives import group_of
 from ncclwatch.rank.patches.devices import note_used
-from ncclwatch.rank.recorder import ALL_GATHER, ALL_REDUCE, BARRIER, MEETING, RECV, SEND, Issued, Recorder, ThreadState
+from ncclwatch.rank.recorder import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BARRIER,
+    MEETING,
+    RECV,
+    SEND,
+    UNSEEN,
+    Issued,
+    Recorder,
+    ThreadState,
+)
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 
 # In the order of Layout and Codes in the C++ sources.
@@ -87,7 +98,7 @@ class NativeRecorder(Recorder):
     def thread(self) -> ThreadState:
         """Return this thread's state."""
         state = self._thread
-        if state.row < 0:
+        if state.row == UNSEEN:
             state.row = self._native.thread_row()
         return state
 

@@ -39,6 +39,7 @@ class Pulse:
         self._witness = witness  # the socket at which this rank is to answer, "" for none
         self._stop = threading.Event()
         self._issued: dict[int, int] = {}  # operations seen at the previous pulse, by thread row
+        self._tids: dict[int, int] = {}  # row -> native id of its thread
         self._stacks: dict[int, tuple[int, int]] = {}  # row -> hash of the stack, since when
         self._modules: dict[int, tuple[int, dict[str, object]]] = {}  # row -> since when, what was found then
         # The first local rank starts the agent at once; the others look after it later.
@@ -122,6 +123,7 @@ class Pulse:
         frames: dict[int, FrameType] = {}
         errors: dict[int, object] = {}
         for ident, row in list(self._recorder.threads.items()):
+            self._meet(row)
             issued = self._recorder.ring.thread_issued(row)
             if self._issued.get(row) == issued:
                 frames = frames or sys._current_frames()
@@ -131,6 +133,14 @@ class Pulse:
                     self._sample(row, ident, frame, errors.get(ident))
             self._issued[row] = issued
         frames.clear()
+
+    def _meet(self, row: int) -> None:
+        """Forget what was seen of a thread that has ended, whose row another one has got."""
+        tid = self._recorder.ring.thread_tid(row)
+        if self._tids.get(row, tid) != tid:
+            for seen in (self._issued, self._stacks, self._modules):
+                seen.pop(row, None)
+        self._tids[row] = tid
 
     def _sample(self, row: int, ident: int, frame: FrameType, error: object) -> None:
         key, names, work = _stack_key(frame)

@@ -1,4 +1,4 @@
-"""What has this rank issued, what is through, and who waits? Kept here, written to the ring.
+"""Keeps what this rank has issued, what is through and who waits, and writes it to the ring.
 
 Each operation is recorded once, before it is handed to the backend, with the sequence number
 it gets in its group. A work is held until it is complete (so that its completion can be seen)
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
 from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, OPS, WAITS, Flag, Word, signature_word
+from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, NO_THREAD, OPS, WAITS, Flag, Word, signature_word
 from ncclwatch.rank.facts import Facts
 from ncclwatch.rank.loaders import Loaders, Pass, bucket_of
 from ncclwatch.rank.preflight import Preflight
@@ -24,6 +24,7 @@ from ncclwatch.rank.sites import Sites
 
 Batch = TypeVar("Batch")
 
+UNSEEN, NO_ROW = -1, -2  # of a thread that has not been asked for its row, or that has found none free
 WORKS_MAX = 256
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
 RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
@@ -104,7 +105,7 @@ class ThreadState(threading.local):
     """What this thread is inside of."""
 
     def __init__(self) -> None:
-        self.row = -1
+        self.row = UNSEEN
         self.issued = 0
         self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
         self.newest: Issued | None = None
@@ -151,15 +152,19 @@ class Recorder:
     def thread(self) -> ThreadState:
         """Return this thread's state, giving it a row in the ring at first sight."""
         state = self._thread
-        if state.row < 0:
+        if state.row == UNSEEN:
             state.row = self._new_row()
         return state
 
     def _new_row(self) -> int:
         main = threading.current_thread() is threading.main_thread()
         row = self.ring.add_thread(threading.get_native_id(), main)
-        if row >= 0:
-            self.threads[threading.get_ident()] = row
+        if row < 0:
+            return NO_ROW
+        for ident, known in list(self.threads.items()):
+            if known == row:  # of one that has ended, in a full table
+                self.threads.pop(ident, None)
+        self.threads[threading.get_ident()] = row
         return row
 
     def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
@@ -253,7 +258,7 @@ class Recorder:
         `in_order`: what this thread issues later comes after it, in any group. Members need not agree on that.
         """
         state = self._thread
-        if state.row < 0:
+        if state.row == UNSEEN:
             self.thread()
         label = state.label or (_next_bucket(group, numel) if group.buckets and op == ALL_REDUCE else 0)
         if label:
@@ -276,7 +281,7 @@ class Recorder:
         event = ring.add_event(
             number,
             op,
-            row if row > 0 else 0,
+            row if row >= 0 else NO_THREAD,
             numel,
             site,
             prefix,

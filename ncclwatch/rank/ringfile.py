@@ -39,6 +39,13 @@ def process_start_ticks() -> int:
         return int(file.read().rsplit(b")", 1)[1].split()[19])
 
 
+def _lives(tid: int) -> bool:
+    """Say whether a thread of this process lives; of all it is taken to be so where nobody can tell."""
+    return os.path.exists(f"/proc/self/task/{tid}") or not os.path.exists(
+        f"/proc/self/task/{threading.get_native_id()}"
+    )
+
+
 class RingFile:
     """The writing end of one ring. One process writes; threads of it may write at once.
 
@@ -211,9 +218,29 @@ class RingFile:
         self._bytes[at : at + 16] = layout.GROUP_DONE.pack(completed, newest_event + 1)
 
     def add_thread(self, tid: int, main: bool) -> int:
-        """Begin a row for a thread."""
+        """Begin a row for a thread; in a full table that of one that has ended. -1: as many live as there are rows."""
         data = layout.THREAD_STATIC.pack(tid, int(main), 0)
+        with self._grow:
+            if self._used[Word.THREADS_USED] >= config.THREADS_MAX:
+                number = next((row for row in range(config.THREADS_MAX) if not _lives(self.thread_tid(row))), -1)
+                if number >= 0:
+                    self._take_over(number, data)
+                    return number
         return self._row(Word.THREADS_USED, config.THREADS_MAX, layout.THREADS_AT, data, layout.THREAD_BYTES)
+
+    def _take_over(self, number: int, data: bytes) -> None:
+        """Let a row be that of another thread: first away with all that the one before has said."""
+        self.set_wait(number, NO_WAIT)
+        for at, size in ((layout.SAMPLES_AT, layout.SAMPLE_BYTES), (layout.SAVES_AT, layout.SAVE_BYTES)):
+            end = at + (number + 1) * size
+            self._bytes[end - 8 : end] = bytes(8)
+        start = layout.THREADS_AT + number * layout.THREAD_BYTES
+        self._bytes[start : start + len(data)] = data
+
+    def thread_tid(self, number: int) -> int:
+        """Return the native id of the thread that a row is of."""
+        at = layout.THREADS_AT + number * layout.THREAD_BYTES
+        return int.from_bytes(self._bytes[at : at + 4], "little")
 
     def set_thread_issued(self, number: int, issued: int) -> None:
         """Store how many operations a thread has issued."""
@@ -374,8 +401,9 @@ class RingFile:
         while len(text) > layout.SAMPLE_TEXT_MAX and isinstance(frames, list) and len(frames) > 1:
             frames.pop()  # the outermost tell least
             text = json.dumps(found, separators=(",", ":")).encode()
-        if len(text) > layout.SAMPLE_TEXT_MAX:
-            return
+        if len(text) > layout.SAMPLE_TEXT_MAX:  # the one before must not stay: the thread would seem to stand there
+            text = short_json(found, layout.SAMPLE_TEXT_MAX).encode() or b"{}"
+            self.count_dropped()
         at = layout.SAMPLES_AT + index * layout.SAMPLE_BYTES
         stamp = next(self._wait_stamps)
         self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = bytes(8)
@@ -393,6 +421,9 @@ class RingFile:
         while len(text) > layout.SAVE_TEXT_MAX and path:
             path = path[len(path) // 4 + 1 :]  # its end tells most; without its beginning it is a path no more
             text = json.dumps({**said, "path": f"...{path}"}, separators=(",", ":")).encode()
+        if len(text) > layout.SAVE_TEXT_MAX:  # what it raised is long
+            text = short_json({**said, "path": ""}, layout.SAVE_TEXT_MAX).encode() or b"{}"
+            self.count_dropped()
         at = layout.SAVES_AT + thread * layout.SAVE_BYTES
         end = at + layout.SAVE_BYTES
         stamp = next(self._wait_stamps)

@@ -25,7 +25,7 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.modules import write as write_module
 from ncclwatch.contract.ring import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
 from ncclwatch.contract.sites import SiteText, write
-from ncclwatch.rank.recorder import Group, Issued
+from ncclwatch.rank.recorder import NO_ROW, Group, Issued
 from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing
 
@@ -148,7 +148,7 @@ class _Writing:
         if op.op.is_p2p:
             row, _ = group.peers.get(op.peer) or (self.ring.file.add_peer(group.number, op.peer), [])
             group.peers[op.peer] = (row, [op.seq - 1] * 4)
-        self.ring.be_thread(self.rows.get(op.thread, 0), 0)
+        self.ring.be_thread(self.rows.get(op.thread, NO_ROW), 0)
         recorder.batch_word = op.loader << BATCH_BITS | op.batch
         recorder.forwards = op.forwards
         self.ring.turn_back(op.age_s)

@@ -39,7 +39,8 @@ class SimulatedRing:
             )
             opened.callback(Path(path).unlink)  # both ends have it mapped, and need no name
             self.recorder = Recorder(self.file)
-            self._read = LocalRank(Ring(path))
+            self.reader = Ring(path)
+            self._read = LocalRank(self.reader)
 
     def __enter__(self) -> "SimulatedRing":
         return self
