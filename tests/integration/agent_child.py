@@ -5,6 +5,7 @@ python -m tests.integration.agent_child RUNTIME_DIR RANK WORLD_SIZE IDENTITY_JSO
 
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -23,9 +24,14 @@ def main() -> None:
         f"{directory}/{identity['job']}/{rank}-{os.getpid()}.ring",
         rank=rank, local_rank=rank, world=(world_size, int(identity.pop("local_world", world_size))), attempt=0,
     )  # fmt: skip
-    ring.set_word(Word.IDENTITY, ring.string(json.dumps(identity)))
+    ring.set_word(Word.IDENTITY, ring.told(identity, kept=True))
     recorder = Recorder(ring)
     group = recorder.add_group("0", "default_pg", list(range(world_size)), 0)
+    for number in range(int(identity.get("more_groups", 0))):
+        first = number % 8
+        recorder.add_group(f"{number} {'n' * 10_000}", "", list(range(first, world_size, 8)), 0)
+    if "scattered" in identity:
+        recorder.add_group("scattered", "", random.Random(5).sample(range(world_size), int(identity["scattered"])), 0)
     site = ring.string(f"{__file__}\x1f{main.__code__.co_firstlineno}\x1fmain")
     issued = recorder.issue(group, tuple(Op).index(Op.ALL_REDUCE), 4, (-1, 1, 1), site)
     recorder.track(issued, None)

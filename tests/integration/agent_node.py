@@ -22,15 +22,16 @@ class Node:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ranks: list[subprocess.Popen[str]] = []
+        self.world_size = 2
         self.agent_pidfd = -1
         self.service: subprocess.Popen[str] | None = None
 
     def rank(self, number: int, server: str, **more: str) -> "subprocess.Popen[str]":
         """Start a rank, and return when its ring is there."""
         identity = {"job": "job1", "instance": "here", "host": "n", "server": server, "server_named": "1", **more}
-        command = [sys.executable, "-m", "tests.integration.agent_child", str(self.directory), str(number), "2"]
+        command = [sys.executable, "-m", "tests.integration.agent_child", str(self.directory), str(number)]
         process = subprocess.Popen(
-            [*command, json.dumps(identity)], cwd=ROOT, text=True,
+            [*command, str(self.world_size), json.dumps(identity)], cwd=ROOT, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.ranks.append(process)
