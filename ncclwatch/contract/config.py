@@ -88,6 +88,7 @@ INCIDENTS_PAGE_MAX = 2000  # that a server gives out at a time; no more are open
 INCOMPLETE_HEADER = "X-Ncclwatch-Incomplete"  # of a list of incidents: why those are missing that only the store knows
 FOREIGN_HEADER = "X-Ncclwatch-Foreign"  # of a server's refusal of another user of its machine
 FACT_CHARS_MAX = 200
+JOB_CHARS_MAX = 80  # of a job's name
 
 # Rhythm.
 PULSE_S = 0.5  # of the rank's pulse thread
@@ -136,6 +137,11 @@ def job_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _safe(name: str) -> str:
-    """Return a name that is also one path component."""
-    kept = "".join(c if c.isalnum() or c in "-_.~" else "_" for c in name)[:80]
+    """Return a name that is also one path component; a digest tells long ones with one beginning apart."""
+    kept = "".join(c if c.isalnum() or c in "-_.~" else "_" for c in name)
+    if len(kept) > JOB_CHARS_MAX:
+        import hashlib
+
+        digest = hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
+        kept = f"{kept[: JOB_CHARS_MAX - len(digest) - 1]}-{digest}"
     return kept.strip(".") or "job"

@@ -16,12 +16,17 @@ _ROUNDS_MAX = 64  # each halves the longest text that is left
 
 
 def short_name(text: str) -> str:
-    """Return a name in at most NAME_BYTES_MAX bytes: of a longer one its beginning, and a digest of all of it."""
+    """Return the name or description of a group as its ring has it."""
+    return short_text(text, config.NAME_BYTES_MAX)
+
+
+def short_text(text: str, bytes_max: int) -> str:
+    """Return a text in at most so many bytes: of a longer one its beginning, and a digest of all of it."""
     data = text.encode(errors="replace")
-    if len(data) <= config.NAME_BYTES_MAX:
+    if len(data) <= bytes_max:
         return data.decode()
     tail = _MARK + hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
-    return data[: config.NAME_BYTES_MAX - len(tail.encode())].decode(errors="ignore") + tail
+    return data[: bytes_max - len(tail.encode())].decode(errors="ignore") + tail
 
 
 def short_json(found: Mapping[str, object], bytes_max: int) -> str:

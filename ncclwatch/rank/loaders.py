@@ -10,12 +10,13 @@ from types import CodeType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import LoaderFlag, Word
+from ncclwatch.contract.shortening import short_text
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch.rank.sites import Sites
 
 _DEPTH_MAX = 3  # tuples in dicts in lists, looked through for a tensor
 _WIDTH_MAX = 8
-_NAME_CHARS_MAX = 60
+_NAME_BYTES_MAX = 60
 _OTHERS = "other shapes"
 
 
@@ -169,4 +170,4 @@ def bucket_words(bucket: Hashable) -> str:
     """Return a bucket's name: 8x3x32x64 for a shape."""
     if isinstance(bucket, tuple) and all(isinstance(side, int) for side in bucket):
         return "x".join(map(str, bucket)) or "scalar"
-    return str(bucket)[:_NAME_CHARS_MAX]
+    return short_text(str(bucket), _NAME_BYTES_MAX)

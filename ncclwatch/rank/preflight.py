@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ncclwatch.contract import config, machine, preflight
 from ncclwatch.contract.ring import Word
+from ncclwatch.contract.shortening import short_text
 from ncclwatch.contract.text import rank_list
 from ncclwatch.rank.ringfile import RingFile
 
@@ -39,7 +40,7 @@ class Chain:
             self._running.update(f"{shape};".encode())
             self._names.append(name)
             if len(self.parameters) < preflight.PARAMETERS_MAX:
-                self.parameters.append(f"{name} {shape}"[: preflight.PARAMETER_CHARS_MAX])
+                self.parameters.append(short_text(f"{name} {shape}", preflight.PARAMETER_CHARS_MAX))
         self._running.update(b"|")
         self.site = site
         if len(self.units) < preflight.UNITS_MAX:
@@ -157,7 +158,7 @@ def gather(environ: Mapping[str, str], backend: str, timeout_ms: int) -> dict[st
         preflight.LAUNCHER: "elastic" if environ.get("TORCHELASTIC_RUN_ID") else "",
     }
     found |= {name: environ.get(name, "") for name in preflight.VARIABLES}
-    return {key: value[: config.FACT_CHARS_MAX] for key, value in found.items() if value}
+    return {key: short_text(value, config.FACT_CHARS_MAX) for key, value in found.items() if value}
 
 
 def unmet_interfaces(environ: Mapping[str, str], backend: str, names: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ncclwatch.contract.shortening import short_name
 from ncclwatch_server.postmortem.entries import (
-    TEXT_CHARS_MAX,
     Entry,
     Names,
     collective_seq,
@@ -129,7 +129,7 @@ def _by_group(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:
 
 def _pair_of_names(group: object) -> tuple[str, str]:
     if isinstance(group, tuple) and len(group) == 2 and all(isinstance(each, str) for each in group):
-        return group[0][:TEXT_CHARS_MAX], group[1][:TEXT_CHARS_MAX]
+        return short_name(group[0]), short_name(group[1])
     raise ValueError("process_group is not a pair of name and description")
 
 
@@ -192,7 +192,7 @@ def _config(value: object) -> dict[str, tuple[str, tuple[int, ...]]]:
         if isinstance(name, str) and isinstance(each, dict):
             ranks = each.get("ranks")
             members = _members(ranks) if isinstance(ranks, str) else _members(json.dumps(ranks))
-            found[name] = (str(each.get("desc", ""))[:TEXT_CHARS_MAX], members)
+            found[short_name(name)] = (short_name(str(each.get("desc", ""))), members)
     return found
 
 
