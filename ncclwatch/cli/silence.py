@@ -1,4 +1,4 @@
-"""The command `ncclwatch silence`: of which jobs is nobody to be alerted, and until when?"""
+"""The command `ncclwatch silence`: lets nobody be alerted of some jobs for some time."""
 
 import getpass
 import re
@@ -31,7 +31,8 @@ class Silence:
     starts_at: datetime
     ends_at: datetime
     reason: str = ""
-    author: str = ""
+    author: str = ""  # as the token says that made it
+    signed: str = ""  # what its maker wrote, which may be anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class NewSilence:
     starts_at: datetime | None
     ends_at: datetime | None
     reason: str
-    author: str
+    signed: str
 
 
 class Span(click.ParamType[float]):
@@ -100,7 +101,7 @@ def add(
     if (lasts_s is None) == (ends_at is None):
         raise click.UsageError("say how long: either --for or --until")
     new = NewSilence(
-        job=job, lasts_s=lasts_s, starts_at=starts_at, ends_at=ends_at, reason=reason, author=_author()
+        job=job, lasts_s=lasts_s, starts_at=starts_at, ends_at=ends_at, reason=reason, signed=_signature()
     )  # fmt: skip
     made = _ask(server, lambda client: _one(client.fetch(_PATH, msgspec.json.encode(new))))
     click.echo(_line(made))
@@ -152,12 +153,13 @@ def _table(silences: Sequence[Silence]) -> str:
 def _line(each: Silence) -> str:
     begins, ends = each.starts_at.astimezone(), each.ends_at.astimezone()
     span = f"{begins:%Y-%m-%d %H:%M} to {ends:{'%H:%M' if begins.date() == ends.date() else '%Y-%m-%d %H:%M'}}"
-    words = ", ".join(word for word in (each.author, each.reason) if word)
+    maker = f"by {each.author}" if each.author else ""
+    words = ", ".join(word for word in (maker, f"signed {each.signed}" if each.signed else "", each.reason) if word)
     text = f"{each.id}  {each.state:<7}  {span}  {each.job}" + (f"  ({words})" if words else "")
     return "".join(c for c in text if c.isprintable())
 
 
-def _author() -> str:
+def _signature() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
     except (OSError, KeyError):  # no entry in the password file, as in some containers

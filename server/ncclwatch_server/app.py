@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 
 from fastapi import FastAPI
 
@@ -16,8 +16,8 @@ from ncclwatch_server.api import add_routes
 from ncclwatch_server.audit import AuditTrail
 from ncclwatch_server.boundary import Boundary
 from ncclwatch_server.examiner import Judge
-from ncclwatch_server.habits import Lesson, Memory
-from ncclwatch_server.incidents import Incident, IncidentBook
+from ncclwatch_server.habits import Memory
+from ncclwatch_server.incidents import IncidentBook
 from ncclwatch_server.ingest import Door
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
@@ -48,6 +48,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     kept = store or NoStore()
     records = Records(settings.store)
     silences = Silences(records.silences, records, time.time)
+    records.recalled = silences.recall
     notifier = Notifier(targets or Targets(), records, silences)
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
     watch.counters.notified = notifier.counts
@@ -67,7 +68,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host | Neighbours]]:
         if store is not None:
             loop = asyncio.get_running_loop()
-            store.recalled = lambda known: _call_in(loop, watch.recall, *known)
+            store.recalled = lambda known: _call_in(loop, lambda: watch.recall(*known))
+            store.lost = lambda: _call_in(loop, watch.keep_again)
         guard = Guard(watch.counters.lives, log, who="ncclwatch-server")
         with store or contextlib.nullcontext(), records, notifier, guard:
             notifier.recall(book.all())
@@ -100,19 +102,16 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     app.add_middleware(Boundary, hosts=settings.hosts)
     add_routes(app, reader, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
-    app.include_router(silence_routes(silences, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR)))
+    app.include_router(
+        silence_routes(silences, app.state.audit, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR))
+    )
     gate = PageGate(check=Gate(access, Scope.VIEWER), sessions=access.sessions)
     add_pages(app, Site(reader=reader, board=board, settings=settings, store=kept, gate=gate))
 
     return app
 
 
-def _call_in(
-    loop: asyncio.AbstractEventLoop,
-    recall: "Callable[[Sequence[Incident], Mapping[str, Sequence[Lesson]]], None]",
-    incidents: Sequence[Incident],
-    lessons: Mapping[str, Sequence[Lesson]],
-) -> None:
-    """Let the event loop take what a store that came late knows; it may have ended meanwhile."""
+def _call_in(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """Let the event loop do what the store's thread wants of it; it may have ended meanwhile."""
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(recall, incidents, lessons)
+        loop.call_soon_threadsafe(action)

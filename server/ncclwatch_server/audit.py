@@ -1,4 +1,4 @@
-"""Writes down who asked for stacks of which job, or deleted something, or guessed, and when: lines are only added.
+"""Writes down who asked for stacks, silenced or deleted a job, or guessed, and when: lines are only added.
 
 Stacks halt a rank for a moment and show lines of its program, so each look is written down: those that operators ask
 for, and those that the server asks for itself when a verdict stands. A line also goes to the server's own log, so that
@@ -27,6 +27,8 @@ class Act(str, Enum):
     STACKS = "stacks"
     DELETE = "delete"
     GUESS = "guess"
+    SILENCE = "silence"
+    UNSILENCE = "unsilence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which database is the store, and how is it spoken to? An SQLite file, or PostgreSQL."""
+"""Speaks to the database that is the store: an SQLite file, or PostgreSQL."""
 
 import re
 import sqlite3
@@ -25,6 +25,33 @@ _POSTGRESQL = {
 }
 # A server that answers so is one that will soon take us.
 _PASSING = re.compile(r"starting up|shutting down|in recovery|too many (clients|connections)|connection slots")
+
+
+class StoreFile:
+    """The file of an SQLite store, which somebody may delete or replace while it is open. PostgreSQL has none."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        named = parsed.database if parsed.get_backend_name() == "sqlite" else None
+        self._path = None if named in (None, "", ":memory:") else Path(str(named))
+        self._known: tuple[int, int] | None = None
+
+    def note(self) -> None:
+        """Note which file it is now."""
+        self._known = self._find()
+
+    def is_lost(self) -> bool:
+        """Whether the file that was noted is not the one under that name any more."""
+        return self._known is not None and self._find() != self._known
+
+    def _find(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def connect(url: str) -> Engine:
@@ -70,9 +97,9 @@ def is_passing(error: Exception) -> bool:
         return False
     said = str(error.orig)
     if error.connection_invalidated or "FATAL" not in said:
-        return any(word in said for word in ("refused", "timeout", "timed out", "unreachable", "is full")) or (
-            "server closed the connection" in said
-        )
+        return any(
+            word in said for word in ("refused", "timeout", "timed out", "unreachable", "is full", "is locked")
+        ) or ("server closed the connection" in said)
     return _PASSING.search(said) is not None
 
 

@@ -90,6 +90,10 @@ class JobHabits:
         """What the judge may expect of each class."""
         return self._habits
 
+    def lessons(self) -> list[Lesson]:
+        """Return all lessons, the oldest first."""
+        return list(self._lessons.values())
+
     def learn(self, kind: WaitClass, waited_s: float, still_s: float, timeout_s: float = 0.0) -> Lesson:
         """Remember a wait that ended by itself. Returns what is remembered of its class now."""
         lesson = self._lessons.get(kind, Lesson(kind=kind)).with_wait(waited_s, still_s, timeout_s)
@@ -124,6 +128,10 @@ class Memory:
         """Add what jobs taught earlier that was not at hand. What a job has taught meanwhile is newer."""
         for name, lessons in known.items():
             self.of(name).recall(lessons)
+
+    def lessons(self) -> list[tuple[str, Lesson]]:
+        """Return all that jobs have taught, each with the job's name, the oldest first."""
+        return [(name, lesson) for name, habits in self._jobs.items() for lesson in habits.lessons()]
 
     def forget(self, name: str) -> None:
         """Forget what the job with this name has taught."""

@@ -242,6 +242,10 @@ class Jobs:
         """Add what jobs taught before this server started, which was not at hand then."""
         self._memory.recall(lessons)
 
+    def lessons(self) -> list[tuple[str, Lesson]]:
+        """Return all that jobs have taught, each with the job's name."""
+        return self._memory.lessons()
+
     def prune(self, now: float) -> None:
         """Forget jobs that ended long ago."""
         self.retiring = [job for job in self.retiring if not job.ended]

@@ -1,4 +1,4 @@
-"""What may operators do, and what are they told? The audit log, the deletion of a job, and how the server does."""
+"""Answers operators: the audit log, the deletion of a job, and how the server does."""
 
 import asyncio
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def _operator_routes(watch: Watch, store: KeptStore, access: Access, trail: Audi
         before: Annotated[str, Query(max_length=40)] = "",
         job: Annotated[str, Query(max_length=255)] = "",
     ) -> AuditPage:
-        """Return who asked for stacks of which job, or deleted one, and when."""
+        """Return who asked for stacks of which job, silenced or deleted one, and when."""
         try:
             found = await asyncio.to_thread(store.audit_log, limit, before, job)
         except StoreFailed as error:

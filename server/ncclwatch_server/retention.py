@@ -1,13 +1,20 @@
-"""What does a store no longer keep? What is older or more than was asked for, and jobs that an operator deletes."""
+"""Deletes what a store no longer keeps: what is older or more than was asked for, and jobs that an operator deletes.
+
+How old something is, is never asked of this machine's clock alone: one start with a clock that is 400 days ahead would
+delete all history. The store keeps a clock of its own. It goes on at most `PACE` times as fast as servers have run, and
+is never ahead of the machine's. So after a pause of 90 days nothing expires at once: it does within four days.
+"""
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, CursorResult, Delete, and_, delete, func, select
+from sqlalchemy import Connection, CursorResult, Delete, and_, delete, func, insert, select, update
 
 from ncclwatch_server import tables
 from ncclwatch_server.settings import Keeping
 
 DAY_S = 86_400.0
+PACE = 24.0
+AHEAD_S = 7 * DAY_S  # a machine's clock that is further ahead of the store's is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +27,21 @@ class Removed:
 
     def __bool__(self) -> bool:
         return bool(self.incidents or self.lessons or self.audit)
+
+
+def trusted_now(connection: Connection, wall: float) -> float:
+    """Return how late it is, in seconds since 1970, as far as the store trusts the clock of this machine."""
+    known = connection.execute(select(tables.clock.c.trusted_at)).scalar()
+    return wall if known is None else min(wall, float(known))
+
+
+def advance(connection: Connection, wall: float, ran_s: float) -> float:
+    """Let the store's clock go on after a server has run for so long. Returns how late it is now."""
+    now = min(wall, trusted_now(connection, wall) + PACE * ran_s)
+    changed: CursorResult[tuple[object, ...]] = connection.execute(update(tables.clock).values(trusted_at=now))
+    if not changed.rowcount:
+        connection.execute(insert(tables.clock).values(id=1, trusted_at=now))
+    return now
 
 
 def prune(connection: Connection, keeping: Keeping, now: float) -> Removed:

@@ -1,16 +1,17 @@
-"""Where do incidents, and what jobs have taught, outlive the server? In SQLite or in PostgreSQL.
+"""Keeps incidents, and what jobs have taught, beyond the life of the server, in SQLite or in PostgreSQL.
 
 The event loop never waits for it: what changed waits in bounded queues, a thread of its own writes it. A store that
-fails is told of once and tried again; judging goes on without it, and what waited is written when it returns. What is
-kept where, and for how long, is in `tables` and `retention`.
+fails is told of once and tried again; judging goes on without it, and what waited is written when it returns. Where
+the file of SQLite is deleted or replaced under the server, a new one is begun, with what is in memory. What is kept
+where, and for how long, is in `tables` and `retention`.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
@@ -78,6 +79,8 @@ class Store:
         self.failures = 0
         self.dropped = 0
         self.recalled: Callable[[Known], None] | None = None  # called by the thread when a store comes late
+        self.lost: Callable[[], None] | None = None  # called by it when a new store wants what is in memory
+        self.begun_anew = 0
         self._url = url
         self._keeping = keeping or settings.Keeping()
         self._problem = ""  # why it fails now
@@ -91,9 +94,14 @@ class Store:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._house_at = 0.0
+        self._clocked_at = time.monotonic()  # until then this run is in the store's clock
+        self._ahead_told = False
         self.life = LoopLife("store", age_s_max=settings.PART_STILL_S)
         self._thread = threading.Thread(target=self._live, name="ncclwatch-store", daemon=True)
         self._engine = database.connect(url)
+        self._file = database.StoreFile(url)
+        self._file.note()
+        self._lost = False
         self._open = False
         try:
             upgrading.upgrade(self._engine)
@@ -162,15 +170,16 @@ class Store:
             behind_s=round(behind_s, 1),
             not_stored=self.dropped,
             failures=self.failures,
+            begun_anew=self.begun_anew,
         )
 
     def load(self) -> tuple[Incident, ...]:
         """Return the open incidents and the newest of the closed ones, none while it is away. Raises `ConfigError`."""
-        return rows.incidents_of(self._read(_read_incidents)) if self._open else ()
+        return rows.incidents_of(self._read(_read_incidents))
 
     def lessons(self) -> dict[str, list[Lesson]]:
         """Return what jobs have taught, by job, the oldest first, nothing while it is away. Raises `ConfigError`."""
-        return rows.lessons_of(self._read(_read_lessons)) if self._open else {}
+        return rows.lessons_of(self._read(_read_lessons))
 
     def audit_log(self, limit: int, before: str = "", job: str = "") -> list[AuditEntry]:
         """Return lines of the audit log, the newest first. Waits for the database. Raises `StoreFailed`.
@@ -247,11 +256,18 @@ class Store:
         """Return for how long the oldest of what waits has waited. Needs the lock."""
         return time.monotonic() - self._waiting_since if self._waiting_since else 0.0
 
-    def _read(self, reading: Callable[[Connection], _Found]) -> _Found:
+    def _read(self, reading: Callable[[Connection], list[_Found]]) -> list[_Found]:
+        """Return what is read, nothing while the store is away: it is read when it comes."""
+        if not self._open:
+            return []
         try:
             with self._using, self._engine.begin() as connection:
                 return reading(connection)
         except SQLAlchemyError as error:
+            if database.is_passing(error):
+                self._open = False
+                self._failed("read", error)
+                return []
             raise ConfigError(cannot("read", self._url, error)) from error
 
     def _live(self) -> None:
@@ -266,14 +282,24 @@ class Store:
             ending = self._stopping.is_set()  # asked before: what came before the end is written
             self._write()
             if ending:
+                self._end_clock()
                 return
             if self._problem:
                 self._stopping.wait(RETRY_S)
+
+    def _end_clock(self) -> None:
+        """Note for how long this server has run: one that runs for minutes only would never let anything expire."""
+        if self._problem or not self._open:
+            return
+        with contextlib.suppress(SQLAlchemyError), self._using, self._engine.begin() as connection:
+            self._set_clock(connection, time.time())
 
     def _write(self) -> None:
         """Write what waits, and see to what is no longer kept."""
         try:
             with self._using:
+                if self._file.is_lost() and not self._lost:
+                    self._let_go()
                 self._come_back()
                 self._write_batch()
                 self._keep_house()
@@ -286,15 +312,32 @@ class Store:
             self._worked()
 
     def _come_back(self) -> None:
-        """Open a store that was away when the server started, and tell what it knows."""
+        """Open a store that was away when the server started, or has gone since, and tell what it knows."""
         if self._open:
             return
+        if self._lost:
+            self._engine = database.connect(self._url)
+            self._file.note()
         upgrading.upgrade(self._engine)
         with self._engine.begin() as connection:
             known = rows.incidents_of(_read_incidents(connection)), rows.lessons_of(_read_lessons(connection))
         self._open = True
         if self.recalled is not None:
             self.recalled(known)
+        if self._lost and self.lost is not None:
+            self.lost()
+        self._lost = False
+
+    def _let_go(self) -> None:
+        """Let go of a file that is not the store any more. What is there instead is the store, if need be a new one."""
+        self.begun_anew += 1
+        self.failures += 1
+        log.error(
+            "the file of the incident store %s was deleted or replaced: a new one is begun with what is in memory; "
+            "older incidents and the audit log are not in it", database.shown(self._url),
+        )  # fmt: skip
+        self._open, self._lost = False, True
+        self._engine.dispose()
 
     def _write_batch(self) -> None:
         """Write all that waits, in portions: what one has written stays written, whatever becomes of the next."""
@@ -355,14 +398,30 @@ class Store:
     def _keep_house(self) -> None:
         if time.monotonic() < self._house_at:
             return
+        wall = time.time()
         with self._engine.begin() as connection:
-            removed = retention.prune(connection, self._keeping, time.time())
+            now = self._set_clock(connection, wall)
+            removed = retention.prune(connection, self._keeping, now)
+        if wall - now > retention.AHEAD_S and not self._ahead_told:
+            self._ahead_told = True
+            log.warning(
+                "the clock of this machine is %.0f days ahead of what the store %s has seen; if it is right nothing is "
+                "wrong: what is too old by it goes within days, %.0f times as fast as time passes, and not at once",
+                (wall - now) / retention.DAY_S, database.shown(self._url), retention.PACE,
+            )  # fmt: skip
         self._house_at = time.monotonic() + HOUSE_S
         if removed:
             log.info(
                 "deleted from the store what is kept no longer: %d incidents, %d lessons, %d lines of the audit log",
                 removed.incidents, removed.lessons, removed.audit,
             )  # fmt: skip
+
+    def _set_clock(self, connection: Connection, wall: float) -> float:
+        """Let the store's clock go on by what this server has run since it did. Returns how late it is."""
+        ran_until = time.monotonic()
+        now = retention.advance(connection, wall, ran_until - self._clocked_at)
+        self._clocked_at = ran_until
+        return now
 
     def _failed(self, verb: str, error: Exception) -> None:
         self.failures += 1
@@ -382,7 +441,7 @@ class Store:
             log.info("the incident store %s can be written again", database.shown(self._url))
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(url: str) -> Iterator[Store]:
     """Open a store for as long as the context lasts. Raises `ConfigError`."""
     with Store(url) as store:

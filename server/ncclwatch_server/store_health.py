@@ -1,4 +1,4 @@
-"""How is the store doing? Plain figures, for /health, the pages and /metrics."""
+"""Says how the store is doing, in plain figures, for /health, the pages and /metrics."""
 
 from dataclasses import dataclass
 
@@ -17,3 +17,4 @@ class StoreHealth:
     behind_s: float = 0.0  # since when the oldest of them waits
     not_stored: int = 0  # that found no room while it failed, or that it refused
     failures: int = 0  # of attempts to write
+    begun_anew: int = 0  # how often its file was deleted or replaced under the server

@@ -1,4 +1,4 @@
-"""What does a store hold? Its tables, as the newest migration leaves them.
+"""Names the tables of a store, as the newest migration leaves them.
 
 | table     | holds                                             | goes when                                     |
 |-----------|---------------------------------------------------|-----------------------------------------------|
@@ -6,7 +6,8 @@
 | lessons   | how long waits of a job lasted that ended well    | --keep-days after the last, a job's deletion  |
 | silences  | who wants no alerts about which job, and until when | a year after their end, a job's deletion      |
 | notifications | what each target of alerts was told of an incident | with the incident                          |
-| audit     | who asked for stacks or deleted what, and when    | after AUDIT_DAYS; nothing else changes it     |
+| audit     | who asked for stacks, silenced or deleted what, and when | after AUDIT_DAYS; nothing else changes it |
+| clock     | how late it is, as far as that is trusted (see `retention`) | never                               |
 
 A change here needs a migration in `migrations/versions`; a test compares the two.
 """
@@ -54,7 +55,8 @@ silences = Table(
     Column("starts_at", Float, nullable=False),
     Column("ends_at", Float, nullable=False),
     Column("reason", String(500), nullable=False),
-    Column("author", String(500), nullable=False),
+    Column("author", String(500), nullable=False),  # whose token made it, "" for one made before that was known
+    Column("signed", String(500), nullable=False, server_default=""),  # what its maker wrote
     Column("made_at", Float, nullable=False),
     Index("silences_by_end", "ends_at"),
 )
@@ -69,6 +71,13 @@ notifications = Table(
     Column("digest", String(16), nullable=False),
     Column("urgency", Integer, nullable=False),
     Column("at", Float, nullable=False, index=True),  # seconds since 1970, of the last message
+)
+
+clock = Table(
+    "clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
+    Column("trusted_at", Float, nullable=False),  # seconds since 1970
 )
 
 audit = Table(

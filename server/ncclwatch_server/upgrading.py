@@ -1,4 +1,4 @@
-"""Is a store of this version? An older one is brought up to it, a newer one is left alone.
+"""Brings an older store up to this version, and leaves a newer one alone.
 
 All steps are one transaction: a store that cannot be upgraded stays as it was. alembic is loaded only where there is
 something to do.
@@ -17,7 +17,7 @@ from ncclwatch_server.database import IMMEDIATE, cannot, connect, shown
 
 log = logging.getLogger("ncclwatch.server")
 
-SCHEMA = "0004"  # the newest step
+SCHEMA = "0005"  # the newest step
 _LOCK = 7_166_001_413  # of PostgreSQL: two servers that start at once upgrade one after the other
 
 

@@ -48,6 +48,7 @@ class Watch:
         self._wall = wall
         self._started_at = self._ticked_at = clock()
         self.announcements = Announcements()
+        self._keeper = keeper
         self._publisher = Publisher(keeper, self.counters, self.announcements, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._slowdowns = Slowdowns(book, self._publisher, wall)
@@ -74,6 +75,13 @@ class Watch:
         """Take what was known before this server started, of a store that was not at hand then."""
         self.book.recall(incidents)
         self.jobs.recall(lessons)
+
+    def keep_again(self) -> None:
+        """Keep all that is known once more: the store has lost what it had."""
+        for incident in self.book.all():
+            self._keeper.put(incident)
+        for job, lesson in self.jobs.lessons()[-settings.UNSTORED_MAX :]:
+            self._keeper.learn(job, lesson)
 
     async def run(self) -> None:
         """Look at all jobs until cancelled."""

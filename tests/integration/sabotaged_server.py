@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,7 +100,16 @@ def hang_thread(owner: object, name: str) -> Callable[[], None]:
 
 
 ERROR = ValueError("sabotaged")
+
+
+def clock_ahead() -> None:
+    """Let the clock of this machine be 400 days ahead."""
+    real = time.time
+    time.time = lambda: real() + 400 * 86_400.0
+
+
 SABOTAGES = {
+    "clock ahead": clock_ahead,
     "watch dies": die_once(watch.Watch, "_tick", ERROR),
     "pages dies": die_once(Board, "_note_lag", ERROR),
     "lag dies": die_once(Timings, "lagged", ERROR),

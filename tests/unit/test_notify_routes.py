@@ -7,9 +7,12 @@ import pytest
 from fastapi import FastAPI, HTTPException, Request
 from starlette.testclient import TestClient
 
+from ncclwatch_server.audit import AuditTrail
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
+from ncclwatch_server.scopes import Caller
+from ncclwatch_server.store import NoStore
 from tests.unit.test_server_texts import INCIDENT
 
 PATH = "/api/v1/silences"
@@ -22,14 +25,16 @@ class Gates:
         self.reads = 0
         self.closed = False
 
-    def read(self, request: Request) -> None:
+    def read(self, request: Request) -> Caller:
         """Let everybody read."""
         self.reads += 1
+        return Caller(name="anyone")
 
-    def change(self, request: Request) -> None:
+    def change(self, request: Request) -> Caller:
         """Let nobody change anything while closed."""
         if self.closed:
             raise HTTPException(status_code=403, detail="no")
+        return Caller(name="alice")
 
 
 @pytest.fixture
@@ -43,17 +48,23 @@ def gates() -> Gates:
 
 
 @pytest.fixture
-def client(silences: Silences, gates: Gates) -> TestClient:
+def store() -> NoStore:
+    return NoStore()
+
+
+@pytest.fixture
+def client(silences: Silences, gates: Gates, store: NoStore) -> TestClient:
     app = FastAPI()
-    app.include_router(silence_routes(silences, gates.read, gates.change))
+    app.include_router(silence_routes(silences, AuditTrail(store), gates.read, gates.change))
     return TestClient(app)
 
 
 def test_a_silence_is_made_listed_and_ended(client: TestClient, silences: Silences) -> None:
-    made = client.post(PATH, json={"job": "job", "lasts_s": 60, "reason": "upgrade", "author": "me"})
+    made = client.post(PATH, json={"job": "job", "lasts_s": 60, "reason": "upgrade", "signed": "me@head"})
     assert made.status_code == 201
     body = made.json()
-    assert (body["job"], body["state"], body["reason"], body["author"]) == ("job", "active", "upgrade", "me")
+    assert (body["job"], body["state"], body["reason"]) == ("job", "active", "upgrade")
+    assert (body["author"], body["signed"]) == ("alice", "me@head")
     assert 55 < silences.muted_for(INCIDENT) <= 60
     assert client.get(PATH).json() == [body]
     assert client.get(f"{PATH}/{body['id']}").json() == body
@@ -126,3 +137,26 @@ def test_a_silence_that_nobody_knows_is_a_sentence(client: TestClient) -> None:
     for answer in (client.get(f"{PATH}/nope"), client.delete(f"{PATH}/nope")):
         assert answer.status_code == 404
         assert "no silence 'nope'" in answer.json()["detail"]
+
+
+def test_who_made_and_who_ended_a_silence_is_in_the_audit_log_whatever_they_say_of_themselves(
+    client: TestClient, store: NoStore
+) -> None:
+    made = client.post(PATH, json={"job": "prod-*", "lasts_s": 60, "author": "the boss", "signed": "root@head"}).json()
+    assert made["author"] == "alice"
+    for _ in range(2):  # the second time there is nothing to end
+        client.delete(f"{PATH}/{made['id']}")
+    ended, begun = store.audit_log(9)
+    assert [(e.who, e.act, e.job) for e in (begun, ended)] == [
+        ("alice", "silence", "prod-*"), ("alice", "unsilence", "prod-*"),
+    ]  # fmt: skip
+    assert begun.detail.startswith(f"from testclient: silence {made['id']}, {made['starts_at']} to {made['ends_at']}")
+    assert begun.detail.endswith("(signed root@head)")
+
+
+def test_a_silence_that_is_refused_is_not_in_the_audit_log(client: TestClient, store: NoStore, gates: Gates) -> None:
+    gates.closed = True
+    client.post(PATH, json={"job": "x", "lasts_s": 60})
+    gates.closed = False
+    client.post(PATH, json={"job": "x", "lasts_s": 60, "ends_at": "2100-01-01T00:00:00Z"})
+    assert store.audit_log(9) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DatabaseError
 
+from ncclwatch_server import database, retention
 from ncclwatch_server.audit import Act, AuditTrail
 from ncclwatch_server.habits import Lesson
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
@@ -138,3 +139,42 @@ def test_without_a_store_the_newest_lines_are_in_memory(monkeypatch: pytest.Monk
     assert store.audit_log(9, before=entries[3].id) == [entries[2]]
     assert store.audit_log(9, job="3") == [entries[3]]
     assert entries[0].detail == "\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("wall_days", "ran_days", "expected_days"),
+    [
+        (10.0, 0.0, 10.0),  # as the store had it
+        (400.0, 0.0, 10.0),  # a clock that is ahead counts for nothing at once
+        (400.0, 1.0, 34.0),  # and 24 times as fast as a server has run
+        (33.0, 1.0, 33.0),  # never beyond the machine's own
+        (3.0, 1.0, 3.0),  # which may have been put back
+    ],
+)
+def test_the_clock_of_a_store_goes_on_no_faster_than_24_times_as_fast_as_servers_run(
+    store_url: str, wall_days: float, ran_days: float, expected_days: float
+) -> None:
+    with closing(Store(store_url)):
+        execute(store_url, f"UPDATE clock SET trusted_at = {10 * DAY_S}")
+        engine = database.connect(store_url)
+        with engine.begin() as connection:
+            assert retention.advance(connection, wall_days * DAY_S, ran_days * DAY_S) == expected_days * DAY_S
+            assert retention.trusted_now(connection, 1e6 * DAY_S) == expected_days * DAY_S
+        engine.dispose()
+
+
+def test_runs_that_are_shorter_than_a_look_for_what_is_old_count_too(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.time() + 2 * DAY_S
+    with closing(Store(store_url)):
+        pass
+    monkeypatch.setattr("ncclwatch_server.store.time.time", lambda: later)
+    store = Store(store_url)
+    with store:
+        store._clocked_at -= 3600.0  # it has run for an hour
+    engine = database.connect(store_url)
+    with engine.begin() as connection:
+        known = retention.trusted_now(connection, later)
+    engine.dispose()
+    assert DAY_S - 60 < known - (later - 2 * DAY_S) < DAY_S + 60

@@ -1,12 +1,14 @@
 """Keeps what alerting must know after a restart: who was told what, and the silences; in the database of incidents.
 
 As the store of incidents: a thread of its own writes, nobody waits for it, and what cannot be written is kept in bounds
-and tried again. Without a store it remembers as long as the process lives.
+and tried again. A database that was away at the start is read when it comes, and one whose file was deleted or replaced
+gets all that is known once more. Without a store it remembers as long as the process lives.
 """
 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 
@@ -16,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlche
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.liveness import LoopLife, keep_thread
-from ncclwatch_server import database, settings, upgrading
+from ncclwatch_server import database, retention, settings, upgrading
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.store import RETRY_S, ROUND_S
@@ -41,9 +43,14 @@ class Records:
         """Open the database; "" stands for none. Raises `ConfigError`."""
         self.failures = 0
         self.dropped = 0
+        self.recalled: Callable[[tuple[Silence, ...]], None] | None = None  # called by the thread when they come late
+        self._url = url
         self._engine: Engine | None = database.connect(url) if url else None
+        self._file = database.StoreFile(url) if url else None
+        self._loaded = False
+        self._reopen = False  # the file was lost
         self._told: dict[Key, Told] = {}
-        self.silences: tuple[Silence, ...] = ()
+        self._silences: dict[str, Silence] = {}
         self._new_told: NewTold = {}
         self._new_silences: NewSilences = {}
         self._failing = False
@@ -52,8 +59,15 @@ class Records:
         self._stopping = threading.Event()
         self.life = LoopLife("records", age_s_max=settings.PART_STILL_S)
         self._thread = threading.Thread(target=self._live, name="ncclwatch-records", daemon=True)
-        if self._engine is not None:
+        if self._engine is not None and self._file is not None:
+            self._file.note()
             self._load(self._engine)
+
+    @property
+    def silences(self) -> tuple[Silence, ...]:
+        """Return all silences that are kept."""
+        with self._lock:
+            return tuple(self._silences.values())
 
     def __enter__(self) -> "Records":
         if self._engine is not None:
@@ -96,6 +110,7 @@ class Records:
         if self._engine is None:
             return
         with self._lock:
+            self._silences[silence.id] = silence
             if silence.id not in self._new_silences and len(self._new_silences) >= UNWRITTEN_MAX:
                 self._new_silences.pop(next(iter(self._new_silences)))
                 self.dropped += 1
@@ -103,26 +118,30 @@ class Records:
         self._wake.set()
 
     def _load(self, engine: Engine) -> None:
-        """Read all there is, and forget what is old: a server is started often enough."""
-        since = time.time() - KEPT_S
-        newest = select(_told).order_by(_told.c.at.desc()).limit(TOLD_MAX)
+        """Read all there is, if the database is at hand. Raises `ConfigError` if waiting for it would not help."""
         try:
-            upgrading.upgrade(engine)
-            with engine.begin() as connection:
-                # Of an incident that still stands it must be known however old it is: only what is over is forgotten.
-                connection.execute(delete(_told).where(_told.c.at < since, _told.c.stage == Stage.RESOLVED.value))
-                connection.execute(delete(_silences).where(_silences.c.ends_at < since))
-                rows = list(connection.execute(newest))
-                silences = list(connection.execute(select(_silences)))
+            self._read(engine)
         except SQLAlchemyError as error:
-            if database.is_passing(error):  # it comes later, and what was told before is not known until the next start
-                log.warning("what was told of incidents cannot be read yet (%s)", _cause(error))
-                return
-            raise ConfigError(f"cannot read what was told of incidents ({_cause(error)}); see --store") from error
-        for row in reversed(rows):
-            if (told := _revive(row)) is not None:
-                self._told[str(row.target), str(row.incident)] = told
-        self.silences = tuple(Silence(**row._mapping) for row in silences)
+            if not database.is_passing(error):
+                raise ConfigError(f"cannot read what was told of incidents ({_cause(error)}); see --store") from error
+            log.warning("what was told of incidents, and the silences, cannot be read yet (%s)", _cause(error))
+
+    def _read(self, engine: Engine) -> None:
+        """Read all there is, and forget what is old. What is known already is newer."""
+        newest = select(_told).order_by(_told.c.at.desc()).limit(TOLD_MAX)
+        upgrading.upgrade(engine)
+        with engine.begin() as connection:
+            since = retention.trusted_now(connection, time.time()) - KEPT_S
+            # Of an incident that still stands it must be known however old it is: only what is over is forgotten.
+            connection.execute(delete(_told).where(_told.c.at < since, _told.c.stage == Stage.RESOLVED.value))
+            connection.execute(delete(_silences).where(_silences.c.ends_at < since))
+            rows = list(connection.execute(newest))
+            silences = {str(row.id): Silence(**row._mapping) for row in connection.execute(select(_silences))}
+        told = {(str(row.target), str(row.incident)): _revive(row) for row in reversed(rows)}
+        with self._lock:
+            self._told = {**{key: said for key, said in told.items() if said is not None}, **self._told}
+            self._silences = {**silences, **self._silences}
+        self._loaded = True
 
     def _live(self) -> None:
         keep_thread(self.life, log, self._run, self._stopping)
@@ -140,21 +159,20 @@ class Records:
                 self._stopping.wait(RETRY_S)
 
     def _write(self) -> None:
+        """Write what waits. Whatever fails, the thread lives on, and what was not written waits."""
+        if self._engine is None or self._file is None:
+            return
+        if self._file.is_lost() and not self._reopen:
+            self._let_go(self._engine)
         with self._lock:
             told, self._new_told = self._new_told, {}
             silences, self._new_silences = self._new_silences, {}
-        if self._engine is None or not (told or silences):
-            return
         try:
-            self._put_all(self._engine, told, silences)
-        except SQLAlchemyError as error:
-            self.failures += 1
-            if not self._failing:
-                log.error(
-                    "cannot write what was told of incidents (%s); alerting goes on, and writing is tried again, but "
-                    "after a restart before that something may be told twice", _cause(error),
-                )  # fmt: skip
-            self._failing = True
+            self._put_all(self._at_hand(self._engine), told, silences)
+        except Exception as error:
+            if not isinstance(error, SQLAlchemyError | ConfigError | OSError):
+                log.exception("writing what was told of incidents failed in a way that nobody has foreseen")
+            self._failed(error)
             with self._lock:  # what came meanwhile is newer
                 self._new_told = {**told, **self._new_told}
                 self._new_silences = {**silences, **self._new_silences}
@@ -163,8 +181,45 @@ class Records:
             log.info("what was told of incidents can be written again")
         self._failing = False
 
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        if not self._failing:
+            log.error(
+                "cannot write what was told of incidents (%s); alerting goes on, and writing is tried again, but "
+                "after a restart before that something may be told twice", _cause(error),
+            )  # fmt: skip
+        self._failing = True
+
+    def _let_go(self, engine: Engine) -> None:
+        """Let go of a file that is not the store any more, and see to it that the next one gets all that is known."""
+        log.error(
+            "the file of the store was deleted or replaced: who was told what, and the silences, are written anew"
+        )
+        self._loaded, self._reopen = False, True
+        engine.dispose()
+        now = time.time()
+        with self._lock:
+            known = list(self._told.items())[-UNWRITTEN_MAX:]
+            self._new_told = {**{key: (told, now) for key, told in known}, **self._new_told}
+            self._new_silences = {**self._silences, **self._new_silences}
+
+    def _at_hand(self, engine: Engine) -> Engine:
+        """Return the engine of a database that has been read. One that was away, or is a new one, is read now."""
+        if self._loaded:
+            return engine
+        if self._reopen and self._file is not None:
+            engine = self._engine = database.connect(self._url)
+            self._file.note()
+        self._read(engine)
+        self._reopen = False
+        if self.recalled is not None:
+            self.recalled(self.silences)
+        return engine
+
     def _put_all(self, engine: Engine, told: NewTold, silences: NewSilences) -> None:
         """Write all of it. Raises `SQLAlchemyError` if the database cannot write now."""
+        if not told and not silences:
+            return
         try:
             with engine.begin() as connection:
                 _put(connection, told, silences)

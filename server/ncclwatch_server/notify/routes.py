@@ -1,4 +1,4 @@
-"""What can be asked and changed about silences over HTTP?"""
+"""Answers over HTTP what there is of silences, and makes and ends them. Who did that is noted in the audit log."""
 
 import time
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import AwareDatetime, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ncclwatch_server.audit import Act, AuditTrail
 from ncclwatch_server.notify.message import iso
 from ncclwatch_server.notify.silences import (
     JOB_MAX,
@@ -20,8 +21,9 @@ from ncclwatch_server.notify.silences import (
     Silences,
     SilenceState,
 )
+from ncclwatch_server.scopes import Caller
 
-Gate = Callable[[Request], object]
+Gate = Callable[[Request], Caller]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,8 @@ class SilenceView:
     starts_at: str  # ISO 8601, UTC
     ends_at: str
     reason: str
-    author: str
+    author: str  # as the token says that made it
+    signed: str  # what its maker wrote, which may be anything
     made_at: str
 
 
@@ -47,7 +50,7 @@ class NewSilence:
     ends_at: AwareDatetime | None = None
     lasts_s: Annotated[float, Field(gt=0, le=LASTS_S_MAX)] | None = None
     reason: Annotated[str, Field(max_length=WORDS_MAX)] = ""
-    author: Annotated[str, Field(max_length=WORDS_MAX)] = ""
+    signed: Annotated[str, Field(max_length=WORDS_MAX)] = ""  # whose name the token says is noted whatever this says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +60,15 @@ class Complaint:
     detail: str
 
 
-def silence_routes(silences: Silences, reading: Gate, changing: Gate) -> APIRouter:
+def silence_routes(silences: Silences, trail: AuditTrail, reading: Gate, changing: Gate) -> APIRouter:
     """Return the routes, with the gates that readers and those who change something must pass."""
     router = APIRouter(
         prefix="/api/v1/silences",
         tags=["silences"],
         responses={code: {"model": Complaint} for code in (401, 403)},
     )
-    reads, changes = [Depends(reading)], [Depends(changing), Depends(_from_no_page)]
+    reads, changes = [Depends(reading)], [Depends(_from_no_page)]
+    changer = Depends(changing)
 
     def find(silence: str) -> Silence:
         found = silences.get(silence)
@@ -86,7 +90,7 @@ def silence_routes(silences: Silences, reading: Gate, changing: Gate) -> APIRout
     @router.post(
         "", dependencies=changes, status_code=201, responses={400: {"model": Complaint}, 415: {"model": Complaint}}
     )
-    async def add_silence(new: NewSilence) -> SilenceView:
+    async def add_silence(new: NewSilence, request: Request, caller: Annotated[Caller, changer]) -> SilenceView:
         """Tell nobody of some jobs for some time; a time that begins later is a maintenance window."""
         now = time.time()
         begins = _seconds(new.starts_at) if new.starts_at is not None else now
@@ -94,18 +98,31 @@ def silence_routes(silences: Silences, reading: Gate, changing: Gate) -> APIRout
             raise HTTPException(status_code=400, detail="say either ends_at or lasts_s")
         ends = _seconds(new.ends_at) if new.ends_at is not None else begins + (new.lasts_s or 0.0)
         try:
-            return _view(silences.add(new.job, begins, ends, new.reason, new.author), now)
+            made = silences.add(new.job, begins, ends, new.reason, author=caller.name, signed=new.signed)
         except SilenceError as error:
             raise HTTPException(status_code=400, detail=str(error)) from error
+        _note(trail, Act.SILENCE, made, caller, request)
+        return _view(made, now)
 
     @router.delete("/{silence}", dependencies=changes, responses={404: {"model": Complaint}})
-    async def end_silence(silence: str) -> SilenceView:
+    async def end_silence(silence: str, request: Request, caller: Annotated[Caller, changer]) -> SilenceView:
         """End a silence now. It stays listed as expired."""
-        find(silence)
-        ended = silences.end(silence)
-        return _view(ended or find(silence), time.time())
+        known = find(silence)
+        ended = silences.end(silence) or known
+        if ended != known:
+            _note(trail, Act.UNSILENCE, ended, caller, request)
+        return _view(ended, time.time())
 
     return router
+
+
+def _note(trail: AuditTrail, act: Act, silence: Silence, caller: Caller, request: Request) -> None:
+    """Write down who did it, as the token says, and from where."""
+    client = request.client.host if request.client else "unknown"
+    span = f"{iso(silence.starts_at)} to {iso(silence.ends_at)}"
+    words = [silence.reason, f"signed {silence.signed}" if silence.signed else ""]
+    said = ", ".join(word for word in words if word) or "no reason given"
+    trail.note(caller.name, act, silence.job, f"from {client}: silence {silence.id}, {span} ({said})")
 
 
 def _from_no_page(request: Request) -> None:
@@ -124,6 +141,7 @@ def _view(silence: Silence, now: float) -> SilenceView:
         ends_at=iso(silence.ends_at),
         reason=silence.reason,
         author=silence.author,
+        signed=silence.signed,
         made_at=iso(silence.made_at),
     )
 

@@ -1,4 +1,4 @@
-"""For which jobs is nobody to be told, and until when? A maintenance window is a silence that begins later.
+"""Keeps the silences: of which jobs nobody is told, and until when. One that begins later is a maintenance window.
 
 A silence mutes the first message and the update, never the resolve of what was told. What still stands when a silence
 ends is told then.
@@ -7,7 +7,7 @@ ends is told then.
 import secrets
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -43,7 +43,8 @@ class Silence:
     starts_at: float
     ends_at: float
     reason: str = ""
-    author: str = ""
+    author: str = ""  # as the token says that made it
+    signed: str = ""  # what its maker wrote, which may be anything
     made_at: float = 0.0
 
     def state(self, now: float) -> SilenceState:
@@ -84,17 +85,26 @@ class Silences:
         with self._lock:
             return self._all.get(silence)
 
-    def add(self, job: str, starts_at: float, ends_at: float, reason: str = "", author: str = "") -> Silence:
+    def recall(self, known: Iterable[Silence]) -> None:
+        """Take silences of before that come late. What is known already is newer."""
+        with self._lock:
+            self._all = {**{silence.id: silence for silence in known}, **self._all}
+        if self.on_change is not None:
+            self.on_change()
+
+    def add(
+        self, job: str, starts_at: float, ends_at: float, reason: str = "", author: str = "", signed: str = ""
+    ) -> Silence:
         """Make a silence. Raises `SilenceError`."""
         now = self._wall()
-        _check(job, reason, author)
+        _check(job, reason, signed)
         if not starts_at < ends_at or ends_at <= now:
             raise SilenceError("a silence must end after it begins, and not before now")
         if ends_at - min(starts_at, now) > LASTS_S_MAX:
             raise SilenceError("a silence ends within a year; make a new one then")
         made = Silence(
-            id=secrets.token_hex(4), job=job, starts_at=starts_at, ends_at=ends_at, reason=reason, author=author,
-            made_at=now,
+            id=secrets.token_hex(4), job=job, starts_at=starts_at, ends_at=ends_at, reason=reason,
+            author=author[:WORDS_MAX], signed=signed, made_at=now,
         )  # fmt: skip
         with self._lock:
             self._all = {s.id: s for s in self._all.values() if now - s.ends_at < KEPT_S}
@@ -111,10 +121,7 @@ class Silences:
             known = self._all.get(silence)
             if known is None or known.ends_at <= now:
                 return known
-            ended = Silence(
-                id=known.id, job=known.job, starts_at=min(known.starts_at, now), ends_at=now, reason=known.reason,
-                author=known.author, made_at=known.made_at,
-            )  # fmt: skip
+            ended = replace(known, starts_at=min(known.starts_at, now), ends_at=now)
             self._all[silence] = ended
         self._changed(ended)
         return ended
@@ -132,8 +139,8 @@ class Silences:
             self.on_change()
 
 
-def _check(job: str, reason: str, author: str) -> None:
+def _check(job: str, reason: str, signed: str) -> None:
     if not 1 <= len(job) <= JOB_MAX or not job.isprintable():
         raise SilenceError(f"the job of a silence is a name or pattern of 1 to {JOB_MAX} printable characters")
-    if any(len(words) > WORDS_MAX or not words.isprintable() for words in (reason, author)):
-        raise SilenceError(f"the reason and the author of a silence are one line of up to {WORDS_MAX} characters")
+    if any(len(words) > WORDS_MAX or not words.isprintable() for words in (reason, signed)):
+        raise SilenceError(f"the reason and the signature of a silence are one line of up to {WORDS_MAX} characters")
