@@ -157,6 +157,7 @@ class Agent:
             if job.wants_terminal:
                 job.terminal.prepare(job.candidates())
             self._report_ends(job)
+            self._servers.ask_again(job, now_ns / 1e9)
             self._servers.of(job).send_digest(job.index, job.digest(now_ns))
             loops = job.loops(now_ns)
             if loops is not None:

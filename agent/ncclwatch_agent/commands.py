@@ -111,8 +111,7 @@ class CommandDesk:
 async def put_on_terminal(job: LocalJob, text: str) -> None:
     """Show a text on the job's terminal once, or in the log if it has none."""
     shown = harmless(text[:TEXT_CHARS_MAX], keep_lines=True)
-    if not job.wants_terminal or shown in job.told:
+    if not job.wants_terminal or not job.is_news(shown):
         return
-    job.told.add(shown)
     if not await job.terminal.write(job.candidates(), shown):
         log.warning("job %s has no terminal that can be written to; it would have shown:\n%s", job.key.job, shown)

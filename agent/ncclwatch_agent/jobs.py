@@ -14,6 +14,7 @@ from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.terminal import Candidate, Terminal
 
 LOOPS_S = 5.0  # a server is told of loops in which none begins or ends
+TOLD_MAX = 256  # texts that a terminal has seen, remembered so that each is shown once
 LEFTOVER_S = 30.0  # a job whose last sign of life is older than this was over before the agent came
 
 
@@ -55,7 +56,7 @@ class LocalJob:
         self._loops_told_ns = 0
         self._joined: tuple[int, ...] = ()
         self._twice: tuple[int, ...] = ()
-        self.told: set[str] = set()  # sentences that its terminal has seen
+        self.told: dict[int, None] = {}  # hashes of what its terminal has seen, the newest last
 
     def add(self, rank: LocalRank) -> None:
         """Add a rank. Of two processes with one number the living one counts, or else the newer.
@@ -143,6 +144,16 @@ class LocalJob:
         """Return how the ranks were set up, as far as they have said."""
         found = ((number, self.ranks[number].setup.facts) for number in sorted(self.ranks))
         return wire.Facts(index=self.index, alike=preflight.grouped(found), joined=self._joined, twice=self._twice)
+
+    def is_news(self, text: str) -> bool:
+        """Note that its terminal is shown a text. Returns whether it has not seen it, as far as that is remembered."""
+        key = hash(text)
+        new = key not in self.told
+        self.told.pop(key, None)
+        self.told[key] = None
+        while len(self.told) > TOLD_MAX:
+            del self.told[next(iter(self.told))]
+        return new
 
     def candidates(self) -> list[Candidate]:
         """Return the processes that may have the job's terminal, the lowest rank first."""

@@ -83,10 +83,18 @@ class Servers:
                 picture=lambda: self._picture(uplink),
                 command=lambda command: self._desk.take(uplink, command),
                 failed=lambda failure: self._failed(uplink, failure),
+                job_refused=lambda message: self._job_refused(uplink, message),
             )
             known = (uplink, asyncio.create_task(uplink.run(callbacks)))
             self._uplinks[_name(job)] = known
         return known[0]
+
+    def ask_again(self, job: LocalJob, now_s: float) -> None:
+        """Announce a job anew that its server had no room for a while ago."""
+        uplink = self.of(job)
+        if uplink.refusals.due(job.index, now_s):
+            uplink.send(job.announce())
+            uplink.send(job.all_facts())
 
     def drop_unused(self, now_s: float) -> None:
         """Hang up where no job has been for a while."""
@@ -132,6 +140,14 @@ class Servers:
             if facts.alike or facts.joined:
                 yield facts
 
+    def _job_refused(self, uplink: Uplink, message: wire.JobRefused) -> None:
+        """Tell the user of one job that it is not watched. The others of this node are."""
+        for job in self._jobs_of(uplink):
+            if job.index == message.index:
+                sentence = f"{uplink.url} does not watch this job: {message.reason}. Training goes on unwatched"
+                log.warning("job %s: %s", job.key.job, sentence)
+                self._tell_job(job, sentence)
+
     def _failed(self, uplink: Uplink, failure: Failure) -> None:
         """Start a server of our own where that is the answer, or tell the user once."""
         if uplink.naming != config.UNNAMED or failure.answer is Answer.REFUSAL:
@@ -170,9 +186,12 @@ class Servers:
 
     def _tell(self, uplink: Uplink, sentence: str) -> None:
         for job in self._jobs_of(uplink):
-            task = asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n"))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self._tell_job(job, sentence)
+
+    def _tell_job(self, job: LocalJob, sentence: str) -> None:
+        task = asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n"))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
 
 def _name(job: LocalJob) -> _Name:

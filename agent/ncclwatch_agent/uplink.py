@@ -25,6 +25,7 @@ from ncclwatch_agent.deadline import within
 from ncclwatch_agent.local_server import Answer
 from ncclwatch_agent.log import log
 from ncclwatch_agent.proof import Elsewhere, connect_to_ours
+from ncclwatch_agent.refusals import Refusals
 from ncclwatch_agent.spool import Spool, SpooledViews
 
 OPEN_S_MAX = 3.0
@@ -51,6 +52,7 @@ class Callbacks:
     picture: Callable[[], Iterable[News]]  # announcements and digests of this server's jobs
     command: Callable[[wire.Command], None]
     failed: Callable[[Failure], None]
+    job_refused: Callable[[wire.JobRefused], None] = lambda _: None  # the first time with this reason
 
 
 def websocket_url(url: str) -> str:
@@ -158,6 +160,7 @@ class Uplink:
         self._idle = asyncio.Event()
         self._retry = asyncio.Event()
         self._told = ""
+        self.refusals = Refusals()
 
     @property
     def connected(self) -> bool:
@@ -165,8 +168,11 @@ class Uplink:
         return self._socket is not None
 
     def send(self, message: wire.AgentMessage) -> None:
-        """Send a message, if there is a connection. A server that does not read loses it."""
-        if self._socket is None:
+        """Send a message, if there is a connection and the job is not refused. A server that does not read loses it."""
+        if isinstance(message, wire.Announce):
+            self.refusals.lift(message.index)
+        refused = not isinstance(message, wire.Hello) and self.refusals.holds(message.index)
+        if self._socket is None or refused:
             return
         if len(self._outbox) >= OUTBOX_MAX:
             self._socket.transport.abort()
@@ -176,20 +182,22 @@ class Uplink:
 
     def send_digest(self, index: int, digest: bytes) -> None:
         """Send the newest digest of a job; one that still waits is replaced."""
-        if self._socket is not None:
+        if self._socket is not None and not self.refusals.holds(index):
             self._digests[index] = digest
             self._wake()
 
     def keep(self, entry: SpooledViews) -> None:
         """Send the last views of ranks, now or as soon as there is a server."""
-        self.spool.put(entry)
-        self._wake()
+        if not self.refusals.holds(entry.index):
+            self.spool.put(entry)
+            self._wake()
 
     def gone(self, index: int) -> None:
         """Say that a job has ended, and forget it."""
         self._digests.pop(index, None)
         self.send(wire.Gone(index=index))
         self.spool.forget(index)
+        self.refusals.forget(index)
 
     def redirect(self, url: str) -> None:
         """Dial another address from now on, at once. Never done to a server that somebody named."""
@@ -269,6 +277,7 @@ class Uplink:
         self._outbox.clear()
         self._digests.clear()
         self.spool.start_over()
+        self.refusals.start_over()
         self._outbox.extend(callbacks.picture())
         self._wake()
         sending = asyncio.create_task(self._send_all(socket))
@@ -291,6 +300,11 @@ class Uplink:
                 raise _Refusal(message.reason)
             if isinstance(message, wire.Command):
                 callbacks.command(message)
+            if isinstance(message, wire.JobRefused):
+                self._digests.pop(message.index, None)
+                self.spool.forget(message.index)
+                if self.refusals.note(message.index, message.reason, time.monotonic()):
+                    callbacks.job_refused(message)
 
     async def _send_all(self, socket: ClientConnection) -> None:
         while True:

@@ -7,7 +7,7 @@ here and enforced where the thing grows.
 import os
 from collections.abc import Mapping
 
-PROTOCOL = 4  # of the wire between agent and server; a server refuses any other with a sentence
+PROTOCOL = 5  # of the wire between agent and server; a server refuses any other with a sentence
 DEFAULT_PORT = 8470
 
 # Environment of a rank.

@@ -4,6 +4,12 @@ A token is one word. A variable or a file may hold several, each on a line of it
 can be handed out before the old one ends. Behind a token may stand whose it is and when it ends:
 
     WORD name=alice until=2027-01-31T12:00Z
+
+An agent's token may also be bound to jobs, hosts or namespaces (a job's name up to its first "/"), each one or several
+separated by commas, with * and ? as in a shell, and to a number of jobs at a time:
+
+    WORD name=team-a namespace=team-a host=gpu-a-* jobs=50
+    WORD name=bob job=bob-*,eval-nightly
 """
 
 import os
@@ -11,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ncclwatch.contract import config
@@ -23,6 +30,34 @@ _VARIABLES = frozenset((*_NAMES, *(f"{name}{_FILE}" for name in _NAMES)))
 CHARS_MIN = 16  # of a token that a server takes
 DISTINCT_MIN = 6  # characters of it
 MAKE_ONE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+_WORDS = frozenset({"name", "until", "job", "namespace", "host", "jobs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What an agent's token is bound to. () is anything."""
+
+    jobs: tuple[str, ...] = ()  # patterns of names
+    namespaces: tuple[str, ...] = ()  # the same of what stands before the first "/" of a name
+    hosts: tuple[str, ...] = ()  # the same of what an agent says its host is called
+    jobs_max: int | None = None  # at a time
+
+    def allow_job(self, name: str) -> bool:
+        """Whether a job of this name is within."""
+        space, slash, _ = name.partition("/")
+        return _matches(self.jobs, name) and _matches(self.namespaces, space if slash else "")
+
+    def allow_host(self, host: str) -> bool:
+        """Whether agents on this host are."""
+        return _matches(self.hosts, host)
+
+    def __str__(self) -> str:
+        """Return them as they are written down."""
+        named = (("job", self.jobs), ("namespace", self.namespaces), ("host", self.hosts))
+        return " ".join(f"{what}={','.join(patterns)}" for what, patterns in named if patterns)
+
+
+UNBOUND = Bounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +67,7 @@ class Token:
     secret: str
     name: str = ""  # whose it is
     until: float | None = None  # seconds since 1970 from which it counts no more
+    bounds: Bounds = UNBOUND
 
     def __repr__(self) -> str:
         """Say whose it is; the secret itself must not get into logs."""
@@ -97,16 +133,33 @@ def weakness(token: Token) -> str:
 
 def _parse_line(line: str, where: str) -> Token:
     secret, *rest = line.split()
-    name, until = "", None
-    for word in rest:
-        key, _, value = word.partition("=")
-        if key == "name" and value:
-            name = value[:100]
-        elif key == "until" and value:
-            until = _moment(value, where)
-        else:
-            raise ConfigError(f"{where}: behind the token only name=WHO and until=TIME may stand")
-    return Token(secret=secret, name=name, until=until)
+    said = dict(word.partition("=")[::2] for word in rest)
+    if len(said) < len(rest) or not said.keys() <= _WORDS or not all(said.values()):
+        raise ConfigError(
+            f"{where}: behind the token only {', '.join(sorted(_WORDS))}, each once and with =VALUE, may stand"
+        )
+    most = said.get("jobs", "")
+    if most and not (most.isascii() and most.isdigit()):
+        raise ConfigError(f"{where}: jobs={most[:40]} is no number of jobs; write jobs=50")
+    return Token(
+        secret=secret,
+        name=said.get("name", "")[:100],
+        until=_moment(said["until"], where) if "until" in said else None,
+        bounds=Bounds(
+            jobs=_patterns(said.get("job", "")),
+            namespaces=_patterns(said.get("namespace", "")),
+            hosts=_patterns(said.get("host", "")),
+            jobs_max=int(most) if most else None,
+        ),
+    )
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _moment(text: str, where: str) -> float:

@@ -3,7 +3,7 @@
 Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
 digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is
 something to say.
-Server to agent: `Welcome` or `Refused`, then `Command`s. Commands are a closed list.
+Server to agent: `Welcome` or `Refused`, then `Command`s and `JobRefused`. Commands are a closed list.
 
 A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
 GROUP_ROW. Both ends derive their parsers from the same field lists, so the server can hand the
@@ -226,6 +226,13 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
     reason: str
 
 
+class JobRefused(msgspec.Struct, tag="job_refused", frozen=True, kw_only=True):
+    """The server does not watch one job, of which it wants no more news; `reason` is a sentence for people."""
+
+    index: int
+    reason: str
+
+
 class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
     """Something the server wants from this node."""
 
@@ -289,7 +296,7 @@ AgentMessage = Hello | Announce | JobNews
 UnreadMessage = Hello | Announce | UnreadViews | ReadNews
 _Thread = tuple[str, tuple[StackFrame, ...]]
 _Long = Hello | Announce | UnreadViews | _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | Loops | Gone
-ServerMessage = Welcome | Refused | Command
+ServerMessage = Welcome | Refused | JobRefused | Command
 
 T = TypeVar("T")
 

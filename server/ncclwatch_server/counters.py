@@ -23,6 +23,7 @@ class Counters:
     """Running totals. Only the event loop writes them."""
 
     digests: int = 0
+    jobs_refused: int = 0  # announcements
     foreign_news: dict[str, int] = field(default_factory=dict)  # by kind: messages of ranks that are not the sender's
     messages: int = 0
     refused_at: dict[RefusedAt, int] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from ncclwatch_server.links import Link, nobody
 from ncclwatch_server.offloop import Desk
 from ncclwatch_server.own_news import News, own_part, ranks_of
 from ncclwatch_server.peers import Network, origin
+from ncclwatch_server.room import NoRoom
 from ncclwatch_server.scopes import Access, Caller, Denial, Scope
 from ncclwatch_server.watch import Watch
 
@@ -49,17 +50,23 @@ class _News:
     watch: Watch
     clock: Callable[[], float] = time.monotonic
     jobs: dict[int, Job] = field(default_factory=dict)
-    told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was logged
+    told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was told
     announced: dict[int, wire.Announce] = field(default_factory=dict)
     parted: tuple[int, tuple[StackDump, ...]] = 0, ()  # the first parts of an answer with stacks, and to what
+    over: dict[int, None] = field(default_factory=dict)  # jobs of which the agent has said that all ranks ended
+    refused: dict[int, None] = field(default_factory=dict)  # of which no news is taken, the newest last
 
     def take_digest(self, data: bytes) -> None:
         index, ranks, groups = wire.split_digest(data)
         job = self.jobs.get(index)
         if job is None:
+            if index in self.refused:
+                return
             raise WireError(f"a digest of job number {index}, which was not announced")
         if job.astray and self.watch.jobs.may_begin(job):
             self._announce(self.announced[index])
+            if index not in self.jobs:
+                return
             job = self.jobs[index]
         job.state.take(self.link.number, ranks, groups, self.clock())
         self.watch.counters.digests += 1
@@ -75,6 +82,8 @@ class _News:
             return None
         job = self.jobs.get(message.index)
         if job is None:
+            if message.index in self.refused:
+                return None
             raise WireError(f"news of job number {message.index}, which was not announced")
         if isinstance(message, (wire.UnreadViews, wire.Views, wire.Stacks, wire.Testimonies)):
             self._time(message)
@@ -114,12 +123,11 @@ class _News:
     def _tell_foreign(self, job: Job, kind: str) -> None:
         """Count news of ranks for which this connection does not speak; the log says it once of each kind and job."""
         self.watch.counters.count_foreign(kind)
-        if (job.id, kind) not in self.told and len(self.told) < TOLD_MAX:
-            self.told.add((job.id, kind))
-            log.warning(
-                "left out %s of ranks of job %s: they came from the agent on %s (connection %d), and it does not speak "
-                "for these ranks", kind, job.id, self.link.host, self.link.number,
-            )  # fmt: skip
+        self._tell_once(
+            job.id, kind,
+            f"left out {kind} of ranks of job {job.id}: they came from the agent on {self.link.host} (connection "
+            f"{self.link.number}), and it does not speak for these ranks",
+        )  # fmt: skip
 
     def _hear(self, job: Job, said: wire.ReadNews) -> None:
         message = self._own_part(job, said)
@@ -143,6 +151,7 @@ class _News:
             self.watch.look_within(settings.SOON_S)
         else:
             job.state.gone(self.link.number)
+            self.over[message.index] = None
             self.watch.look_within(settings.SOON_S)
 
     def _stacks(self, job: Job, message: wire.Stacks) -> None:
@@ -161,17 +170,51 @@ class _News:
         self.watch.look_within(settings.SOON_S)
 
     def _announce(self, message: wire.Announce) -> None:
-        if message.index not in self.jobs and len(self.jobs) >= settings.JOBS_PER_AGENT_MAX:
-            raise WireError(f"more than {settings.JOBS_PER_AGENT_MAX} jobs on one node")
-        job = self.watch.jobs.announce(self.link, message, self.clock())
-        others = (each for index, each in self.jobs.items() if index != message.index)
-        if job.astray and sum(each.astray for each in others) >= settings.ASTRAY_PER_AGENT_MAX:
-            raise WireError(f"more than {settings.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
+        """Take an announcement, or refuse this job alone: what else runs on the node is watched."""
+        try:
+            job = self._admit(message)
+        except WireError as error:
+            self._refuse_job(message, str(error))
+            return
         self.jobs[message.index] = job
         self.announced[message.index] = message
+        self.over.pop(message.index, None)
+        self.refused.pop(message.index, None)
         if self.link.number in job.state.contested and job.notices:
             self.watch.counters.count_foreign("claims")
             log.warning("job %s: %s", job.id, job.notices[-1])
+
+    def _admit(self, message: wire.Announce) -> Job:
+        others = [job for index, job in self.jobs.items() if index != message.index and index not in self.over]
+        if len(others) >= settings.JOBS_PER_AGENT_MAX:
+            raise NoRoom(
+                f"no room for job {message.job}: more than {settings.JOBS_PER_AGENT_MAX} jobs run on {self.link.host}"
+            )
+        job = self.watch.jobs.announce(self.link, message, self.clock())
+        if job.astray and sum(each.astray for each in others) >= settings.ASTRAY_PER_AGENT_MAX:
+            raise WireError(f"more than {settings.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
+        while len(self.jobs) >= 2 * settings.JOBS_PER_AGENT_MAX and self.over:
+            self._forget(next(iter(self.over)))
+        return job
+
+    def _refuse_job(self, message: wire.Announce, reason: str) -> None:
+        self._forget(message.index)
+        self.link.send(wire.JobRefused(index=message.index, reason=reason))
+        self.watch.counters.jobs_refused += 1
+        self._tell_once(message.job, "refused", f"refused a job of the agent on {self.link.host}: {reason}")
+
+    def _forget(self, index: int) -> None:
+        """Take no more news of a job. What is on its way of it is no mistake of the agent."""
+        for known in (self.jobs, self.announced, self.over):
+            known.pop(index, None)
+        self.refused[index] = None
+        while len(self.refused) > settings.REFUSED_PER_AGENT_MAX:
+            del self.refused[next(iter(self.refused))]
+
+    def _tell_once(self, job: str, kind: str, sentence: str) -> None:
+        if (job, kind) not in self.told and len(self.told) < TOLD_MAX:
+            self.told.add((job, kind))
+            log.warning("%s", sentence)
 
     def take_views(self, job: Job, said: wire.Views, now: float) -> None:
         """Take views of a job that came at this moment."""
@@ -388,7 +431,8 @@ class _Session:
 
     def _take_hello(self, data: bytes) -> None:
         try:
-            link = self._door.welcome(data)
+            assert isinstance(self._caller, Caller)  # others were not listened to
+            link = self._door.welcome(data, self._caller)
         except WireError as error:
             self._refuse(str(error), RefusedAt.HELLO)
             return
@@ -398,7 +442,6 @@ class _Session:
         self._line.admit()
         self._news = _News(link=link, watch=self._door.watch)
         self._door.entered(link, self)
-        assert isinstance(self._caller, Caller)  # others were not listened to
         self._ends = _refuse_at_the_end(self._caller, link)
         link.send(wire.Welcome(server="ncclwatch", version=VERSION))
 
@@ -457,7 +500,7 @@ class Door:
         caller, wait_s = self._access.judge_from(address, word, Scope.AGENT)
         return _Session(self, line, caller, _Wait(guesses=self._access.guesses, address=address, seconds=wait_s))
 
-    def welcome(self, data: bytes) -> Link:
+    def welcome(self, data: bytes, caller: Caller) -> Link:
         """Hear a hello. Raises `WireError` if this is no agent of ours."""
         if len(self._sessions) >= settings.AGENTS_MAX:
             raise WireError(f"this server already hears {len(self._sessions)} agents; start another one")
@@ -469,9 +512,17 @@ class Door:
                 f"the agent on {hello.host} speaks protocol {hello.protocol}, this server {config.PROTOCOL}; "
                 "install the same version of ncclwatch on the nodes and on the server"
             )
+        if not caller.bounds.allow_host(hello.host):
+            raise WireError(
+                f"the token of {caller.name} is bound to {caller.bounds}, and the agent says that it is on "
+                f"{hello.host!r}; give this host another token"
+            )
         self._numbers += 1
         ahead_s = hello.wall_s - time.time() if hello.wall_s else None
-        return Link(number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s)
+        return Link(
+            number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s,
+            caller=caller,
+        )  # fmt: skip
 
     def entered(self, link: Link, session: _Session) -> None:
         """Note an agent that was let in."""

@@ -23,6 +23,7 @@ from ncclwatch_server.links import Link
 from ncclwatch_server.loops import Loops
 from ncclwatch_server.owners import Speaker
 from ncclwatch_server.patience import Patience
+from ncclwatch_server.room import Opener, Room
 from ncclwatch_server.showing import Showing
 from ncclwatch_server.stacks import Gathering
 from ncclwatch_server.state import JobState, Suspicion
@@ -57,7 +58,7 @@ class Job:
     state: JobState
     known_since: float
     remarks: tuple[str, ...] = ()  # for people, on how its ranks report
-    agents: set[str] = field(default_factory=set)  # every agent that ever announced it
+    agents: dict[str, None] = field(default_factory=dict)  # that have spoken for ranks of it, the newest last
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
     inspection: Inspection = field(default_factory=Inspection)
     confirmation: Confirmation = field(default_factory=Confirmation)
@@ -82,6 +83,9 @@ class Job:
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
+    opener: Opener | None = None  # who began it
+    floor: int = -1  # attempts up to this one are over
+    heirs: frozenset[str] = frozenset()  # agents of the attempt before: this one is theirs
 
     def __post_init__(self) -> None:
         self.stragglers = Stragglers(self.state.world_size)
@@ -90,6 +94,27 @@ class Job:
     def world_size(self) -> int:
         """Return how many ranks the job has."""
         return self.state.world_size
+
+    @property
+    def seen(self) -> int:
+        """Return how many of its ranks were seen."""
+        return self.state.seen_count
+
+    @property
+    def launch(self) -> tuple[str, str]:
+        """Return what its attempts have in common."""
+        return self.key.name, self.key.instance
+
+    def belongs_to(self, agent: str) -> bool:
+        """Whether this attempt is one of an agent of the attempt before, and no such agent has spoken in it yet."""
+        return agent in self.heirs and not any(each in self.heirs for each in self.agents)
+
+    def note_agent(self, agent: str) -> None:
+        """Remember who has spoken for ranks: as many as may be on its nodes, and those that came after them."""
+        self.agents.pop(agent, None)
+        self.agents[agent] = None
+        while len(self.agents) > settings.AGENTS_PER_RANK_MAX * self.world_size + 16:
+            del self.agents[next(iter(self.agents))]
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -116,8 +141,14 @@ class Job:
         """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
         return not self.state.seen.all() and now - self.known_since < settings.PARTIAL_S
 
+    def forget_links(self) -> None:
+        """Forget connections that broke, and for all ranks of which another one speaks."""
+        if len(self.served) > self.state.links:
+            self.served = {number: served for number, served in self.served.items() if self.state.knows(number)}
+
     def deserted(self, now: float) -> bool:
         """Whether no connection has spoken for it for a long time."""
+        self.forget_links()
         if any(served.alive for served in self.served.values()):
             return False
         quiet_s = min((self.state.heard_ago_s(number, now) for number in self.served), default=0.0)
@@ -160,11 +191,19 @@ class Jobs:
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory()
         self._by_id: dict[str, Job] = {}
+        # The listed attempts of each launch: one, as a rule. More stand side by side, the launch's own one first.
+        self._by_launch: dict[tuple[str, str], list[Job]] = {}
+        self._by_link: dict[int, set[Job]] = {}  # announced on a connection, by its number
         self.retiring: list[Job] = []
+        self.room = Room()
 
     def get(self, job: str) -> Job | None:
         """Return a job by the name it is listed under."""
         return self._by_id.get(job)
+
+    def by_key(self, key: JobKey) -> Job | None:
+        """Return a listed job by what its ranks say."""
+        return next((job for job in self._by_launch.get((key.name, key.instance), ()) if job.key == key), None)
 
     def listed(self) -> tuple[Job, ...]:
         """Return the jobs, by name."""
@@ -175,26 +214,24 @@ class Jobs:
         return (*self._by_id.values(), *self.retiring)
 
     def announce(self, link: Link, said: wire.Announce, now: float) -> Job:
-        """Return the job that an agent speaks of, which may be new. Raises `WireError`."""
-        _check(said)
-        job = self._find(said)
-        if job is not None and said.attempt < job.key.attempt:
-            job = self._earlier(said, now)
-        elif job is None or _replaces(said, link, job):
-            job = self._begin(said, job, now)
-        if said.world_size != job.world_size and job.ended:
-            job = self._begin(said, job, now)
-        elif said.world_size != job.world_size:
-            job = _astray(said, now)
-        if any(rank >= job.world_size for rank in said.ranks):
-            raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
+        """Return the job that an agent speaks of, which may be new. Raises `WireError`: then nothing has changed."""
+        _check(said, link)
+        job = self._attempt(link, said, now)
+        if said.world_size != job.world_size:
+            over = job.ended and self._by_id.get(job.id) is job
+            job = self._begin(link, said, job, now) if over else _astray(said, now)
+        seen = job.seen
+        if self.by_key(job.key) is job and self.room.lacks_ranks(job.state.unseen(said.ranks)):
+            raise self.room.full(said.job, said.world_size)
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
         job.state.announce(link.number, said.ranks, now, Speaker(agent=link.agent, host=link.host))
-        if not job.state.speaks(link.number):
-            return job
-        job.agents.add(link.agent)
-        if link.ahead_s is not None:
-            job.likeness.note_clock(link.host, link.ahead_s)
+        self._by_link.setdefault(link.number, set()).add(job)
+        self.room.ranks += job.seen - seen
+        if job.state.speaks(link.number):
+            job.note_agent(link.agent)
+            if link.ahead_s is not None:
+                job.likeness.note_clock(link.host, link.ahead_s)
+        job.forget_links()
         return job
 
     def set_up(self, link: Link, job: Job, said: wire.Facts, now: float) -> None:
@@ -205,18 +242,18 @@ class Jobs:
                 said, claimed = msgspec.structs.replace(said, joined=tuple(set(said.joined) - claimed)), frozenset()
             job.likeness.take(link.agent, link.host, said, now, claimed)
             return
-        listed = self._listed_with(job.key)
+        listed = self.by_key(job.key)
         if listed is not None and said.joined and not listed.state.under_way:
             listed.likeness.note_world(link.host, job.world_size, said.joined, now)
 
     def may_begin(self, astray: Job) -> bool:
         """Whether the job that stood in the way of this one has ended."""
-        listed = self._listed_with(astray.key)
+        listed = self.by_key(astray.key)
         return listed is None or listed.ended
 
     def lose(self, link: Link, now: float) -> None:
         """Note that a connection broke."""
-        for job in self.all():
+        for job in self._by_link.pop(link.number, ()):
             served = job.served.get(link.number)
             if served is None:
                 continue
@@ -234,7 +271,8 @@ class Jobs:
         job = self._by_id.get(name)
         if job is not None and not job.ended:
             return True
-        self._by_id.pop(name, None)
+        if job is not None:
+            self._unlist(job)
         self._memory.forget(name)
         return False
 
@@ -247,23 +285,56 @@ class Jobs:
         return self._memory.lessons()
 
     def prune(self, now: float) -> None:
-        """Forget jobs that ended long ago."""
+        """Forget jobs that ended long ago, and let an attempt take the place of one that nobody speaks for any more."""
+        for job in self.retiring:
+            for number in job.served.keys() & self._by_link.keys() if job.ended else ():
+                self._by_link[number].discard(job)
         self.retiring = [job for job in self.retiring if not job.ended]
-        for name, job in list(self._by_id.items()):
+        for job in list(self._by_id.values()):
             if job.ended and now - (job.over_at or now) > settings.ENDED_KEPT_S:
-                del self._by_id[name]
+                self._unlist(job)
+        for first, *others in [launch for launch in self._by_launch.values() if len(launch) > 1]:
+            if not (first.ended or first.state.over or first.state.is_spoken_for(now)):
+                later = [job for job in others if job.key.attempt > first.key.attempt and job.state.is_spoken_for(now)]
+                if later:
+                    self._promote(later[0], first)
+        self.room.count(self._by_id.values(), self.retiring)
 
-    def _find(self, said: wire.Announce) -> Job | None:
-        for job in self._by_id.values():
-            if (job.key.name, job.key.instance) == (said.job, said.instance):
-                return job
-        return None
+    def _attempt(self, link: Link, said: wire.Announce, now: float) -> Job:
+        """Return the attempt that is announced. It follows another one if it is an agent of that one that says so."""
+        launch = self._by_launch.get((said.job, said.instance), [])
+        known = next((job for job in launch if job.key.attempt == said.attempt), None)
+        before = next((job for job in launch if job is not known and _follows(said, link, job)), None)
+        if before is not None:
+            return self._begin(link, said, before, now) if known is None else self._promote(known, before)
+        if known is not None:
+            new_run = known.ended and link.agent not in known.agents
+            return self._begin(link, said, known, now) if new_run else known
+        if any(said.attempt <= job.floor for job in launch):
+            return self._earlier(said, now)
+        first = launch[0] if launch else None
+        if first is not None and said.attempt > first.key.attempt and not first.state.is_spoken_for(now):
+            return self._begin(link, said, first, now)
+        return self._begin(link, said, None, now)
 
-    def _find_by_key(self, key: JobKey) -> Job | None:
-        return next((job for job in self._by_id.values() if job.key == key), None)
+    def _promote(self, job: Job, before: Job) -> Job:
+        """Let an attempt that stood beside another one take its place and name."""
+        self._unlist(job)
+        self._replace(job, before)
+        job.id, job.remarks = before.id, ()
+        self._list(job, first=True)
+        return job
 
-    def _listed_with(self, key: JobKey) -> Job | None:
-        return next((job for job in self._by_id.values() if job.key == key), None)
+    def _replace(self, job: Job, before: Job) -> None:
+        """Take a listed job from the list, for another attempt or run of the same."""
+        self._unlist(before)
+        if not before.ended:
+            self.retiring.append(before)
+        if job.key != before.key:
+            stranger = before.heirs and not before.heirs.intersection(before.agents)
+            job.heirs = before.heirs if stranger else frozenset(before.agents)
+            job.floor = max(before.floor, before.key.attempt if before.key.attempt < job.key.attempt else -1)
+            job.state.heirs = job.heirs
 
     def _earlier(self, said: wire.Announce, now: float) -> Job:
         """Return the job of an attempt that is over. Late news of it changes nothing that is listed."""
@@ -273,53 +344,80 @@ class Jobs:
                 return job
         return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True)
 
-    def _begin(self, said: wire.Announce, before: Job | None, now: float) -> Job:
-        self._make_room(said)
-        name = said.job
-        remarks: tuple[str, ...] = ()
-        holder = self._by_id.get(said.job)
-        if before is not None:
-            name, remarks = before.id, before.remarks
-            if not before.ended:
-                self.retiring.append(before)
-        elif holder is not None and not holder.ended:
-            name = f"{said.job}~{hashlib.sha256(said.instance.encode()).hexdigest()[:4]}"
-            remarks = (f"two jobs report as {said.job!r}; set NCCLWATCH_JOB to tell them apart",)
-            holder.remarks = remarks
+    def _begin(self, link: Link, said: wire.Announce, before: Job | None, now: float) -> Job:
+        self._make_room(link, said)
         job = Job(
-            id=name,
+            id=said.job,
             key=JobKey(name=said.job, instance=said.instance, attempt=said.attempt),
             state=JobState(said.world_size),
             known_since=now,
-            remarks=remarks,
             patience=Patience(self._memory.of(said.job)),
             likeness=Likeness(one_rendezvous=not _LOOPBACK.match(said.instance)),
+            opener=Opener(link=link.number, host=link.host, token=link.caller.name),
         )
-        self._by_id[name] = job
+        holder = self._by_id.get(said.job)
+        if before is not None:
+            self._replace(job, before)
+            job.id, job.remarks = before.id, before.remarks
+        elif holder is not None and not holder.ended:
+            job.id = self._free_name(job, holder)
+            job.remarks = holder.remarks = (_side_by_side(job, holder),)
+        self._list(job, first=before is not None)
+        self.room.jobs += 1
+        self.room.add(job)
         return job
 
-    def _make_room(self, said: wire.Announce) -> None:
-        """Drop ended jobs until a new one fits. Raises `WireError` if none can be dropped."""
-        ended = sorted((j for j in self._by_id.values() if j.ended), key=lambda j: j.over_at or 0.0)
-        while len(self._by_id) >= settings.JOBS_MAX or self._ranks() + said.world_size > settings.RANKS_TOTAL_MAX:
-            if not ended:
-                raise WireError(
-                    f"no room for job {said.job} of {said.world_size} ranks: this server watches {len(self._by_id)} "
-                    f"jobs of {self._ranks()} ranks; start another ncclwatch-server for it"
-                )
-            del self._by_id[ended.pop(0).id]
+    def _list(self, job: Job, *, first: bool) -> None:
+        if job.id in self._by_id:
+            self._unlist(self._by_id[job.id])  # it has ended
+        self._by_id[job.id] = job
+        self._by_launch.setdefault(job.launch, []).insert(0 if first else settings.JOBS_MAX, job)
 
-    def _ranks(self) -> int:
-        return sum(job.world_size for job in self.all())
+    def _unlist(self, job: Job) -> None:
+        if self._by_id.get(job.id) is not job:
+            return
+        del self._by_id[job.id]
+        self._by_launch[job.launch].remove(job)
+        if not self._by_launch[job.launch]:
+            del self._by_launch[job.launch]
+        if job.ended:
+            for number in job.served.keys() & self._by_link.keys():
+                self._by_link[number].discard(job)
+
+    def _free_name(self, job: Job, holder: Job) -> str:
+        """Return a name for one of several jobs of one name, the same whenever it comes back."""
+        apart = job.key.instance if job.launch != holder.launch else f"{job.key.instance} {job.key.attempt}"
+        digest = hashlib.sha256(apart.encode()).hexdigest()
+        names = (f"{job.key.name}~{digest[:length]}" for length in range(4, len(digest)))
+        return next(name for name in names if name not in self._by_id or self._by_id[name].ended)
+
+    def _make_room(self, link: Link, said: wire.Announce) -> None:
+        """Drop ended jobs until a new one fits. Raises `NoRoom` if none can be dropped."""
+        self.room.check_opener(link, said.job, said.world_size)
+        if not self.room.lacks(said.world_size, len(said.ranks)):
+            return
+        for job in sorted((j for j in self._by_id.values() if j.ended), key=lambda j: j.over_at or 0.0):
+            self._unlist(job)
+            self.room.count(self._by_id.values(), self.retiring)
+            if not self.room.lacks(said.world_size, len(said.ranks)):
+                return
+        raise self.room.full(said.job, said.world_size)
 
 
-def _check(said: wire.Announce) -> None:
+def _check(said: wire.Announce, link: Link) -> None:
     if not 1 <= said.world_size <= settings.RANKS_MAX:
         raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {settings.RANKS_MAX} can be watched")
     if not said.job.isprintable() or not 1 <= len(said.job) <= 200 or len(said.instance) > 1000:
         raise WireError("a job was announced without a name, or with one that is too long or not printable")
     if any(rank < 0 for rank in said.ranks) or not 0 <= said.attempt < 2**31:
         raise WireError(f"job {said.job} was announced with an impossible rank or attempt")
+    if any(rank >= said.world_size for rank in said.ranks):
+        raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
+    if not link.caller.bounds.allow_job(said.job):
+        raise WireError(
+            f"the token of {link.caller.name} is bound to {link.caller.bounds}, and does not allow job {said.job!r}; "
+            "name the job otherwise with NCCLWATCH_JOB, or ask for another token"
+        )
 
 
 def _astray(said: wire.Announce, now: float) -> Job:
@@ -328,6 +426,20 @@ def _astray(said: wire.Announce, now: float) -> Job:
     return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True, astray=True)
 
 
-def _replaces(said: wire.Announce, link: Link, job: Job) -> bool:
-    """Whether an announcement of a known launch is about a new attempt or a new run of it."""
-    return said.attempt > job.key.attempt or (job.ended and link.agent not in job.agents)
+def _follows(said: wire.Announce, link: Link, job: Job) -> bool:
+    """Whether an attempt takes the place of a listed one: an agent that speaks for ranks of that says so.
+
+    Anybody can say any attempt. Of one that nobody of the attempt before has spoken in, these agents say what comes.
+    """
+    if link.agent in job.agents:
+        return said.attempt > job.key.attempt
+    return job.belongs_to(link.agent) and said.attempt > job.floor
+
+
+def _side_by_side(job: Job, holder: Job) -> str:
+    if job.launch != holder.launch:
+        return f"two jobs report as {job.key.name!r}; set NCCLWATCH_JOB to tell them apart"
+    return (
+        f"attempt {job.key.attempt} of {job.key.name!r} reports while attempt {holder.key.attempt} goes on, and no "
+        "agent of that one says that it was started again: both are watched"
+    )

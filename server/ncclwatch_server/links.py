@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
 from ncclwatch_server import settings
+from ncclwatch_server.scopes import Caller
+
+_ANYONE = Caller(name="anyone")
 
 
 def nobody() -> None:
@@ -21,6 +24,7 @@ class Link:
     agent: str
     host: str
     version: str
+    caller: Caller = _ANYONE  # whose token it showed
     wake: Callable[[], None] = nobody  # called when there is something in the box, or the line is to be closed
     outbox: deque[wire.ServerMessage] = field(default_factory=deque)
     closing: bool = False

@@ -3,6 +3,7 @@
 A second one that claims an owned rank waits. It is given the rank when the owner's line has broken or is quiet: at once
 if it is the same agent or one on the same host, which has been started again, and after a while if it is anybody else.
 Whoever had the rank before the present owner gets it back: an agent that was replaced because it died never comes back.
+Agents of the attempt before have a right to what anybody else was first to claim.
 Time is the server's monotonic clock, passed in.
 """
 
@@ -43,6 +44,7 @@ class Owners:
         self.of_rank: Numbers = np.broadcast_to(np.int64(NOBODY), world_size)
         self._before = np.zeros(world_size, np.int64)  # a hash of the agent that had the rank before; 0: none had
         self._speakers: dict[int, Speaker] = {}  # by number of the connection
+        self.heirs: frozenset[str] = frozenset()  # agents that spoke for ranks of the attempt before
         self.waiting: dict[int, Numbers] = {}  # ranks that a connection claims and another one owns
 
     def enter(self, link: int, speaker: Speaker) -> None:
@@ -88,7 +90,7 @@ class Owners:
     ) -> NDArray[np.bool_]:
         """Say for each of some ranks of one owner whether another connection may have it."""
         theirs, ours = self._speakers[holder], self._speakers[link]
-        if theirs.agent == ours.agent:
+        if theirs.agent == ours.agent or (ours.agent in self.heirs and theirs.agent not in self.heirs):
             return np.ones(len(ranks), np.bool_)
         if theirs.host == ours.host:
             free = np.full(len(ranks), standing.lost or standing.quiet_s > settings.SILENT_S / 2)

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from enum import Enum
 
 from ncclwatch.contract import config
-from ncclwatch.contract.tokens import Token
+from ncclwatch.contract.tokens import UNBOUND, Bounds, Token
 from ncclwatch_server.guesses import Guesses
 from ncclwatch_server.sessions import Sessions
 
@@ -55,6 +55,7 @@ class Caller:
 
     name: str  # as the token says, or its scopes; "anyone" where no token is set
     until: float | None = None  # when the token ends
+    bounds: Bounds = UNBOUND  # of what an agent with it may bring news
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,7 @@ class Access:
             scopes = " and ".join(sorted(each.value for each in found.scopes))
             sentence = f"the token of {name} is one of scope {scopes}, this wants scope {scope.value}; {_how(scope)}"
             return Denial(lack=Lack.SCOPE, sentence=sentence)
-        return Caller(name=name, until=token.until)
+        return Caller(name=name, until=token.until, bounds=token.bounds)
 
 
 def _digest(secret: str) -> bytes:

@@ -9,7 +9,7 @@ import os
 import pwd
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config, homes, tokens
 from ncclwatch.contract.errors import ConfigError
@@ -20,12 +20,17 @@ log = logging.getLogger("ncclwatch.server")
 
 # What agents may make the server hold.
 AGENTS_MAX = 16_384
-JOBS_MAX = 256
-JOBS_PER_AGENT_MAX = 64
+JOBS_MAX = 8192
+JOBS_PER_AGENT_MAX = 64  # at a time
+JOBS_PER_HOST_MAX = 256  # begun by all agents that say to be on one host
 ASTRAY_PER_AGENT_MAX = 4  # of them, whose ranks say another number of ranks than the job has
 CONTESTED_MAX = 64  # connections of one job that claim ranks of others
 RANKS_MAX = 200_000  # of one job
-RANKS_TOTAL_MAX = 400_000
+RANKS_TOTAL_MAX = 400_000  # seen
+SAID_MAX = 4_000_000  # ranks that jobs say to have: 25 bytes each
+UNSEEN_PER_AGENT_MAX = RANKS_MAX  # ranks still to come of the jobs that one connection has begun
+REFUSED_PER_AGENT_MAX = 1024  # jobs that one connection may remember as refused or over
+AGENTS_PER_RANK_MAX = 2  # remembered of a job, and some more
 GROUPS_PER_RANK_MAX = config.GROUPS_MAX
 GROUP_ROWS_MAX = 4_000_000  # of one job: 160 MB
 VIEWS_MAX = 4096  # full views kept for one job
@@ -136,11 +141,16 @@ def read_grants(environ: Mapping[str, str] = os.environ, *, private: bool = Fals
     The `private` server of one user, which a job or its agent starts, finds the user's own tokens for other servers in
     its environment: each of them is good for everything.
     """
-    return tuple(
-        Grant(token=token, scopes=EVERYTHING if private else scopes)
-        for variable, scopes in _SCOPES.items()
-        for token in tokens.read(variable, environ)
-    )
+    found = [(variable, token) for variable in _SCOPES for token in tokens.read(variable, environ)]
+    if private:
+        return tuple(Grant(token=replace(token, bounds=tokens.UNBOUND), scopes=EVERYTHING) for _, token in found)
+    for variable, token in found:
+        if token.bounds != tokens.UNBOUND and variable != config.ENV_AGENT_TOKEN:
+            raise ConfigError(
+                f"{variable}: only tokens of agents can be bound to jobs, namespaces, hosts or a number of jobs, and "
+                f"one is bound to {str(token.bounds) or 'a number'}; move it to {config.ENV_AGENT_TOKEN} or its _FILE"
+            )
+    return tuple(Grant(token=token, scopes=_SCOPES[variable]) for variable, token in found)
 
 
 def is_loopback(host: str) -> bool:

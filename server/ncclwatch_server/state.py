@@ -6,7 +6,7 @@ comes or goes. Time is the server's monotonic clock, passed in.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +112,7 @@ class JobState:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.seen = np.zeros(world_size, np.bool_)
+        self.seen_count = 0  # ranks
         self.ended = np.zeros(world_size, np.bool_)
         self._moved_at = np.broadcast_to(np.float64(-np.inf), world_size)  # no memory until a rank is seen
         self._owners = Owners(world_size)
@@ -145,7 +146,7 @@ class JobState:
         self._slots[link].gone = self._slots[link].foreign = False
         self._owners.enter(link, speaker)
         self._claim(link, numbers, now)
-        self._stale = True
+        self._stale = self._stale or numbers.size > 0
 
     def _claim(self, link: int, ranks: Numbers, now: float) -> None:
         """Give a connection what it may have of these ranks."""
@@ -153,10 +154,38 @@ class JobState:
         if len(mine) and not self._moved_at.flags.writeable:
             self._moved_at = self._moved_at.copy()
         self.seen[mine] = True
+        self.seen_count = int(self.seen.sum())
 
     def _standing(self, link: int, now: float) -> Standing:
         slot = self._slots[link]
         return Standing(quiet_s=now - self._heard.at(link), lost=slot.lost or slot.gone)
+
+    def unseen(self, ranks: Sequence[int]) -> int:
+        """Return how many of some ranks were not seen yet."""
+        return len(ranks) - int(self.seen[list(ranks)].sum()) if ranks else 0
+
+    @property
+    def links(self) -> int:
+        """How many connections are remembered."""
+        return len(self._slots)
+
+    def knows(self, link: int) -> bool:
+        """Whether a connection is."""
+        return link in self._slots
+
+    @property
+    def heirs(self) -> frozenset[str]:
+        """Agents of which the ranks are by right: see `Owners`."""
+        return self._owners.heirs
+
+    @heirs.setter
+    def heirs(self, agents: frozenset[str]) -> None:
+        self._owners.heirs = agents
+
+    def is_spoken_for(self, now: float) -> bool:
+        """Whether any rank of it lives, and its connection was heard lately."""
+        numbers = np.unique(self._owner[self.seen & ~self.ended]).tolist()
+        return any(self._lives(link) and now - self._heard.at(link) <= settings.SILENT_S for link in numbers)
 
     @property
     def under_way(self) -> bool:
@@ -229,8 +258,8 @@ class JobState:
 
     def note_ended(self, rank: int) -> None:
         """Note that a rank has ended, before a digest says so."""
-        self.seen[rank] = True
-        self.ended[rank] = True
+        self.seen[rank] = self.ended[rank] = True
+        self.seen_count = int(self.seen.sum())
 
     @property
     def over(self) -> bool:

@@ -73,6 +73,14 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     ),
     "views of an unknown job": ('{"type":"views","index":3,"ranks":[]}', "not announced"),
     "stacks of a strange rank": ('{"type":"stacks","index":0,"dumps":[{"rank":9}]}', "outside of 0..1"),
+    "setup of a strange rank": ('{"type":"facts","index":0,"alike":[[[9],[[],[]]]]}', "outside of 0..1"),
+    "setup that is none": ('{"type":"facts","index":0,"alike":[[[0],[[7],[]]]]}', "no message of protocol"),
+    "huge number": ('{"type":"gone","index":1' + "0" * 400 + "}", "not announced"),
+    "number that no one can print": ('{"type":"gone","index":1' + "0" * 9000 + "}", "no message of protocol"),
+}
+
+
+REFUSED_JOBS: dict[str, tuple[str, str]] = {
     "huge job": (
         '{"type":"announce","index":1,"job":"x","instance":"","attempt":0,"world_size":2000000000,"ranks":[],'
         '"terminal":false}',
@@ -87,10 +95,6 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
         '"terminal":false}',
         "no rank 5",
     ),
-    "setup of a strange rank": ('{"type":"facts","index":0,"alike":[[[9],[[],[]]]]}', "outside of 0..1"),
-    "setup that is none": ('{"type":"facts","index":0,"alike":[[[0],[[7],[]]]]}', "no message of protocol"),
-    "huge number": ('{"type":"gone","index":1' + "0" * 400 + "}", "not announced"),
-    "number that no one can print": ('{"type":"gone","index":1' + "0" * 9000 + "}", "no message of protocol"),
     "impossible attempt": (
         '{"type":"announce","index":1,"job":"x","instance":"","attempt":9223372036854775808,"world_size":2,'
         '"ranks":[],"terminal":false}',
@@ -115,6 +119,21 @@ def test_a_hostile_message_ends_its_connection_with_a_sentence(server: ServerPro
         until(lambda: bystander.progress > before + 1)
         assert not bystander.refused
     assert "Traceback" not in server.log.read_text()
+    assert why in server.log.read_text()
+
+
+@pytest.mark.parametrize("name", REFUSED_JOBS)
+def test_a_job_that_cannot_be_is_refused_alone_with_a_sentence(server: ServerProcess, name: str) -> None:
+    message, why = REFUSED_JOBS[name]
+    line = announced(server)
+    line.send(message)
+    said = reply(line)
+    assert isinstance(said, wire.JobRefused)
+    assert (said.index, why in said.reason) == (1, True)
+    line.send(wire.pack_digest(1, [], []))  # on its way before the answer came
+    line.send(wire.pack_digest(0, [RANK], [GROUP]))
+    line.send(b"")
+    assert "shorter than its head" in refusal(line)  # the first that ended it
     assert why in server.log.read_text()
 
 

@@ -29,8 +29,10 @@ def test_each_side_prefers_the_token_that_is_meant_for_it() -> None:
     ("line", "why"),
     [
         ("s3cret until=tomorrow", "until=tomorrow is no time"),
-        ("s3cret forever", "only name=WHO and until=TIME"),
-        ("s3cret name=", "only name=WHO and until=TIME"),
+        ("s3cret forever", "only host, job, jobs, name, namespace, until, each once"),
+        ("s3cret name=", "only host, job, jobs, name, namespace, until, each once"),
+        ("s3cret host=a host=b", "each once"),
+        ("s3cret jobs=many", "jobs=many is no number"),
         ("\n".join(["s3cret"] * 1001), "at most 1000"),
     ],
 )
@@ -44,3 +46,25 @@ def test_a_token_does_not_show_itself_in_logs() -> None:
     (token,) = tokens.parse("s3cret name=alice", "x")
     assert "s3cret" not in f"{token} {token!r}"
     assert token.secret == "s3cret"
+
+
+def test_a_token_of_an_agent_is_bound_to_jobs_namespaces_hosts_and_a_number_of_jobs() -> None:
+    (token,) = tokens.parse("s3cret job=team-a/x*,y namespace=team-? host=gpu-a-* jobs=50", "x")
+    allowed = [
+        name for name in ("team-a/x1", "team-a/z", "y", "team-ab/x", "team-b/x1") if token.bounds.allow_job(name)
+    ]
+    assert allowed == ["team-a/x1"]
+    assert [host for host in ("gpu-a-1", "gpu-b-1", "") if token.bounds.allow_host(host)] == ["gpu-a-1"]
+    assert token.bounds.jobs_max == 50
+    assert str(token.bounds) == "job=team-a/x*,y namespace=team-? host=gpu-a-*"
+
+
+def test_a_job_without_a_namespace_is_in_none() -> None:
+    (token,) = tokens.parse("s3cret namespace=team-a", "x")
+    assert [name for name in ("team-a/x", "team-a", "x", "/x") if token.bounds.allow_job(name)] == ["team-a/x"]
+
+
+def test_a_token_that_is_bound_to_nothing_allows_everything() -> None:
+    (token,) = tokens.parse("s3cret name=alice", "x")
+    assert token.bounds == tokens.UNBOUND
+    assert token.bounds.allow_job("any") and token.bounds.allow_host("")

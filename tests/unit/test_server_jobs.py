@@ -6,9 +6,11 @@ import pytest
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.preflight import RankFacts
+from ncclwatch.contract.tokens import Bounds
 from ncclwatch_server import settings
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
+from ncclwatch_server.scopes import Caller
 
 
 def link(number: int, agent: str = "") -> Link:
@@ -173,3 +175,126 @@ def test_ranks_that_meet_at_a_loopback_address_of_two_nodes_are_not_one_rank_twi
             set_up(jobs, one, job, (0,))
         job.likeness.look(20.0, 1, {})
         assert bool(job.likeness.setup.twice) is twice
+
+
+def test_a_higher_attempt_from_somebody_who_owns_nothing_runs_beside_the_one_that_reports() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    forged = announce(jobs, link(2), attempt=7)
+    assert jobs.get("job") is job
+    assert forged.id.startswith("job~")
+    assert jobs.retiring == []
+    assert "attempt 7 of 'job' reports while attempt 0 goes on" in job.notices[0]
+    assert job.notices == forged.notices
+
+
+def test_a_claimed_rank_gives_no_right_to_say_what_attempt_comes_next() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1))
+    announce(jobs, link(2))
+    announce(jobs, link(2), ranks=())
+    assert announce(jobs, link(2), attempt=1).id != "job"
+    assert jobs.get("job") is job
+
+
+def test_an_attempt_that_a_new_node_tells_of_first_takes_the_name_when_an_old_node_tells_of_it() -> None:
+    jobs = Jobs()
+    old = announce(jobs, link(1))
+    early = announce(jobs, link(2), attempt=1, ranks=(1,))
+    assert announce(jobs, link(1), attempt=1, index=1) is early
+    assert jobs.listed() == (early,)
+    assert (early.id, early.notices, jobs.retiring) == ("job", (), [old])
+
+
+def test_agents_of_the_attempt_before_get_the_ranks_that_a_stranger_was_first_to_claim() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1))
+    squatted = announce(jobs, link(2), attempt=1, ranks=(0, 1))
+    announce(jobs, link(1), attempt=1)
+    assert [squatted.state.owner(rank) for rank in (0, 1)] == [1, 2]
+
+
+def test_an_attempt_takes_the_place_of_one_of_which_nobody_is_heard_any_more() -> None:
+    jobs = Jobs()
+    old = announce(jobs, link(1))
+    beside = announce(jobs, link(2), attempt=1)
+    jobs.lose(link(1), 11.0)
+    jobs.prune(11.0)
+    assert jobs.listed() == (beside,)
+    assert (beside.id, jobs.retiring) == ("job", [old])
+
+
+def test_a_restart_follows_its_own_attempt_whatever_a_stranger_has_put_in_between() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1))
+    forged = announce(jobs, link(2), attempt=2**31 - 1)
+    jobs.lose(link(1), 10.5)
+    jobs.prune(10.5)
+    assert jobs.get("job") is forged
+    again = announce(jobs, link(3, "agent1"), attempt=1)
+    assert jobs.get("job") is again
+    assert forged in jobs.retiring
+
+
+def test_jobs_of_one_name_are_all_listed() -> None:
+    jobs = Jobs()
+    for number in range(700):
+        one = Link(number=number, agent=f"a{number}", host=f"host{number}", version="1")
+        announce(jobs, one, instance=f"host{number}")
+    assert len(jobs.listed()) == 700
+
+
+def test_an_announcement_without_ranks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "RANKS_TOTAL_MAX", 3)
+    jobs = Jobs()
+    for number in range(9):
+        announce(jobs, link(number), job=f"empty{number}", world_size=100_000, ranks=())
+    announce(jobs, link(20), job="a")
+    announce(jobs, link(20), job="b", ranks=(0, 1))
+    with pytest.raises(WireError, match=r"no room for job c of 2 ranks: this server watches 11 jobs of 3 ranks"):
+        announce(jobs, link(20), job="c")
+    with pytest.raises(WireError, match="no room for job a"):
+        announce(jobs, link(21), job="a", ranks=(1,))
+
+
+def test_one_connection_cannot_say_more_ranks_than_are_to_be_expected_of_one() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1), job="a", world_size=settings.UNSEEN_PER_AGENT_MAX // 2 + 1)
+    with pytest.raises(WireError, match="of which 100001 ranks are still to come"):
+        announce(jobs, link(1), job="b", world_size=settings.UNSEEN_PER_AGENT_MAX // 2)
+    announce(jobs, link(2), job="b", world_size=settings.UNSEEN_PER_AGENT_MAX // 2)
+
+
+def test_agents_of_one_host_and_of_one_token_begin_so_many_jobs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "JOBS_PER_HOST_MAX", 1)
+    jobs, few = Jobs(), Caller(name="bob", bounds=Bounds(jobs_max=1))
+    announce(jobs, link(1), job="a")
+    with pytest.raises(WireError, match="agents on h have begun 1 jobs, and 1 are the limit"):
+        announce(jobs, link(2), job="b")
+    elsewhere = [Link(number=n, agent=f"a{n}", host=f"h{n}", version="1", caller=few) for n in (3, 4)]
+    announce(jobs, elsewhere[0], job="c")
+    with pytest.raises(WireError, match="agents with the token of bob have begun 1 jobs"):
+        announce(jobs, elsewhere[1], job="d")
+    announce(jobs, elsewhere[1], job="c", ranks=(1,))
+    jobs.prune(11.0)
+    with pytest.raises(WireError, match="the token of bob"):
+        announce(jobs, elsewhere[1], job="d")
+
+
+def test_a_token_that_is_bound_allows_its_own_jobs_only() -> None:
+    bound = Link(
+        number=1, agent="a", host="h", version="1", caller=Caller(name="bob", bounds=Bounds(namespaces=("team-a",)))
+    )
+    announce(Jobs(), bound, job="team-a/x")
+    with pytest.raises(WireError, match="the token of bob is bound to namespace=team-a, and does not allow job 'x'"):
+        announce(Jobs(), bound, job="x")
+
+
+def test_what_a_job_remembers_of_its_agents_does_not_grow_with_their_connections() -> None:
+    jobs = Jobs()
+    for number in range(2000):
+        job = announce(jobs, link(number))
+        job.state.fold(10.0)
+        jobs.lose(link(number), 10.0)
+    assert (len(job.served), job.state.links) == (2, 1)
+    assert len(job.agents) <= settings.AGENTS_PER_RANK_MAX * job.world_size + 16

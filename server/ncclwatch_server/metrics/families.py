@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from ncclwatch.contract.model import Cause, Severity
 from ncclwatch.contract.version import VERSION
+from ncclwatch_server import settings
 from ncclwatch_server.counters import RefusedAt
 from ncclwatch_server.incidents import Incident
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
@@ -82,6 +83,8 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     kept = [((), float(moment.counters.lines_kept()))]
     yield gauge("agent_lines_kept_bytes", "What waits in memory for the lines of agents", [], kept)
     yield gauge("jobs", "Jobs, by state", ["state"], [((state.value,), states[state]) for state in JobStatus])
+    yield gauge("jobs_limit", "Jobs that this server watches at most", [], [((), settings.JOBS_MAX)])
+    yield gauge("ranks_limit", "Ranks that it watches at most, of all jobs", [], [((), settings.RANKS_TOTAL_MAX)])
     yield gauge("digest_age_seconds", "Since the quietest connected node was heard", [], [((), quiet_s)])
     for name, text, value in (
         ("digests_received", "Digests taken", counters.digests),
@@ -93,6 +96,7 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
         ("judge_seconds", "Time the judge took", counters.judge_s),
         ("judge_failures", "Snapshots on which the judge failed", counters.judge_failures),
         ("store_write_failures", "Writes that the incident store refused", moment.store_failures),
+        ("jobs_refused", "Announcements of jobs that found no room or may not be watched", counters.jobs_refused),
         ("incidents_not_stored", "Incidents dropped because the store failed", moment.not_stored),
         ("alert_records_not_stored", "Who was told what, and silences, that no database took", counters.unrecorded()),
         ("incidents_not_opened", "Incidents beyond the limit of open ones", moment.not_opened),

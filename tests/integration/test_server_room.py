@@ -1,0 +1,94 @@
+"""What finds no room, or is not allowed, is refused alone: the other jobs of its node and of the server go on."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import ClientConnection
+
+from ncclwatch.contract import wire
+from ncclwatch_server import settings
+from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
+from tests.integration.server_process import ServerProcess
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+def announce(index: int, job: str, **changes: object) -> wire.Announce:
+    values: dict[str, object] = {"instance": "i", "attempt": 0, "world_size": 2, "ranks": (0, 1), "terminal": False}
+    return wire.Announce(index=index, job=job, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def say(line: ClientConnection, *messages: wire.AgentMessage) -> None:
+    for message in messages:
+        line.send(wire.encode(message).decode())
+
+
+def agent(server: ServerProcess, name: str, host: str, token: str = "") -> ClientConnection:
+    line = open_line(server.url, token)
+    hello(line, agent=name, host=host)
+    return line
+
+
+def value(server: ServerProcess, series: str) -> float:
+    lines = server.get("/metrics").text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} "))
+
+
+def test_a_job_beyond_the_limit_of_its_connection_is_refused_and_the_others_are_watched(tmp_path: Path):
+    with ServerProcess(tmp_path) as server, FakeAgent(server.url, job="bystander") as bystander:
+        with agent(server, "many", "node9") as line:
+            assert isinstance(reply(line), wire.Welcome)
+            say(line, *(announce(index, f"job{index}") for index in range(settings.JOBS_PER_AGENT_MAX + 1)))
+            said = reply(line)
+            assert isinstance(said, wire.JobRefused)
+            assert (said.index, "no room for job job64" in said.reason) == (64, True)
+            say(line, wire.Gone(index=64), wire.Gone(index=0), announce(65, "job65"))
+            until(lambda: server.job("job65"), what="a job has ended, and makes room for another one")
+        assert value(server, "ncclwatch_jobs_refused_total") == 1
+        assert value(server, "ncclwatch_jobs_limit") == settings.JOBS_MAX
+        assert not bystander.refused
+
+
+def test_announcements_without_ranks_do_not_fill_the_server(tmp_path: Path):
+    with ServerProcess(tmp_path) as server, ExitStack() as stack:
+        for number in range(8):
+            line = stack.enter_context(agent(server, f"empty{number}", f"node{number}"))
+            assert isinstance(reply(line), wire.Welcome)
+            say(line, announce(0, f"empty{number}", world_size=settings.RANKS_MAX, ranks=()))
+        true = stack.enter_context(FakeAgent(server.url, job="true", agent="t"))
+        until(lambda: server.job("true") and server.job("empty7"))
+        assert server.job("true")["ranks_seen"] == 2
+        assert not true.refused
+        assert value(server, "ncclwatch_jobs_refused_total") == 0
+
+
+def test_a_token_brings_news_of_its_own_jobs_from_its_own_hosts_only(tmp_path: Path):
+    environ = {"NCCLWATCH_AGENT_TOKEN": "bound-to-team-a name=team-a namespace=team-a host=gpu-a-*"}
+    with ServerProcess(tmp_path, token="everything-is-open-here", environ=environ) as server:
+        with agent(server, "elsewhere", "gpu-b-1", "bound-to-team-a") as line:
+            said = reply(line)
+            assert isinstance(said, wire.Refused)
+            assert "bound to namespace=team-a host=gpu-a-*, and the agent says that it is on 'gpu-b-1'" in said.reason
+        with agent(server, "here", "gpu-a-1", "bound-to-team-a") as line:
+            assert isinstance(reply(line), wire.Welcome)
+            say(line, announce(1, "team-b/llm"), announce(2, "team-a/llm"))
+            refused = reply(line)
+            assert isinstance(refused, wire.JobRefused)
+            assert (refused.index, "does not allow job 'team-b/llm'" in refused.reason) == (1, True)
+            until(lambda: server.job("team-a/llm"))
+            assert not server.job("team-b/llm")
+
+
+def test_a_higher_attempt_from_a_stranger_ends_no_job(tmp_path: Path):
+    with ServerProcess(tmp_path) as server, FakeAgent(server.url) as one:
+        until(lambda: one.progress > 2 and server.job())
+        with agent(server, "evil", "node1") as line:
+            assert isinstance(reply(line), wire.Welcome)
+            say(line, announce(0, "job", instance="host:29500", attempt=2**31 - 1))
+            until(lambda: server.job()["notices"])
+            listed = server.get("/api/v1/jobs").json()
+        assert [each["attempt"] for each in listed] == [0, 2**31 - 1]
+        assert listed[0]["id"] == "job"
+        one.hang(1)
+        until(lambda: [each for each in server.incidents() if each["job"] == "job"], what="it is still watched")
