@@ -1,7 +1,7 @@
 """Answers over HTTP what there is of silences, and makes and ends them. Who did that is noted in the audit log."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import AwareDatetime, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ncclwatch_server.access import client_of
 from ncclwatch_server.audit import Act, AuditTrail
 from ncclwatch_server.notify.message import iso
 from ncclwatch_server.notify.silences import (
@@ -23,7 +24,7 @@ from ncclwatch_server.notify.silences import (
 )
 from ncclwatch_server.scopes import Caller
 
-Gate = Callable[[Request], Caller]
+Gate = Callable[[Request], Caller | Awaitable[Caller]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +119,10 @@ def silence_routes(silences: Silences, trail: AuditTrail, reading: Gate, changin
 
 def _note(trail: AuditTrail, act: Act, silence: Silence, caller: Caller, request: Request) -> None:
     """Write down who did it, as the token says, and from where."""
-    client = request.client.host if request.client else "unknown"
     span = f"{iso(silence.starts_at)} to {iso(silence.ends_at)}"
     words = [silence.reason, f"signed {silence.signed}" if silence.signed else ""]
     said = ", ".join(word for word in words if word) or "no reason given"
-    trail.note(caller.name, act, silence.job, f"from {client}: silence {silence.id}, {span} ({said})")
+    trail.note(caller.name, act, silence.job, f"from {client_of(request)}: silence {silence.id}, {span} ({said})")
 
 
 def _from_no_page(request: Request) -> None:
