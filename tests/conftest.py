@@ -1,7 +1,10 @@
 """Options of the test suite, and the databases that its stores are tried on."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,14 @@ from tests.postgres import Postgres, binaries
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --rewrite, which writes what is seen now into the golden scenarios and the table of coverage."""
     parser.addoption("--rewrite", action="store_true", help="rewrite golden files")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let temporary directories lie in memory: rings lie nowhere else, and ranks refuse other places."""
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="ncclwatch-tests-", dir="/dev/shm")
+        config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")

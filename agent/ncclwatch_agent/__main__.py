@@ -1,15 +1,18 @@
 """The command `ncclwatch-agent`. Little is imported before it has detached: a rank waits for that."""
 
+import os
 import sys
 
 import click
 
 from ncclwatch.contract import config
+from ncclwatch.contract.private_dirs import PrivateDir
 from ncclwatch.contract.version import VERSION
 from ncclwatch_agent import residence
 from ncclwatch_agent.residence import ResidenceError
 
 EXIT_USAGE = 2
+KERNEL_LOG = "/dev/kmsg"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,37 +30,59 @@ def main(spawned: bool, lock_fd: int | None, runtime_dir: str | None) -> None:
     Nobody needs to start it: the first rank on a node does. Started by hand it stays until it is told to end.
     """
     directory = runtime_dir or config.runtime_dir()
+    kernel_log = _open_kernel_log()
     try:
+        owner = residence.owner_to_become(directory)
+        if owner is not None:
+            _load_all()
+            residence.become(owner)
+        place = residence.enter(directory)
         if lock_fd is None:
-            lock_fd = residence.take_lock(directory)
+            lock_fd = residence.take_lock(place)
         else:
-            residence.adopt_lock(lock_fd, directory)
+            residence.adopt_lock(lock_fd, place)
     except ResidenceError as error:
         click.echo(f"ncclwatch-agent: {error}", err=True)
         sys.exit(EXIT_USAGE)
     if spawned:
         residence.daemonise()
-    _live(directory, spawned=spawned)
+    _live(place, spawned=spawned, kernel_log=kernel_log)
 
 
-def _live(directory: str, *, spawned: bool) -> None:
+def _open_kernel_log() -> int:
+    """Open the kernel's log while that is allowed, -1 if it is not; root may be about to become somebody else."""
+    try:
+        return os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _load_all() -> None:
+    """Load what an agent needs while that can be read: root's Python may lie in root's own home."""
+    import encodings.idna  # noqa: F401 - looked up by name whenever a host is
+    import importlib
+
+    importlib.import_module("ncclwatch_agent.agent")
+
+
+def _live(place: PrivateDir, *, spawned: bool, kernel_log: int) -> None:
     import asyncio
 
     from ncclwatch_agent.agent import Settings, watch
     from ncclwatch_agent.log import log, open_log
 
-    open_log(directory, terminal=not spawned)
-    if not residence.write_card(directory, VERSION):
+    open_log(place, terminal=not spawned)
+    if not residence.write_card(place, VERSION):
         log.warning(
-            "cannot write %s/%s: ranks cannot allow this agent to look at their stacks", directory, residence.CARD_NAME
+            "cannot write %s/%s: ranks cannot allow this agent to look at their stacks", place.path, residence.CARD_NAME
         )
     try:
-        asyncio.run(watch(Settings(runtime_dir=directory, spawned=spawned, version=VERSION)))
+        asyncio.run(watch(Settings(runtime=place, spawned=spawned, version=VERSION, kernel_log=kernel_log)))
     except Exception:
         log.exception("the agent ends: this is a bug in ncclwatch")
         raise
     finally:
-        residence.remove_card(directory)
+        residence.remove_card(place)
 
 
 if __name__ == "__main__":

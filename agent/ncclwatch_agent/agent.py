@@ -1,4 +1,4 @@
-"""What does an agent do from its first tick to its last?
+"""Lives the life of an agent, from its first tick to its last.
 
 Each second it looks for rings, at processes, and sends a digest for each job. When a watched
 process ends it looks at once: its parent reaps it within a tenth of a second, and then nobody
@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.private_dirs import PrivateDir
 from ncclwatch.contract.ring import Ring
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
@@ -26,7 +27,7 @@ from ncclwatch_agent.kernel_log import KernelLog
 from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.rings import RingDirectory, is_whole
+from ncclwatch_agent.rings import RingDirectory
 from ncclwatch_agent.servers import Servers
 from ncclwatch_agent.spool import SpooledViews
 
@@ -41,9 +42,10 @@ FILES_MAX = 65536
 class Settings:
     """What the command line decided."""
 
-    runtime_dir: str
+    runtime: PrivateDir
     spawned: bool  # a rank started it: it ends when it is not needed any more
     version: str
+    kernel_log: int  # descriptor, -1: nobody lets us read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._rings = RingDirectory(settings.runtime_dir)
+        self._rings = RingDirectory(settings.runtime)
         self._jobs: dict[JobKey, LocalJob] = {}
         self._indexes = 0
         self._desk = CommandDesk(self._jobs.values)
@@ -80,7 +82,7 @@ class Agent:
             version=settings.version,
         )
         self._gpus = GpuDesk()
-        self._kernel_log = KernelLog()
+        self._kernel_log = KernelLog(settings.kernel_log)
         self._servers = self._dial()
         self._reports: dict[int, set[asyncio.Task[None]]] = {}  # by number of the job
         self._wake = asyncio.Event()
@@ -95,7 +97,7 @@ class Agent:
         _allow_many_files()
         gc.collect()
         gc.freeze()  # what is imported stays: no collection needs to look at it again
-        log.info("watching %s as pid %d", self._settings.runtime_dir, os.getpid())
+        log.info("watching %s as pid %d", self._settings.runtime.path, os.getpid())
         while True:
             await self._watch()
             for job in list(self._jobs.values()):
@@ -146,7 +148,7 @@ class Agent:
         self._read_kernel_log()
         for job in list(self._jobs.values()):
             for rank in job.everyone():
-                if is_whole(rank.path):
+                if rank.ring.is_whole():
                     rank.observe(now_ns)
                 else:
                     self._drop(job, rank)
@@ -158,7 +160,9 @@ class Agent:
                 job.terminal.prepare(job.candidates())
             self._report_ends(job)
             self._servers.ask_again(job, now_ns / 1e9)
-            self._servers.of(job).send_digest(job.index, job.digest(now_ns))
+            digest = job.digest(now_ns)
+            if all(rank.ring.is_whole() for rank in job.everyone()):  # else it tells of zeros
+                self._servers.of(job).send_digest(job.index, digest)
             loops = job.loops(now_ns)
             if loops is not None:
                 self._servers.of(job).send(loops)

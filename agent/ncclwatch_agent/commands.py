@@ -1,4 +1,4 @@
-"""What does a server ask of this node, and what does it get?
+"""Carries out what a server asks of this node.
 
 The list of commands is closed, and they name ranks, not processes: whatever is asked is about
 processes whose rings this agent has found itself.
@@ -81,16 +81,20 @@ class CommandDesk:
     async def views(self, ranks: Iterable[LocalRank]) -> tuple[RankView, ...]:
         """Return the full views of ranks at this moment, with the sources at their call sites."""
         now_ns = time.monotonic_ns()
-        found = [rank.view(now_ns) for rank in ranks]
+        seen = [(rank, rank.view(now_ns)) for rank in ranks]
+        found = [view for rank, view in seen if rank.ring.is_whole()]
         return tuple([replace(view, sources=await self.sources.notes(sites_to_read(view))) for view in found])
 
     async def _dump(self, rank: LocalRank, *, deeply: bool) -> StackDump:
         pid = rank.header.pid
         if rank.gone:
             return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) has ended")
+        if not rank.is_here:  # that number is another process here, or none
+            elsewhere = StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) runs in another container")
+            return either(elsewhere, await ask(rank.place, rank.ring.file_name, rank.rank, pid))
         dump = await self._stacks.dump(rank.rank, pid)
         if not dump.threads and rank.watch.state not in FROZEN:
-            dump = either(dump, await ask(rank.path, rank.rank, pid))
+            dump = either(dump, await ask(rank.place, rank.ring.file_name, rank.rank, pid))
         if not deeply or not dump.threads:
             return dump
         # Whatever the server thinks, nobody at work is halted.
@@ -114,4 +118,6 @@ async def put_on_terminal(job: LocalJob, text: str) -> None:
     if not job.wants_terminal or not job.is_news(shown):
         return
     if not await job.terminal.write(job.candidates(), shown):
-        log.warning("job %s has no terminal that can be written to; it would have shown:\n%s", job.key.job, shown)
+        log.warning("job %s has no terminal that can be written to; it would have shown:", job.key.job)
+        for line in shown.splitlines():
+            log.warning("  %s", line)

@@ -1,4 +1,4 @@
-"""Which jobs run on this node, and which ranks of them?
+"""Keeps which jobs run on this node, and which ranks of them.
 
 A job here is one attempt of one launch: a restart by the launcher is another one, so that the
 ranks of both are never mixed.
@@ -158,7 +158,7 @@ class LocalJob:
     def candidates(self) -> list[Candidate]:
         """Return the processes that may have the job's terminal, the lowest rank first."""
         ordered = [self.ranks[number] for number in sorted(self.ranks)]
-        return [Candidate(pid=0 if rank.gone else rank.header.pid, parent=rank.watch.parent) for rank in ordered]
+        return [Candidate(pid=rank.header.pid if rank.is_here else 0, parent=rank.watch.parent) for rank in ordered]
 
     def newly_ended(self) -> list[LocalRank]:
         """Return the ranks of whose end something is known that no server was told yet."""

@@ -1,4 +1,4 @@
-"""What does the kernel of this node complain of: errors of GPUs, processes killed for want of memory, links that fail?
+"""Hears what the kernel of this node complains of: GPU errors, processes killed for want of memory, failing links.
 
 /dev/kmsg gives one record for each read, and only to those who may see the kernel's log. Who may not sees nothing,
 which is no sign of health.
@@ -11,7 +11,6 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-PATH = "/dev/kmsg"
 RECORD_BYTES_MAX = 8192
 RECORDS_MAX = 200  # at one look: a kernel that talks without end is read later
 NOTES_MAX = 64
@@ -75,11 +74,10 @@ def _pci(text: str) -> tuple[str, ...]:
 class KernelLog:
     """The kernel log from now on. Use as a context manager, or close it. Never raises and never waits."""
 
-    def __init__(self, path: str = PATH) -> None:
+    def __init__(self, fd: int = -1) -> None:
         self.notes: deque[KernelNote] = deque(maxlen=NOTES_MAX)
-        self._fd = -1
+        self._fd = fd  # open without waiting; -1: nobody lets us read it
         with contextlib.suppress(OSError):
-            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._fd, 0, os.SEEK_END)  # what was before this job is not its own
 
     def __enter__(self) -> "KernelLog":

@@ -1,9 +1,15 @@
-"""Where does the agent say what it does? In a bounded file beside the rings, or nowhere if that cannot be written."""
+"""Writes what the agent does to a bounded file beside the rings, or nowhere if that cannot be written.
+
+What is logged holds names of files, words of rings and of servers. One record is one line, whatever stands in them:
+control characters are written as \\n or \\x1b, and a traceback has its lines behind a bar.
+"""
 
 import logging
-import logging.handlers
+import os
 import sys
-from pathlib import Path
+
+from ncclwatch.contract.private_dirs import PrivateDir
+from ncclwatch.contract.text import harmless
 
 LOG_BYTES_MAX = 1024 * 1024
 LOG_NAME = "agent.log"
@@ -11,7 +17,52 @@ LOG_NAME = "agent.log"
 log = logging.getLogger("ncclwatch.agent")
 
 
-def open_log(runtime_dir: str, *, terminal: bool) -> None:
+class OneLine(logging.Formatter):
+    """Formats a record as one line that a terminal and a reader of files can rely on."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without a traceback."""
+        return harmless(super().formatMessage(record))
+
+    def formatException(self, ei: "logging._SysExcInfoType") -> str:
+        """Return a traceback; a line of it cannot be taken for another record."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  | {harmless(line)}" for line in lines)
+
+
+class BoundedFile(logging.Handler):
+    """Appends to a file in a private directory, and begins a new one beside the old one when it is full."""
+
+    def __init__(self, place: PrivateDir, name: str, bytes_max: int = LOG_BYTES_MAX) -> None:
+        """Open it. Raises OSError."""
+        super().__init__()
+        self._place, self._name, self._bytes_max = place, name, bytes_max
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        return self._place.open(self._name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record. A disk that is full costs the line."""
+        try:
+            line = self.format(record).encode("utf-8", "replace") + b"\n"
+            if os.fstat(self._fd).st_size + len(line) > self._bytes_max:
+                self._place.rename(self._name, f"{self._name}.1")
+                os.close(self._fd)
+                self._fd = self._open()
+            os.write(self._fd, line)
+        except OSError:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        super().close()
+
+
+def open_log(place: PrivateDir, *, terminal: bool) -> None:
     """Send what is logged to agent.log, and to standard error where somebody watches.
 
     A directory that is read-only or full costs the log, never the agent.
@@ -19,14 +70,12 @@ def open_log(runtime_dir: str, *, terminal: bool) -> None:
     logging.raiseExceptions = False  # a full disk must not print a traceback for each line
     log.setLevel(logging.INFO)
     log.propagate = False
-    line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if terminal else []
     try:
-        path = Path(runtime_dir) / LOG_NAME
-        handlers.append(logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=1))
+        handlers.append(BoundedFile(place, LOG_NAME))
     except OSError as error:
         if terminal:
             print(f"ncclwatch-agent: no log: {error}", file=sys.stderr)  # noqa: T201 - there is no log to say it in
     for handler in handlers or [logging.NullHandler()]:
-        handler.setFormatter(line)
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)

@@ -1,12 +1,11 @@
-"""What do the ranks of this node say of how they were set up? Read when it has changed, told once for ranks alike."""
+"""Reads what the ranks of this node say of how they were set up when it has changed; tells it once for ranks alike."""
 
-import contextlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from ncclwatch.contract import config, preflight, wire
 from ncclwatch.contract.preflight import RankFacts
+from ncclwatch.contract.private_dirs import PrivateDir
 
 Stamp = tuple[int, int, int]  # inode, size and time of change of a file; (0, 0, 0): there is none
 
@@ -14,23 +13,27 @@ Stamp = tuple[int, int, int]  # inode, size and time of change of a file; (0, 0,
 class FactsFile:
     """The file beside one ring."""
 
-    def __init__(self, ring: str) -> None:
-        self._path = ring + config.FACTS_SUFFIX
+    def __init__(self, place: PrivateDir, ring: str) -> None:
+        self._place = place
+        self._name = ring + config.FACTS_SUFFIX
         self._stamp: Stamp = (0, 0, 0)
         self.facts: RankFacts | None = None  # None: the rank has said nothing yet
 
     def look(self) -> bool:
         """Read the file if it is another one than before. Returns whether it says something else."""
-        stamp = _stamp(self._path)
+        stamp = _stamp(self._place.stat(self._name))
         if stamp == self._stamp or stamp == (0, 0, 0):
             return False
         self._stamp, before = stamp, self.facts
-        self.facts = preflight.parse(_read(self._path))
+        self.facts = preflight.parse(self._read())
         return self.facts != before
 
     def parameters(self, kind: str, members: str) -> tuple[str, ...]:
         """Return what was wrapped in one way for some ranks, by name and shape. Read anew: few ever ask."""
-        return preflight.parse_parameters(_read(self._path), (kind, members))
+        return preflight.parse_parameters(self._read(), (kind, members))
+
+    def _read(self) -> str:
+        return self._place.read(self._name, config.FACTS_BYTES_MAX).decode("utf-8", "replace")
 
 
 def grouped(ranks: Iterable[tuple[int, RankFacts | None]]) -> tuple[wire.Alike, ...]:
@@ -42,29 +45,11 @@ def grouped(ranks: Iterable[tuple[int, RankFacts | None]]) -> tuple[wire.Alike, 
     return tuple(wire.Alike(ranks=tuple(found), facts=facts) for facts, found in alike.items())
 
 
-def forget(ring: str) -> None:
+def forget(place: PrivateDir, ring: str) -> None:
     """Remove the file of a ring that goes."""
     for suffix in (config.FACTS_SUFFIX, f"{config.FACTS_SUFFIX}.new"):
-        with contextlib.suppress(OSError):
-            Path(ring + suffix).unlink()
+        place.unlink(ring + suffix)
 
 
-def _stamp(path: str) -> Stamp:
-    try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - each second and rank, as in rings.is_whole
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _read(path: str) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(fd, config.FACTS_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:  # anything may lie there: a directory, a pipe
-        return ""
-    finally:
-        os.close(fd)
+def _stamp(found: os.stat_result | None) -> Stamp:
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found is not None else (0, 0, 0)

@@ -1,4 +1,4 @@
-"""How is /proc read cheaply and safely, and what do its files say?
+"""Reads /proc cheaply and safely, and says what its files mean.
 
 Files are kept open and read with pread: a kept descriptor belongs to one process for ever, so
 a reused pid is never read by mistake, and a read costs a microsecond.
@@ -150,6 +150,17 @@ def state_of(pid: int) -> ProcessState:
     """Return what the kernel says of a process now."""
     found = parse_stat(read_text(f"/proc/{pid}/stat").encode())
     return found.state if found is not None else ProcessState.GONE
+
+
+def user_of(pid: int) -> int:
+    """Return the user that a process acts for, -1 if it is gone.
+
+    The owner of its directory is not always that: it is root where the process may not be looked into.
+    """
+    for line in read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[2])  # real, effective, saved, of the file system
+    return -1
 
 
 def environ_of(pid: int) -> dict[str, str]:

@@ -6,9 +6,11 @@ looked at for the age of an unfinished operation only, and then once for each op
 
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 from ncclwatch.contract import config, ring_views
 from ncclwatch.contract.model import CallSite, Ending, ProcessState, RankView, ThreadView
+from ncclwatch.contract.private_dirs import open_private
 from ncclwatch.contract.ring import Flag, GroupRow, LoaderFlag, Ring, Word, named_apart
 from ncclwatch.contract.ring_views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
@@ -47,7 +49,8 @@ class LocalRank:
         self._habit = DeviceHabit()
         self._saves = SaveWatch(ring.header.pid)
         self.facts = RankFacts(ring)
-        self.setup = FactsFile(ring.path)
+        self.place = open_private(str(Path(ring.path).parent)) if ring.place is None else ring.place.again()
+        self.setup = FactsFile(self.place, ring.file_name)
         self._pace = Pace(ring, ring.header.pid)
 
     @property
@@ -56,9 +59,10 @@ class LocalRank:
         return self.header.rank
 
     def close(self) -> None:
-        """Unmap the ring and stop watching."""
+        """Close the ring and stop watching."""
         self.watch.close()
         self._pace.close()
+        self.place.close()
         self.ring.close()
 
     def has_detached(self) -> bool:
@@ -80,7 +84,7 @@ class LocalRank:
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
             self._pace.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
-        self._saves.observe(now_ns, self.ring.saves(), visible=self._is_here)
+        self._saves.observe(now_ns, self.ring.saves(), visible=self.is_here)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
         ending = merge(note, Death(gone=self.gone, status=status))
@@ -90,8 +94,8 @@ class LocalRank:
         self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
 
     @property
-    def _is_here(self) -> bool:
-        """Whether its process is the one with its pid on this node."""
+    def is_here(self) -> bool:
+        """Whether its process is the one with its pid on this node: else nothing of that one may be read or written."""
         return self.watch.seen_alive and not self.gone
 
     def _is_elsewhere(self, now_ns: int, words: tuple[int, ...]) -> bool:
@@ -184,7 +188,7 @@ class LocalRank:
             process=self.watch.view(now_ns),
             ending=self.ending,
             threads=tuple(self._with_kernel(thread, now_ns) for thread in view.threads),
-            saves=self._saves.views(picture, visible=self._is_here),
+            saves=self._saves.views(picture, visible=self.is_here),
             cuda=self.facts.device,
         )
 

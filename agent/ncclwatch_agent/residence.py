@@ -1,4 +1,4 @@
-"""Which process is the one agent of this node and user? The one that holds the lock.
+"""Sees to it that one process is the agent of this node and user: the one that holds the lock.
 
 The lock belongs to an open file description: whoever has inherited the descriptor holds it,
 and it is free at the moment when the last holder is gone, however that ended.
@@ -8,51 +8,105 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 from pathlib import Path
 
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.private_dirs import NotPrivateError, PrivateDir, open_private
 from ncclwatch_agent.procfs import parse_stat
 
 LOCK_NAME = "agent.lock"
 CARD_NAME = "agent.json"
+CARD_BYTES_MAX = 4096
 
 
 class ResidenceError(NcclwatchError):
     """This process cannot be the agent here."""
 
 
-def take_lock(runtime_dir: str) -> int:
-    """Take the lock of a runtime directory and return its descriptor, to be kept open for life.
+def owner_to_become(runtime_dir: str) -> tuple[int, int] | None:
+    """Return user and group of a directory whose rings root is to watch; None where nobody has to become another.
 
-    Raises `ResidenceError` if another agent lives here or the directory cannot be used.
+    What lies there was written by that user, who may name any file and any process in it: what root may read is none
+    of that user's business. So root goes on as that user, with the user's rights and no more.
     """
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            found = Path(runtime_dir).lstat()
+            return (found.st_uid, found.st_gid) if found.st_uid else None
+    return None
+
+
+def become(owner: tuple[int, int]) -> None:
+    """Go on as another user. Raises `ResidenceError`."""
     try:
-        Path(runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(f"{runtime_dir}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _become(*owner)
     except OSError as error:
         raise ResidenceError(
-            f"cannot open {runtime_dir}/{LOCK_NAME}: {error.strerror}; name a directory of your own with "
-            "--runtime-dir, the same that ranks have in NCCLWATCH_RUNTIME_DIR"
+            f"the runtime directory belongs to user {owner[0]}, and root could not become that user: "
+            f"{error.strerror}; start the agent as that user"
         ) from error
+
+
+def _become(uid: int, gid: int) -> None:
+    """Become a user for good, with the groups and the home of that user, and without root's secrets."""
+    try:
+        user = pwd.getpwuid(uid)
+        gid = user.pw_gid
+        os.initgroups(user.pw_name, gid)
+        os.environ |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+    except KeyError:  # a user that only numbers know, as in containers
+        os.setgroups([])
+        os.environ.pop("HOME", None)
+    # Rings say which server is dialled: a token of root's would go wherever this user likes.
+    for name in [name for name in os.environ if name.startswith("NCCLWATCH_") and "TOKEN" in name]:
+        del os.environ[name]
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def enter(runtime_dir: str) -> PrivateDir:
+    """Open the runtime directory, or make it. Raises `ResidenceError`."""
+    try:
+        return open_private(runtime_dir, make=True)
+    except NotPrivateError as error:
+        raise ResidenceError(str(error)) from error
+    except OSError as error:
+        raise ResidenceError(f"cannot open {runtime_dir}: {error.strerror}; {_OWN}") from error
+
+
+_OWN = "name a directory of your own with --runtime-dir, the same that ranks have in NCCLWATCH_RUNTIME_DIR"
+
+
+def take_lock(place: PrivateDir) -> int:
+    """Take the lock of a runtime directory and return its descriptor, to be kept open for life.
+
+    Raises `ResidenceError` if another agent lives here or the lock cannot be opened.
+    """
+    try:
+        fd = place.open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise ResidenceError(f"cannot open {place.path}/{LOCK_NAME}: {error.strerror}; {_OWN}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
         raise ResidenceError(
-            f"an agent already watches {runtime_dir} ({_holder(runtime_dir)}); one is enough for this node and user"
+            f"an agent already watches {place.path} ({_holder(place)}); one is enough for this node and user"
         ) from None
     return fd
 
 
-def adopt_lock(fd: int, runtime_dir: str) -> None:
+def adopt_lock(fd: int, place: PrivateDir) -> None:
     """Keep a lock that the rank which started us has taken. Raises `ResidenceError` if this is not that file."""
+    path = f"{place.path}/{LOCK_NAME}"
     try:
-        mine, there = os.fstat(fd), Path(f"{runtime_dir}/{LOCK_NAME}").stat()
+        mine, there = os.fstat(fd), place.stat(LOCK_NAME)
         os.set_inheritable(fd, False)
     except OSError as error:
-        raise ResidenceError(f"--lock-fd {fd} is not the open {runtime_dir}/{LOCK_NAME}: {error.strerror}") from error
-    if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
-        raise ResidenceError(f"--lock-fd {fd} is another file than {runtime_dir}/{LOCK_NAME}")
+        raise ResidenceError(f"--lock-fd {fd} is not the open {path}: {error.strerror}") from error
+    if there is None or (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
+        raise ResidenceError(f"--lock-fd {fd} is another file than {path}")
 
 
 def daemonise() -> None:
@@ -71,32 +125,26 @@ def daemonise() -> None:
         os.close(null)
 
 
-def write_card(runtime_dir: str, version: str) -> bool:
+def write_card(place: PrivateDir, version: str) -> bool:
     """Say who the agent is, in one step. Ranks read it to allow this process to look into them."""
-    path = f"{runtime_dir}/{CARD_NAME}"
     stat = parse_stat(Path("/proc/self/stat").read_bytes())
     card = {"pid": os.getpid(), "start_ticks": stat.start_ticks if stat else 0, "version": version}
-    temporary = f"{path}.{os.getpid()}"
     try:
-        Path(temporary).write_text(json.dumps(card), encoding="utf-8")
-        Path(temporary).replace(path)
+        place.write(CARD_NAME, json.dumps(card).encode())
     except OSError:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
         return False
     return True
 
 
-def remove_card(runtime_dir: str) -> None:
+def remove_card(place: PrivateDir) -> None:
     """Take the card away, if it is ours."""
-    path = Path(f"{runtime_dir}/{CARD_NAME}")
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(path.read_bytes()).get("pid") == os.getpid():
-            path.unlink()
+    with contextlib.suppress(ValueError, AttributeError):
+        if json.loads(place.read(CARD_NAME, CARD_BYTES_MAX)).get("pid") == os.getpid():
+            place.unlink(CARD_NAME)
 
 
-def _holder(runtime_dir: str) -> str:
+def _holder(place: PrivateDir) -> str:
     try:
-        return f"pid {int(json.loads(Path(f'{runtime_dir}/{CARD_NAME}').read_bytes())['pid'])}"
-    except (OSError, ValueError, KeyError, TypeError):
+        return f"pid {int(json.loads(place.read(CARD_NAME, CARD_BYTES_MAX))['pid'])}"
+    except (ValueError, KeyError, TypeError):
         return "it has not said its pid yet"

@@ -1,19 +1,20 @@
-"""Which rings lie in the runtime directory, and which of the files there are none?
+"""Finds the rings in the runtime directory, and tells which of the files there are none.
 
-Anything may lie there: a file that is no ring is told of once and left alone.
+Anything may lie there: a file that is no ring of this user's own process is told of once and left alone.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring import RING_BYTES, Ring, RingHeader
+from ncclwatch.contract.errors import NcclwatchError, RingError
+from ncclwatch.contract.private_dirs import NotPrivateError, PrivateDir
+from ncclwatch.contract.ring import Ring, RingHeader
 from ncclwatch.contract.sockets import worker_socket
 from ncclwatch_agent import own_stacks, preflight
 from ncclwatch_agent.log import log
+from ncclwatch_agent.procfs import parse_stat, read_text, user_of
 
 SUFFIX = ".ring"
 RINGS_MAX = 4096
@@ -31,8 +32,9 @@ class _Bad:
 class RingDirectory:
     """The rings of one runtime directory, found by looking."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, top: PrivateDir) -> None:
+        self.path = top.path
+        self._top = top
         self._bad: dict[str, _Bad] = {}
         self._known: set[str] = set()
         self._told = ""
@@ -40,36 +42,51 @@ class RingDirectory:
     def new_rings(self, now_s: float) -> list[Ring]:
         """Open and return the rings that appeared since the last look."""
         found = []
-        for path in self._paths():
-            if path in self._known or len(self._known) >= RINGS_MAX:
-                continue
-            try:
-                ring = Ring(path)
-            except (RingError, OSError, ValueError) as error:
-                self._note_bad(path, str(error), now_s)
-                continue
-            if not ring.identity() and now_s - ring.header.created_ns / 1e9 < IDENTITY_S:
-                ring.close()  # its writer is not ready; it is opened again at the next look
-                continue
-            self._bad.pop(path, None)
-            self._known.add(path)
-            found.append(ring)
+        for job in self._jobs(now_s):
+            with job:
+                for name in _names(job):
+                    path = f"{job.path}/{name}"
+                    if path not in self._known and len(self._known) < RINGS_MAX:
+                        found += self._open(job, name, now_s)
         return found
 
-    def _paths(self) -> Iterator[str]:
+    def _open(self, job: PrivateDir, name: str, now_s: float) -> list[Ring]:
+        path = f"{job.path}/{name}"
+        place = job.again()
         try:
-            jobs = [entry.path for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False)]
+            ring = Ring(path, place)
+        except (RingError, OSError, ValueError) as error:
+            place.close()
+            self._note_bad(path, str(error), now_s)
+            return []
+        stranger = _user_of_another(ring.header)
+        if stranger is not None:
+            ring.close()
+            self._note_bad(path, f"{path}: it names process {ring.header.pid}, which belongs to user {stranger}", now_s)
+            return []
+        if not ring.identity() and now_s - ring.header.created_ns / 1e9 < IDENTITY_S:
+            ring.close()  # its writer is not ready; it is opened again at the next look
+            return []
+        self._bad.pop(path, None)
+        self._known.add(path)
+        return [ring]
+
+    def _jobs(self, now_s: float) -> Iterator[PrivateDir]:
+        try:
+            names = [entry.name for entry in os.scandir(self._top.fd) if entry.is_dir(follow_symlinks=False)]
             self._told = ""
         except OSError as error:
-            jobs = []
+            names = []
             if not self._told:
                 self._told = f"cannot look into {self.path}: {error.strerror}"
                 log.warning("%s", self._told)
-        for job in jobs:
-            with contextlib.suppress(OSError):
-                for entry in os.scandir(job):
-                    if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                        yield entry.path
+        for name in names:
+            try:
+                yield self._top.inside(name)
+            except NotPrivateError as error:
+                self._note_bad(f"{self.path}/{name}", str(error), now_s)
+            except OSError:  # it went meanwhile
+                continue
 
     def _note_bad(self, path: str, sentence: str, now_s: float) -> None:
         bad = self._bad.get(path)
@@ -83,28 +100,33 @@ class RingDirectory:
     def remove(self, path: str, header: RingHeader) -> None:
         """Delete the ring of a process that has ended with the socket it may have left, and an empty directory."""
         self._known.discard(path)
-        with contextlib.suppress(OSError):
-            Path(worker_socket(self.path, header.pid, header.start_ticks)).unlink()
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-        own_stacks.forget(path)
-        preflight.forget(path)
-        with contextlib.suppress(OSError):
-            Path(path).parent.rmdir()
+        self._top.unlink(worker_socket(self.path, header.pid, header.start_ticks).rpartition("/")[2])
+        job, name = path.split("/")[-2:]
+        with contextlib.suppress(NcclwatchError, OSError), self._top.inside(job) as place:
+            place.unlink(name)
+            own_stacks.forget(place, name)
+            preflight.forget(place, name)
+        self._top.rmdir(job)
 
     def forget(self, path: str) -> None:
         """Let a file be opened anew if it becomes a ring again."""
         self._known.discard(path)
 
 
-def is_whole(path: str) -> bool:
-    """Whether a file that was a ring still has its size: reading beyond the end of a mapping would kill us.
+def _names(job: PrivateDir) -> list[str]:
+    with contextlib.suppress(OSError):
+        entries = os.scandir(job.fd)
+        return [each.name for each in entries if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False)]
+    return []
 
-    A file that was unlinked is whole: its pages stay with the mapping.
+
+def _user_of_another(header: RingHeader) -> int | None:
+    """Return whose the process is that a ring names, None if it is this user's own, has ended, or is not here.
+
+    Its stacks are read and its terminal is written to: a ring must not be able to choose them from among all processes.
     """
-    try:
-        return os.stat(path).st_size >= RING_BYTES  # noqa: PTH116 - each second and rank; Path takes five times as long
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    stat = parse_stat(read_text(f"/proc/{header.pid}/stat").encode())
+    if stat is None or stat.start_ticks != header.start_ticks:
+        return None
+    user = user_of(header.pid)
+    return None if user in (os.geteuid(), -1) else user

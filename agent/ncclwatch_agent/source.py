@@ -1,4 +1,6 @@
-"""What does the source text around a call site say? Read on the node that has the file.
+"""Says what the source text around a call site says, read on the node that has the file.
+
+Only Python is read, whatever file a ring names: a line of a key or of a list of passwords must not travel to a server.
 
 A file may lie on a mount that is dead, and reading it may then never return: so one thread of
 our own reads, the agent waits for it a short while, and goes on without.
@@ -7,6 +9,7 @@ our own reads, the agent waits for it a short while, and goes on without.
 import ast
 import asyncio
 import contextlib
+import os
 import queue
 import stat
 import threading
@@ -20,6 +23,7 @@ from ncclwatch_agent.deadline import within
 from ncclwatch_agent.surroundings import Surroundings
 
 FILE_BYTES_MAX = 2 * 1024 * 1024
+SHEBANG_BYTES_MAX = 256
 FILES_MAX = 32  # parsed files kept
 NOTES_MAX = 512
 READ_S_MAX = 2.0
@@ -58,8 +62,10 @@ class SourceReader:
     def _file(self, key: tuple[str, int, int]) -> _File:
         known = self._files.get(key)
         if known is None:
-            with open(key[0], "rb") as file:
-                known = _parse(file.read(FILE_BYTES_MAX))
+            with open(os.open(key[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(f"{key[0]} is no plain file any more")
+                known = _parse(key[0], file.read(FILE_BYTES_MAX))
             self._files[key] = known
             _trim(self._files, FILES_MAX)
         self._files.move_to_end(key)
@@ -73,7 +79,15 @@ def _trim(
         kept.popitem(last=False)
 
 
-def _parse(data: bytes) -> _File:
+def is_python(name: str, data: bytes) -> bool:
+    """Whether a file is a Python program, by its name or by its first line."""
+    first = data[:SHEBANG_BYTES_MAX].split(b"\n", 1)[0]
+    return name.endswith((".py", ".pyw")) or (first.startswith(b"#!") and b"python" in first)
+
+
+def _parse(name: str, data: bytes) -> _File:
+    if not is_python(name, data):
+        return _File(lines=(), around=None)
     lines = tuple(data.decode(errors="replace").splitlines())
     try:
         around = Surroundings(ast.parse(data))

@@ -1,4 +1,4 @@
-"""How does a verdict reach the terminal of a job, from an agent that inherited no terminal?
+"""Brings a verdict to the terminal of a job, from an agent that inherited no terminal.
 
 Through /proc/<pid>/fd/2 of the launcher or of a rank. A terminal and a pipe are opened anew,
 without blocking; a plain file is shared with its writer where the kernel allows it, because a
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch_agent.pidfd import take_fd
-from ncclwatch_agent.procfs import parse_stat, read_text
+from ncclwatch_agent.procfs import parse_stat, read_text, user_of
 
 WRITE_S_MAX = 2.0
 RETRY_S = 0.05
@@ -39,11 +39,11 @@ def writers(ranks: Sequence[Candidate]) -> list[int]:
     found: dict[int, None] = {}
     for rank in ranks:
         with contextlib.suppress(OSError):
-            if rank.parent > 1 and Path(f"/proc/{rank.parent}").stat().st_uid == os.getuid():
+            if rank.parent > 1 and user_of(rank.parent) == os.geteuid():
                 arguments = Path(f"/proc/{rank.parent}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 if is_launcher(arguments):
                     found[rank.parent] = None
-    return [*found, *(rank.pid for rank in ranks if rank.pid)]
+    return [*found, *(rank.pid for rank in ranks if rank.pid and user_of(rank.pid) == os.geteuid())]
 
 
 class Terminal:

@@ -1,15 +1,19 @@
-"""How is torch's worker server in a rank asked? One HTTP request over its unix socket, bounded in time and size.
+"""Asks torch's worker server in a rank: one HTTP request over its unix socket, bounded in time and size.
 
 It answers from threads of its own in C++, also while the rank holds the GIL forever.
 """
 
 import asyncio
+import os
+import socket
+import struct
 
 from ncclwatch.contract import sockets
 from ncclwatch_agent.deadline import within
 
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 16 * 1024 * 1024  # 2,000 operations, torch's default, take 1 MB
+_CREDENTIALS = struct.Struct("iII")  # of a unix socket: pid, user, group
 
 
 class Unheard(Exception):
@@ -32,6 +36,8 @@ async def _ask(path: str, handler: str) -> bytes | None:
     with sockets.short_path(path) as short:
         reader, writer = await asyncio.open_unix_connection(short, limit=HEAD_BYTES_MAX)
     try:
+        if _peer(writer) != os.geteuid():
+            raise Unheard("its worker server belongs to another user")
         request = (
             f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         )
@@ -50,6 +56,12 @@ async def _ask(path: str, handler: str) -> bytes | None:
         return await reader.readexactly(size)
     finally:
         writer.close()
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """Return the user at the other end: a socket's name says nothing of who listens."""
+    other = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(other)[1])
 
 
 def read_head(head: bytes) -> tuple[int, int]:

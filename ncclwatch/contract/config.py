@@ -17,7 +17,7 @@ ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
 ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
 ENV_ANY_TORCH = "NCCLWATCH_ANY_TORCH"  # "1": attach() also to a torch that is older than any it was tried with
 ENV_AGENT = "NCCLWATCH_AGENT"  # "0": ranks start no agent; an administrator runs one as a service
-ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live; default /dev/shm
+ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live, in memory; default /dev/shm
 ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": recorder in Python; "1": native one, with a warning where it is not built
 ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder lie; default ~/.cache/ncclwatch
 ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
@@ -100,7 +100,12 @@ SAVE_KEPT_S = 10.0  # a save is told of for so long after its end: many take les
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
     """Return the directory that holds this user's rings: <base>/ncclwatch-<uid>."""
     base = environ.get(ENV_RUNTIME_DIR) or "/dev/shm"
-    return f"{base}/ncclwatch-{os.getuid()}"
+    return f"{base}/{runtime_name()}"
+
+
+def runtime_name() -> str:
+    """Return the name of the directory that holds this user's rings."""
+    return f"ncclwatch-{os.getuid()}"
 
 
 def server_url(environ: Mapping[str, str] = os.environ) -> str:

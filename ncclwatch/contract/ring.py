@@ -8,7 +8,8 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
   not torn on x86-64 and arm64, whatever the order in which memcpy copies them. A structure of
   several cells repeats one stamp in each: the reader takes a copy, and believes it only if
   all stamps agree.
-  A copy is always a slice of the map: `struct` reads byte by byte, and would tear.
+  The writer stores slices of its map: `struct` writes byte by byte, and would tear. A reader never maps the file, for
+  one that is cut short would kill it; it reads each piece twice, until both copies agree.
 - Strings are append-only; a string's id is its offset, and a published id is complete.
 
     header 512 B │ live words 512 B │ groups │ threads │ peers │ loaders │ samples │ strings │ events │ buckets │ saves
@@ -19,7 +20,6 @@ Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn the
 
 import contextlib
 import json
-import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -29,6 +29,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.members import MEMBERS_MAX, Roster, unpack
 from ncclwatch.contract.model import Op, WaitKind
+from ncclwatch.contract.private_dirs import PrivateDir
 
 MAGIC = b"NCCLWRNG"
 VERSION = 4
@@ -102,6 +103,8 @@ class Word:
     MEMBERS_USED = 31
 
 
+COPIES_MAX = 100  # of one piece; a rank that stores it more often than it can be read is believed at last
+_LENGTH = struct.Struct("<H")  # of a string
 _WORDS = struct.Struct("<32Q")  # those in use
 _WORDS_END = HEADER_BYTES + _WORDS.size
 
@@ -326,27 +329,52 @@ def named_apart(groups: Iterable[GroupRow]) -> tuple[GroupRow, ...]:
     return tuple(named)
 
 
+class _Pieces:
+    """The bytes of a file that another process changes meanwhile. What lies behind its end is zero."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __getitem__(self, piece: slice) -> bytes:
+        """Return a piece as it was at one moment.
+
+        The kernel copies word by word, so a copy may hold one half of a cell before a store and the other half after
+        it. A second copy that is the same cannot: in each cell something only ever grows.
+        """
+        start: int = piece.start
+        size: int = piece.stop - start
+        before = os.pread(self.fd, size, start)
+        for _ in range(COPIES_MAX):
+            found = os.pread(self.fd, size, start)
+            if found == before:
+                break
+            before = found
+        return before if len(before) == size else before.ljust(size, b"\0")
+
+
 class Ring:
     """A ring file, opened for reading. Use as a context manager.
 
     Raises `RingError` on opening a file that is no ring, and never afterwards: what is torn or
-    out of range is left out.
+    out of range is left out. With a `place` it is opened there, as a file of this user's own (see `private_dirs`), and
+    the place is closed with it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, place: PrivateDir | None = None) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.file_name = path.rpartition("/")[2]
+        self.place = place
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if place is None else place.open(self.file_name, os.O_RDONLY)
+        self._map = _Pieces(fd)
         try:
             size = os.fstat(fd).st_size
             if size < RING_BYTES:
                 raise RingError(f"{path}: {size} bytes, a ring has {RING_BYTES}; it is truncated or not a ring")
-            self._map = mmap.mmap(fd, RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
-        finally:
-            os.close(fd)
-        try:
             self.header = self._read_header()
-        except RingError:
-            self._map.close()
+        except (RingError, OSError):
+            os.close(fd)
             raise
         self._strings: dict[int, str] = {}
         self._strings_chars = 0
@@ -356,7 +384,7 @@ class Ring:
         self._members_left = MEMBERS_MAX  # that this file may have us read
 
     def _read_header(self) -> RingHeader:
-        fields = HEADER.unpack_from(self._map, 0)
+        fields = HEADER.unpack(self._map[0 : HEADER.size])
         magic, version, size = fields[0], fields[1], fields[9]
         if magic != MAGIC:
             raise RingError(f"{self.path}: not a ring of ncclwatch (it begins with {magic!r})")
@@ -374,8 +402,14 @@ class Ring:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file."""
-        self._map.close()
+        """Close the file and its place."""
+        os.close(self._map.fd)
+        if self.place is not None:
+            self.place.close()
+
+    def is_whole(self) -> bool:
+        """Whether the file still has its size. If not, what was read of it lately may be zeros."""
+        return os.fstat(self._map.fd).st_size >= RING_BYTES
 
     def words(self) -> tuple[int, ...]:
         """Return the live words, see `Word`."""
@@ -388,7 +422,7 @@ class Ring:
         known = self._strings.get(offset)
         if known is None:
             used = self.words()[Word.STRINGS_USED]
-            length = struct.unpack_from("<H", self._map, STRINGS_AT + offset)[0]
+            length = _LENGTH.unpack(self._map[STRINGS_AT + offset : STRINGS_AT + offset + 2])[0]
             end = offset + 2 + length
             if end > min(used, config.STRINGS_BYTES_MAX):
                 return ""
@@ -405,7 +439,7 @@ class Ring:
         used = min(self.words()[Word.STRINGS_USED], config.STRINGS_BYTES_MAX)
         at = FIRST_STRING
         while at + 2 <= used:
-            length = struct.unpack_from("<H", self._map, STRINGS_AT + at)[0]
+            length = _LENGTH.unpack(self._map[STRINGS_AT + at : STRINGS_AT + at + 2])[0]
             yield at, self.string(at)
             at += 2 + length
 
@@ -453,7 +487,7 @@ class Ring:
         begin = offset + MEMBER_LIST.size
         if not FIRST_STRING <= offset <= used - MEMBER_LIST.size:
             return b""
-        end = begin + MEMBER_LIST.unpack_from(self._map, MEMBERS_AT + offset)[0]
+        end = begin + MEMBER_LIST.unpack(self._map[MEMBERS_AT + offset : MEMBERS_AT + begin])[0]
         return self._map[MEMBERS_AT + begin : MEMBERS_AT + end] if end <= used else b""
 
     def threads(self) -> list[ThreadRow]:

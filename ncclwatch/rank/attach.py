@@ -5,7 +5,7 @@ recording. A forked child of one that is armed or records is armed: DataLoader w
 init_process_group; a child that calls it is one.
 """
 
-import contextlib
+import errno
 import os
 import sys
 import threading
@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from ncclwatch.contract import config
+from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.private_dirs import PrivateDir
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import endings, places, resume, torch_versions, worker_server
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ringfile import RingFile, place_of_rings
 
 _recorder: Recorder | None = None
 _patches: Patches | None = None
@@ -115,19 +117,14 @@ def _begin(rank: int, world_size: int) -> None:
         int(os.environ.get("LOCAL_WORLD_SIZE", 0)),
     )
     try:
-        ring = RingFile(
-            _ring_path(directory, job, rank),
-            rank=rank,
-            local_rank=local_rank,
-            world=(world_size, local_world),
-            attempt=attempt,
-        )
-    except OSError as error:
+        with place_of_rings(directory, job) as place:
+            ring = RingFile(
+                f"{place.path}/{_ring_name(place, rank)}", rank=rank, local_rank=local_rank,
+                world=(world_size, local_world), attempt=attempt, place=place.again(),
+            )  # fmt: skip
+    except (NcclwatchError, OSError) as error:
         _take_off()  # nothing is recorded, so nothing stays patched
-        warn(
-            f"cannot write a ring under {directory}: {error.strerror or error}. This rank is not watched; training "
-            f"goes on. Free some space there, or name another directory in {config.ENV_RUNTIME_DIR}."
-        )
+        warn(_without_ring(directory, error))
         return
     witness = worker_server.socket_of_this_rank(directory)
     ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | {"witness": witness}, kept=True))
@@ -177,15 +174,27 @@ def _take_off() -> None:
         patches.restore()
 
 
-def _ring_path(directory: str, job: str, rank: int) -> str:
-    """Return a fresh path; a ring that is there already belongs to a dead process that had our number."""
+def _ring_name(place: PrivateDir, rank: int) -> str:
+    """Return a fresh name; a ring that is there already belongs to a dead process that had our number."""
     global _begun
     _begun += 1
     again = f"-{_begun}" if _begun > 1 else ""
-    path = f"{directory}/{job}/{rank}-{os.getpid()}{again}.ring"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return path
+    name = f"{rank}-{os.getpid()}{again}.ring"
+    place.unlink(name)
+    return name
+
+
+def _without_ring(directory: str, error: Exception) -> str:
+    """Return why there is no ring and what to do: room is only one of the things that may be missing."""
+    goes_on = "This rank is not watched; training goes on."
+    if not isinstance(error, OSError):
+        return f"cannot write a ring: {error}. {goes_on}"
+    advice = f"name another directory below /dev/shm in {config.ENV_RUNTIME_DIR}."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = f"free some space there, or {advice}"
+    return (
+        f"cannot write a ring under {directory}: {error.strerror or error}. {goes_on} {advice[0].upper()}{advice[1:]}"
+    )
 
 
 def _note_if_initialised() -> None:

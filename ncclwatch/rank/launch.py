@@ -1,4 +1,4 @@
-"""Does an agent watch over this node? If not, start one; exactly one, however many ranks ask at once.
+"""Makes sure that an agent watches over this node: exactly one, however many ranks ask at once.
 
 The agent holds a file lock for its whole life. Whoever gets that lock is the only one without an
 agent, starts it, and hands the locked descriptor down: the lock then belongs to the agent.
@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 from ncclwatch.contract import config
+from ncclwatch.contract.private_dirs import NotPrivateError, open_private
 
+CARD_BYTES_MAX = 4096
 STARTS_MAX = 5  # of one rank; an agent that dies at every start must not become a fork bomb
 
 # What an agent must not inherit: it would be taken for a rank, or write into the job's files.
@@ -39,8 +41,10 @@ def ensure_agent(directory: str) -> "subprocess.Popen[bytes] | None":
     if os.environ.get(config.ENV_AGENT) == "0":
         return None
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        fd = os.open(f"{directory}/agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open_private(directory, make=True) as place:
+            fd = place.open("agent.lock", os.O_RDWR | os.O_CREAT)
+    except NotPrivateError as error:
+        raise LaunchError(str(error)) from error
     except OSError as error:
         raise LaunchError(f"cannot open {directory}/agent.lock: {error.strerror}") from error
     try:
@@ -77,9 +81,10 @@ def _start(directory: str, fd: int) -> "subprocess.Popen[bytes]":
 
 
 def agent_pid(directory: str) -> int:
-    """Return the process id of the agent that lives now, 0 if unknown."""
+    """Return the process id of the agent that lives now, 0 if unknown or if that is no process of this user."""
     try:
-        with open(f"{directory}/agent.json", "rb") as file:
-            return int(json.load(file)["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with open_private(directory) as place:
+            pid = int(json.loads(place.read("agent.json", CARD_BYTES_MAX))["pid"])
+        return pid if os.stat(f"/proc/{pid}").st_uid in (os.geteuid(), 0) else 0
+    except (NotPrivateError, OSError, ValueError, KeyError, TypeError):
         return 0

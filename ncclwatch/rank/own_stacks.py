@@ -1,4 +1,4 @@
-"""Where does this rank stand, told by itself? For nodes where nobody may read its memory from outside.
+"""Tells where this rank stands, by itself: for nodes where nobody may read its memory from outside.
 
 Without permission to trace, py-spy sees nothing. The agent then lays a file beside the ring; the pulse finds it within
 half a second and writes the Python stacks of all threads next to it. No signal is used: the handlers are the
@@ -6,30 +6,26 @@ user's. It needs the GIL, so a rank that holds it in native code cannot answer: 
 """
 
 import json
-import os
 import sys
 import threading
 from types import FrameType
 
 from ncclwatch.contract import config
+from ncclwatch.contract.private_dirs import PrivateDir
 
 THREADS_MAX = 64
 
 
-def answer(ring: str) -> bool:
-    """Write the stacks if somebody has asked. `ring` is the path of this rank's ring; returns whether it was asked.
+def answer(place: PrivateDir, name: str) -> bool:
+    """Write the stacks if somebody has asked. `name` is that of this rank's ring; returns whether it was asked.
 
     Raises OSError if the answer cannot be written; the question is gone then as well.
     """
-    question = ring + config.ASK_SUFFIX
-    if not os.path.exists(question):
+    question = name + config.ASK_SUFFIX
+    if place.stat(question) is None:
         return False
-    os.unlink(question)
-    unfinished = f"{ring}{config.ANSWER_SUFFIX}.new"
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(json.dumps(stacks()).encode("utf-8", "replace"))
-    os.rename(unfinished, ring + config.ANSWER_SUFFIX)  # whole, or not there
+    place.unlink(question)
+    place.write(name + config.ANSWER_SUFFIX, json.dumps(stacks()).encode("utf-8", "replace"))
     return True
 
 

@@ -1,4 +1,4 @@
-"""How was this rank set up? Written beside its ring once, and again when it has changed; compared on the server.
+"""Writes how this rank was set up beside its ring, once and again when it has changed; the server compares.
 
 Drift between ranks (another image on one node, a variable that reached some hosts only, a model built from a stale
 file) hangs jobs in ways that no stack shows. The pulse thread writes, so attach() pays nothing for it; only what may
@@ -60,7 +60,6 @@ class Preflight:
 
     def __init__(self, ring: RingFile) -> None:
         self._ring = ring
-        self._path = ring.path + config.FACTS_SUFFIX
         self._chains: list[Chain] = []
         self._samplers: list[dict[str, object]] = []
         self._backend = ""
@@ -125,11 +124,7 @@ class Preflight:
     def _write(self, text: str) -> None:
         if text == self._written:
             return
-        unfinished = f"{self._path}.new"
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
-        os.rename(unfinished, self._path)  # whole, or not there
+        self._ring.place.write(self._ring.file_name + config.FACTS_SUFFIX, text.encode("utf-8", "replace"))
         self._written = text
 
 

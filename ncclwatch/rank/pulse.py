@@ -102,7 +102,7 @@ class Pulse:
 
     def _answer(self) -> None:
         try:
-            own_stacks.answer(self._recorder.ring.path)
+            own_stacks.answer(self._recorder.ring.place, self._recorder.ring.file_name)
         except Exception:  # a full disk, or a question that cannot be taken away: the beat goes on
             self._recorder.ring.count_dropped()
 

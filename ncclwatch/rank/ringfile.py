@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ncclwatch.contract import config
 from ncclwatch.contract import ring as layout
+from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of, pack
+from ncclwatch.contract.private_dirs import PrivateDir, open_private, require_memory
 from ncclwatch.contract.ring import Word
 from ncclwatch.contract.shortening import short_json, short_name
 
@@ -33,10 +35,38 @@ _pack_slot = layout.METER_SLOT.pack
 _WAITED_NS = Word.WAITED_NS
 
 
+RING_MODE = 0o400  # it is mapped for writing before that counts; by its name nobody but root can cut it short
+
+
+class NoProcError(NcclwatchError):
+    """This process cannot say who it is. The message says what to do."""
+
+
 def process_start_ticks() -> int:
-    """Return this process's start time in clock ticks since boot; it tells a reused pid apart."""
-    with open("/proc/self/stat", "rb") as file:
-        return int(file.read().rsplit(b")", 1)[1].split()[19])
+    """Return this process's start time in clock ticks since boot; it tells a reused pid apart.
+
+    Raises `NoProcError` where there is no /proc.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[19])
+    except (OSError, ValueError, IndexError) as error:
+        raise NoProcError(
+            f"cannot read /proc/self/stat ({error}), and without it nobody can tell whose ring this is. "
+            "Mount /proc where training runs: mount -t proc proc /proc"
+        ) from error
+
+
+def place_of_rings(directory: str, job: str) -> PrivateDir:
+    """Open the place of a job's rings, or make it.
+
+    Raises `NotPrivateError` where somebody else could reach it or it is not in memory, `NoProcError`, OSError where it
+    cannot be.
+    """
+    process_start_ticks()  # without /proc that is what to tell, and not what follows from it
+    with open_private(directory, make=True) as top:
+        require_memory(top)
+        return top.inside(job, make=True)
 
 
 def _lives(tid: int) -> bool:
@@ -49,16 +79,24 @@ def _lives(tid: int) -> bool:
 class RingFile:
     """The writing end of one ring. One process writes; threads of it may write at once.
 
-    Raises OSError from the constructor only (no space, no rights).
+    Raises from the constructor only, and leaves no file then: OSError (no space, no rights), `NoProcError`, and
+    `NotPrivateError` where it has to open the directory itself.
     """
 
     def __init__(
         self, path: str, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], int] = time.monotonic_ns, place: PrivateDir | None = None,
     ) -> None:  # fmt: skip
         self.path = path
+        self.file_name = os.path.basename(path)
+        start_ticks = process_start_ticks()
+        self.place = place or open_private(os.path.dirname(path), make=True)  # where what belongs to the ring lies
         self._clock = clock  # in ns; another one where a ring is written of what never ran
-        self._map = _create(path)
+        try:
+            self._map = _create(self.place, self.file_name)
+        except OSError:
+            self.place.close()
+            raise
         self._bytes = memoryview(self._map)
         self._all_words = self._bytes.cast("Q")
         self._words = self._bytes[layout.HEADER_BYTES : layout.GROUPS_AT].cast("Q")
@@ -74,7 +112,7 @@ class RingFile:
         self._words[Word.STRINGS_USED] = self._strings_used
         self._words[Word.MEMBERS_USED] = self._members_used
         head = layout.HEADER.pack(
-            layout.MAGIC, layout.VERSION, os.getpid(), process_start_ticks(), rank, local_rank, *world, attempt,
+            layout.MAGIC, layout.VERSION, os.getpid(), start_ticks, rank, local_rank, *world, attempt,
             layout.RING_BYTES, clock(),
         )  # fmt: skip
         self._bytes[8 : len(head)] = head[8:]
@@ -438,17 +476,20 @@ class RingFile:
         self._all_words.release()
         self._bytes.release()
         self._map.close()
+        self.place.close()
 
 
-def _create(path: str) -> mmap.mmap:
-    """Create the file with all its blocks, so that a full /dev/shm is an OSError now and no SIGBUS later."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _create(place: PrivateDir, name: str) -> mmap.mmap:
+    """Create the file with all its blocks, so that a full /dev/shm is an OSError now and no SIGBUS later.
+
+    A file cut short under its mapping is a SIGBUS, too: its mode forbids that to all but root, who could do it to any.
+    """
+    fd = place.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, RING_MODE)
     try:
         os.posix_fallocate(fd, 0, layout.RING_BYTES)
         return mmap.mmap(fd, layout.RING_BYTES, mmap.MAP_SHARED)
     except OSError:
-        os.unlink(path)
+        place.unlink(name)
         raise
     finally:
         os.close(fd)

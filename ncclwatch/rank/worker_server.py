@@ -1,4 +1,4 @@
-"""Can this rank be asked for torch's Flight Recorder while it holds the GIL? torch's own worker server answers.
+"""Lets this rank be asked for torch's Flight Recorder while it holds the GIL: torch's own worker server answers.
 
 It is a thread of torch's, in C++, on a unix socket that only this user can reach. Three things make it safe in
 training. It is started from the pulse thread. It is never shut down: torch's `shutdown` keeps the GIL until every
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 
 from ncclwatch.contract import config, sockets
+from ncclwatch.contract.private_dirs import open_private
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.ringfile import process_start_ticks
 
@@ -37,20 +38,22 @@ def socket_of_this_rank(directory: str) -> str:
 def start(path: str) -> None:
     """Listen at a path, unless this process does so already or the user's own server does.
 
-    Raises OSError, or RuntimeError of torch's.
+    Raises OSError, `NotPrivateError`, or RuntimeError of torch's.
     """
     global _listens_at
     server = torch_versions.worker_server()
     already = _listens_at is not None and _listens_at[0] == os.getpid()
     if not path or already or server is None or os.environ.get(torch_versions.USERS_WORKER_SOCKET):
         return
-    _unlink(path)
-    with sockets.short_path(path) as short:
+    with open_private(os.path.dirname(path)) as place:
+        name = os.path.basename(path)
+        place.unlink(name)
+        short = place.way_to(name)
         _rehearse(short)
         with _quietly(), _small_pool():
             _keep_forever(server(short))
         _listens_at = (os.getpid(), path)
-        os.chmod(short, 0o600)  # nobody else could look into the directory in between
+        os.chmod(short, 0o600)  # nobody else can reach into the directory
 
 
 def forget() -> None:

@@ -14,14 +14,15 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank import own_stacks
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ringfile import RingFile, place_of_rings
 
 
 def main() -> None:
     """Write a ring, say "ready", obey."""
     directory, rank, world_size, identity = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+    place = place_of_rings(directory, identity["job"])
     ring = RingFile(
-        f"{directory}/{identity['job']}/{rank}-{os.getpid()}.ring",
+        f"{place.path}/{rank}-{os.getpid()}.ring", place=place,
         rank=rank, local_rank=rank, world=(world_size, int(identity.pop("local_world", world_size))), attempt=0,
     )  # fmt: skip
     ring.set_word(Word.IDENTITY, ring.told(identity, kept=True))
@@ -56,7 +57,7 @@ def main() -> None:
 def _pulse(ring: RingFile) -> None:
     while True:
         ring.set_word(Word.PULSE_NS, time.monotonic_ns())
-        own_stacks.answer(ring.path)
+        own_stacks.answer(ring.place, ring.file_name)
         time.sleep(0.2)
 
 

@@ -41,7 +41,7 @@ class Node:
 
     def spawn_agent(self) -> int:
         """Start an agent as a rank does, and return its pid."""
-        self.directory.mkdir(exist_ok=True)
+        self.directory.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(self.directory / "agent.lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(FileNotFoundError):

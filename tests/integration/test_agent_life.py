@@ -243,7 +243,8 @@ def test_what_is_no_ring_is_told_of_once_and_left_alone(node: Node) -> None:
     async def scenario() -> None:
         async with serving() as (stub, url):
             job = node.directory / "job1"
-            job.mkdir(parents=True)
+            node.directory.mkdir(mode=0o700)
+            job.mkdir(mode=0o700)
             (job / "7-7.ring").write_bytes(b"garbage")
             (job / "8-8.ring").write_bytes(b"\xff" * 4_000_000)
             os.mkfifo(job / "9-9.ring")
@@ -334,7 +335,8 @@ def test_an_unknown_flag_is_refused_with_a_hint() -> None:
 
 
 def test_a_log_that_cannot_be_written_costs_nothing_but_the_log(node: Node) -> None:
-    (node.directory / "agent.log").mkdir(parents=True)
+    node.directory.mkdir(mode=0o700)
+    (node.directory / "agent.log").mkdir()
     rank = node.rank(0, NO_SERVER)
     node.spawn_agent()
     tell(rank, "exit 0")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model import StackDump
-from ncclwatch_agent.own_stacks import ask, either, ring_of
+from ncclwatch_agent.own_stacks import ask_at, either, ring_of
 from tests.integration.agent_node import NO_SERVER, Node
 from tests.integration.test_diagnose import COMMAND, refusing_py_spy
 
@@ -36,7 +36,7 @@ def ring(node: Node) -> str:
 def test_a_rank_tells_its_own_stacks_and_leaves_nothing_behind(node: Node) -> None:
     pid = node.rank(3, NO_SERVER).pid
     for _ in range(2):  # a second question gets an answer of its own
-        found = asyncio.run(ask(ring(node), 3, pid, deadline_s=30.0))
+        found = asyncio.run(ask_at(ring(node), 3, pid, deadline_s=30.0))
         assert (found.rank, found.failure) == (3, "")
         (main,) = [frames for thread, frames in found.threads if thread == "MainThread"]
         assert main[0].function == "main" and main[0].file.endswith("agent_child.py") and main[0].line > 0
@@ -47,13 +47,13 @@ def test_a_rank_that_cannot_answer_is_told_and_the_question_is_taken_back(node: 
     rank = node.rank(3, NO_SERVER)
     os.kill(rank.pid, signal.SIGSTOP)
     os.waitpid(rank.pid, os.WUNTRACED)
-    found = asyncio.run(ask(ring(node), 3, rank.pid, deadline_s=0.5))
+    found = asyncio.run(ask_at(ring(node), 3, rank.pid, deadline_s=0.5))
     assert "rank 3 itself did not answer within 0.5 s" in found.failure
     assert [path.name for path in Path(ring(node)).parent.iterdir()] == [Path(ring(node)).name]
 
 
 def test_a_question_that_cannot_be_asked_is_no_error(tmp_path: Path) -> None:
-    assert "cannot be asked either" in asyncio.run(ask(str(tmp_path / "gone" / "3-1.ring"), 3, 1)).failure
+    assert "cannot be asked either" in asyncio.run(ask_at(str(tmp_path / "gone" / "3-1.ring"), 3, 1)).failure
 
 
 def test_the_ring_of_a_process_is_found_by_its_environment(node: Node) -> None:

@@ -1,12 +1,16 @@
 """attach() is a good guest: it restores what it replaced, steps aside in children, and never stops training."""
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.launch import run_ranks
+from ncclwatch.contract.private_dirs import IN_MEMORY, filesystem_of
+from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks
 
 pytestmark = pytest.mark.integration
 CHECKS = 12
@@ -61,6 +65,39 @@ def test_without_room_for_a_ring_training_goes_on_after_one_warning(place: str, 
         assert rank.err.count("ncclwatch:") == 1, rank.err
         assert "NCCLWATCH_RUNTIME_DIR" in rank.err
         assert "training goes on" in rank.err
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        fd = os.open(name, os.O_RDONLY)
+        found = filesystem_of(fd)
+        os.close(fd)
+        if found in IN_MEMORY:
+            pytest.skip("all of this machine lies in memory")
+        yield Path(name)
+
+
+def test_rings_are_not_written_to_a_disk(disk: Path):
+    (rank,) = run_ranks("plain.py", 1, disk)
+    assert rank.code == 0, rank.err
+    assert rank.err.count("ncclwatch:") == 1, rank.err
+    assert "Rings need memory (tmpfs)" in rank.err and "training goes on" in rank.err
+    assert [path for path in disk.rglob("*") if path.is_file()] == []
+
+
+def test_without_proc_a_rank_says_what_is_missing_and_leaves_no_file(tmp_path: Path):
+    hidden = f"mount -t tmpfs none /proc && exec {sys.executable} {PROGRAMS / 'plain.py'}"
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", hidden], env=environment(tmp_path, **place), capture_output=True, text=True
+    )
+    if "unshare" in done.stderr:
+        pytest.skip("hiding /proc needs root")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ncclwatch:") == 1, done.stderr
+    assert "Mount /proc" in done.stderr and "training goes on" in done.stderr and "space" not in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_users_filter_that_makes_warnings_errors_does_not_stop_training(full_tmpfs: Path):

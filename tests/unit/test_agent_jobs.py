@@ -11,6 +11,7 @@ import pytest
 from ncclwatch.contract import ring as layout
 from ncclwatch.contract import wire
 from ncclwatch.contract.model import Ending
+from ncclwatch.contract.private_dirs import open_private
 from ncclwatch.contract.ring import Ring, Word
 from ncclwatch.contract.sockets import worker_socket
 from ncclwatch.rank.ringfile import RingFile
@@ -171,7 +172,7 @@ def test_a_ring_is_found_once_and_again_after_it_was_forgotten(make_rank: MakeRa
     path, header = rank.path, rank.header
     left = Path(worker_socket(str(tmp_path), header.pid, header.start_ticks))
     left.touch()
-    rings = RingDirectory(str(tmp_path))
+    rings = RingDirectory(open_private(str(tmp_path)))
     assert [ring.path for ring in rings.new_rings(0.0)] == [path]
     assert rings.new_rings(1.0) == []
     rings.forget(path)
@@ -186,7 +187,7 @@ def test_a_ring_whose_writer_is_not_ready_is_waited_for_a_while(tmp_path: Path) 
     path = tmp_path / "job1" / "0-1.ring"
     writer = RingFile(str(path), rank=0, local_rank=0, world=(1, 1), attempt=0)
     created_s = Ring(str(path)).header.created_ns / 1e9
-    rings = RingDirectory(str(tmp_path))
+    rings = RingDirectory(open_private(str(tmp_path)))
     assert rings.new_rings(created_s + IDENTITY_S - 0.1) == []
     assert len(rings.new_rings(created_s + IDENTITY_S)) == 1
     writer.close()
@@ -198,15 +199,18 @@ def test_a_file_that_is_no_ring_yet_becomes_one_without_a_word(
     path = Path(make_rank(0).path)
     whole = path.read_bytes()
     path.write_bytes(b"")
-    rings = RingDirectory(str(tmp_path))
+    rings = RingDirectory(open_private(str(tmp_path)))
     assert rings.new_rings(0.0) == rings.new_rings(BAD_S - 0.1) == []
     path.write_bytes(whole)
     assert len(rings.new_rings(BAD_S)) == 1
     assert caplog.records == []
 
 
-def test_a_missing_directory_has_no_rings(tmp_path: Path) -> None:
-    assert RingDirectory(str(tmp_path / "none")).new_rings(0.0) == []
+def test_a_directory_that_was_removed_has_no_rings(tmp_path: Path) -> None:
+    top = open_private(str(tmp_path / "gone"), make=True)
+    (tmp_path / "gone").rmdir()
+    assert RingDirectory(top).new_rings(0.0) == []
+    top.close()
 
 
 def test_a_deadline_cancels_what_takes_too_long() -> None:

@@ -176,7 +176,7 @@ def test_the_driver_and_nvml_spell_a_device_differently() -> None:
 
 
 def test_a_gpu_of_which_the_kernel_tells_errors_is_marked_and_a_program_s_own_errors_are_not() -> None:
-    desk, log = GpuDesk(), KernelLog("/nonexistent")
+    desk, log = GpuDesk(), KernelLog()
     desk.seen = NodeGpus(gpus=(Gpu(uuid="a", pci="00000000:3B:00.0"), Gpu(uuid="b", pci="00000000:3C:00.0")))
     log.notes.append(KernelNote(trouble=Trouble.XID, subject="0000:3b:00", text="", number=79))
     log.notes.append(KernelNote(trouble=Trouble.XID, subject="0000:3c:00", text="", number=31))
@@ -185,5 +185,5 @@ def test_a_gpu_of_which_the_kernel_tells_errors_is_marked_and_a_program_s_own_er
 
 
 def test_a_kernel_log_that_may_not_be_read_says_nothing() -> None:
-    with KernelLog("/nonexistent") as log:
+    with KernelLog() as log:
         assert log.look() == ()

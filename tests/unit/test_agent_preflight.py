@@ -10,6 +10,7 @@ import pytest
 from ncclwatch.contract import config
 from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.preflight import RankFacts
+from ncclwatch.contract.private_dirs import open_private
 from ncclwatch.contract.ring import Word
 from ncclwatch_agent import impostors, preflight
 from ncclwatch_agent.preflight import FactsFile
@@ -23,7 +24,7 @@ def write(ring: Path, **values: str) -> None:
 
 def test_a_file_is_read_when_it_comes_and_when_it_changes(tmp_path: Path):
     ring = tmp_path / "0-1.ring"
-    file = FactsFile(str(ring))
+    file = FactsFile(open_private(str(tmp_path)), ring.name)
     assert (file.look(), file.facts) == (False, None)
     write(ring, torch="2.13.0")
     assert file.look()
@@ -36,7 +37,7 @@ def test_a_file_is_read_when_it_comes_and_when_it_changes(tmp_path: Path):
 
 def test_a_file_that_was_written_again_and_says_the_same_is_no_news(tmp_path: Path):
     ring = tmp_path / "0-1.ring"
-    file = FactsFile(str(ring))
+    file = FactsFile(open_private(str(tmp_path)), ring.name)
     write(ring, torch="2.13.0")
     file.look()
     os.utime(f"{ring}{config.FACTS_SUFFIX}", ns=(1, 1))
@@ -53,7 +54,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, kind: str):
         path.symlink_to("/etc/hostname")
     else:
         path.mkdir()
-    file = FactsFile(str(ring))
+    file = FactsFile(open_private(str(tmp_path)), ring.name)
     file.look()
     assert file.facts in (None, RankFacts())
 
@@ -68,7 +69,7 @@ def test_what_a_ring_leaves_behind_goes_with_it(tmp_path: Path):
     ring = tmp_path / "0-1.ring"
     write(ring, torch="2.13.0")
     Path(f"{ring}{config.FACTS_SUFFIX}.new").write_text("")
-    preflight.forget(str(ring))
+    preflight.forget(open_private(str(tmp_path)), ring.name)
     assert not list(tmp_path.iterdir())
 
 

@@ -189,6 +189,19 @@ def test_what_cannot_be_read_gives_an_empty_note(tmp_path: Path) -> None:
     assert SourceReader().note(site).text == ""
 
 
+@pytest.mark.parametrize("name", ["id_ed25519", "job.env", "run.sh", "train.py.txt"])
+def test_no_line_of_a_file_that_is_no_python_is_told(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("API_KEY = 'secret'\n")
+    assert SourceReader().note(CallSite(file=str(path), line=1, function="f")).text == ""
+
+
+def test_a_program_whose_first_line_names_python_needs_no_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "train"
+    path.write_text("#!/usr/bin/env python3\ndist.barrier()\n")
+    assert SourceReader().note(CallSite(file=str(path), line=2, function="f")).text == "dist.barrier()"
+
+
 def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     reader, site = SourceReader(), CallSite(file=str(path), line=1, function="f")

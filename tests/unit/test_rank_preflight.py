@@ -75,11 +75,11 @@ def test_it_is_written_once_and_again_when_something_is_noted(recorder: Recorder
 def test_what_cannot_be_written_is_not_tried_again_and_again(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
     tried = []
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         tried.append(1)
         raise OSError("no space")
 
-    monkeypatch.setattr("ncclwatch.rank.preflight.os.open", refuse)
+    monkeypatch.setattr("ncclwatch.contract.private_dirs.os.open", refuse)
     with pytest.raises(OSError, match="no space"):
         recorder.preflight.publish()
     recorder.preflight.publish()

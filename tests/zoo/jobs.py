@@ -52,12 +52,13 @@ class Job:
         directory.mkdir(parents=True, exist_ok=True)
         # A short path of its own: loader processes make sockets in it, whose names have 108 characters at most.
         self._temporary = tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True)
+        self._runtime = tempfile.TemporaryDirectory(prefix="zoo-", dir="/dev/shm", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self._environment(directory, extra),
+            env=self._environment(extra),
             start_new_session=True,
         )
         assert self._process.stdout is not None and self._process.stderr is not None
@@ -72,6 +73,7 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._temporary.cleanup()
+        self._runtime.cleanup()
 
     @property
     def exit_code(self) -> int | None:
@@ -152,7 +154,7 @@ class Job:
                     self.verdict_at = time.time()
                 file.write(line)
 
-    def _environment(self, directory: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
         own = {
             "OMP_NUM_THREADS": "1",
@@ -160,7 +162,7 @@ class Job:
             "TMPDIR": self._temporary.name,
             "ZOO_ONSET": str(self.onset_file),
             # An agent serves all jobs of its user on a node; one of our own makes runs independent of each other.
-            "NCCLWATCH_RUNTIME_DIR": str(directory),
+            "NCCLWATCH_RUNTIME_DIR": self._runtime.name,
         }
         return {**inherited, **own, **extra}
 

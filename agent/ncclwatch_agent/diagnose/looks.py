@@ -16,7 +16,7 @@ from ncclwatch.contract.ownership import is_users
 from ncclwatch.contract.stack_places import NOWHERE, Doing, Place, place_of
 from ncclwatch_agent.deep_stacks import deepen, main_frames
 from ncclwatch_agent.diagnose.ranks import FoundRank
-from ncclwatch_agent.own_stacks import ask, either, ring_of
+from ncclwatch_agent.own_stacks import ask_at, either, ring_of
 from ncclwatch_agent.processes import CPU_STILL_SHARE, FROZEN
 from ncclwatch_agent.procfs import descendants, environ_of, kernel_place, parse_stat, read_text
 from ncclwatch_agent.stacks import StackDesk
@@ -162,7 +162,7 @@ async def _dump(found: FoundRank, state: ProcessState, desk: StackDesk) -> Stack
     if dump.threads or state in FROZEN:
         return dump
     ring = ring_of(found.rank, found.pid, environ_of(found.pid))
-    return either(dump, await ask(ring, found.rank, found.pid)) if ring else dump
+    return either(dump, await ask_at(ring, found.rank, found.pid)) if ring else dump
 
 
 def _runs(pid: int) -> int:

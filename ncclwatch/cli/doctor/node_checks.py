@@ -1,4 +1,4 @@
-"""Does this node, or this container of it, give ranks and agent what they need?"""
+"""Checks that this node, or this container of it, gives ranks and agent what they need."""
 
 import os
 import resource
@@ -12,6 +12,7 @@ import msgspec
 
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config, machine
+from ncclwatch.contract.private_dirs import NotPrivateError, PrivateDir, open_private, require_memory
 from ncclwatch.contract.ring import RING_BYTES
 
 SHM_SMALL_MB = 64  # what docker gives without --shm-size
@@ -40,12 +41,26 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> Check:
         return failed(name, f"{base}: {error.strerror}", fix)
     if not os.access(base, os.W_OK | os.X_OK):
         return failed(name, f"{base} is not writable for you", fix)
+    try:
+        with _place(directory, base) as place:
+            require_memory(place)
+    except NotPrivateError as error:
+        return failed(name, str(error), fix)
+    except OSError as error:
+        return failed(name, f"{directory}: {error.strerror}", fix)
     fact = f"{directory}, {free / 1e6:.0f} MB free, {RING_BYTES / 1e6:.1f} MB for each rank"
     if free < 2 * RING_BYTES:
         return failed(name, fact, f"free some space there, or {fix}")
     if free < 64 * RING_BYTES:
         return warned(name, fact, f"on a node with many ranks free some space there, or {fix}")
     return passed(name, fact)
+
+
+def _place(directory: Path, base: Path) -> PrivateDir:
+    """Open the directory of rings, or where the first rank will make it."""
+    if base == directory or directory.is_symlink():
+        return open_private(str(directory))
+    return PrivateDir(str(base), os.open(base, os.O_RDONLY | os.O_DIRECTORY))
 
 
 def shared_memory(size_mb: int | None = None) -> Check:
