@@ -1,4 +1,4 @@
-"""Who waits for whom, and which waits can never end?
+"""Finds who waits for whom, and which waits can never end.
 
 Nodes are ranks and operations, never rank to rank. A blocked rank waits for its operations; an
 operation waits for all members that have not entered it. What no future of the program can end is
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model import WaitKind
 from ncclwatch_server.judge.components import strong_components
 from ncclwatch_server.judge.devices import comes_first, reads_from_device
+from ncclwatch_server.judge.full_tables import lacks_threads, may_have_entered
 from ncclwatch_server.judge.standing import (
     Block,
     Operation,
@@ -45,6 +46,7 @@ class WaitGraph:
     absent: Mapping[Operation, tuple[int, ...]]  # members that have not entered
     behind: Mapping[Operation, tuple[int, ...]]  # members whose device has to finish something else first
     unseen: Mapping[Operation, tuple[int, ...]]  # members of which there is no news at all
+    untold: Mapping[Operation, tuple[int, ...]]  # members that may have entered: their rings had no room to say so
     mismatches: tuple[Mismatch, ...]
     doomed: frozenset[int]  # ranks whose waits nothing can end
 
@@ -55,19 +57,31 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
     quiet = frozenset(silent)
     absent: dict[Operation, tuple[int, ...]] = {}
     unseen: dict[Operation, tuple[int, ...]] = {}
+    untold: dict[Operation, tuple[int, ...]] = {}
     behind: dict[Operation, tuple[int, ...]] = {}
     for operation in {block.operation for rank in found for block in found[rank].blocks}:
         unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
-        absent[operation] = tuple(
+        outside = [
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
-        )
+        ]
+        untold[operation] = tuple(m for m in outside if _is_untold(found[m], operation))
+        absent[operation] = tuple(m for m in outside if m not in untold[operation])
         behind[operation] = tuple(
             m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
         )
     mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
     needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
-    doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found)
-    return WaitGraph(blocks=blocks, absent=absent, behind=behind, unseen=unseen, mismatches=mismatches, doomed=doomed)
+    # A thread that is in no row may let its rank go on.
+    free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view))
+    doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found, free)
+    return WaitGraph(
+        blocks=blocks, absent=absent, behind=behind, unseen=unseen, untold=untold, mismatches=mismatches, doomed=doomed
+    )
+
+
+def _is_untold(standing: RankStanding, operation: Operation) -> bool:
+    """Say whether a member may have entered all the same; of one that is gone it makes no difference."""
+    return standing.standing is not Standing.GONE and may_have_entered(standing.view, operation)
 
 
 def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
@@ -89,8 +103,9 @@ def _doomed(
     needed: Mapping[Operation, tuple[int, ...]],
     mismatched: set[Operation],
     found: Mapping[int, RankStanding],
+    free: frozenset[int] = frozenset(),
 ) -> frozenset[int]:
-    """Return the blocked ranks whose waits nothing can end.
+    """Return the blocked ranks whose waits nothing can end. Those in `free` may go on for reasons that nobody sees.
 
     One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
     taken out is looked up only in the operations that need it.
@@ -98,7 +113,7 @@ def _doomed(
     gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     operations = {block.operation for each in blocks.values() for block in each}
     hopeless = {each for each in operations if each in mismatched or (gone and not gone.isdisjoint(each.members))}
-    doomed = set(blocks)
+    doomed = set(blocks) - free
     awaited = {each: {m for m in needed[each] if m in doomed} for each in operations}
     needing: dict[int, list[Operation]] = {}
     waiting: dict[Operation, list[int]] = {}

@@ -47,7 +47,7 @@ def outsiders(case: Case) -> tuple[Verdict, ...]:
 def _waits_for_unnamed(case: Case, ranks: list[int]) -> bool:
     """Say whether those who wait for these ranks wait for others besides that nobody knows: they may be at work."""
     awaited = (each for each, absent in case.graph.absent.items() if not set(ranks).isdisjoint(absent))
-    return any(operation.unnamed for operation in awaited)
+    return any(operation.unnamed or case.graph.untold[operation] for operation in awaited)
 
 
 def _known(case: Case, ranks: list[int]) -> dict[int, Known]:

@@ -8,6 +8,7 @@ the one that is missing. The first is no finding at all, the others are only lik
 from collections.abc import Iterable, Mapping
 
 from ncclwatch.contract.model import Op, RankView, WaitKind
+from ncclwatch_server.judge.full_tables import lacks_peers
 from ncclwatch_server.judge.graph import WaitGraph, waited_for
 from ncclwatch_server.judge.standing import Block
 
@@ -62,6 +63,8 @@ def _message_under_way(views: Mapping[int, RankView], block: Block) -> bool:
     other = operation.target if operation.kind is WaitKind.SEND else operation.source
     if other < 0 or other not in views:
         return False
+    if lacks_peers(views[other]) or lacks_peers(views[block.rank]):
+        return True
     own = [peer for peer in views[block.rank].peers if (peer.group, peer.peer) == (operation.group, other)]
     theirs = [peer for peer in views[other].peers if peer.group == operation.group]
     if operation.kind is WaitKind.SEND:

@@ -1,13 +1,15 @@
-"""Ranks that wait in a group of which not all members are known: for whom they wait, nobody can say.
+"""Ranks that wait in a group of which not all members are known, or not all can be told to be outside.
 
-All that are known have entered, and the others may have, or not. That is worth a line, and no accusation.
+All that are known have entered, and the others may have, or not: for whom they wait, nobody can say. That is worth a
+line, and no accusation.
 """
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.case import Case, block_evidence, explained, group_words, onset_s, waiting_words
 from ncclwatch_server.judge.graph import victims_of
-from ncclwatch_server.judge.standing import Block, timeout_of
+from ncclwatch_server.judge.standing import Block, Operation, timeout_of
 
 PATIENCE_S = 30.0  # of an unknown rank nobody can say whether it works
 WARNING_S = 300.0  # of such a wait, or
@@ -23,7 +25,7 @@ def unnamed(case: Case) -> tuple[Verdict, ...]:
     ranks = tuple(sorted({block.rank for block in blocks}))
     operation = first.operation
     group = group_words(case.views, operation.group)
-    count = f"{operation.unnamed} of its {operation.size} members are not known"
+    untold = case.graph.untold[operation]
     return (
         Verdict(
             cause=Cause.UNDETERMINED,
@@ -31,12 +33,9 @@ def unnamed(case: Case) -> tuple[Verdict, ...]:
             severity=Severity.WARNING if any(_is_long(case, block) for block in blocks) else Severity.INFO,
             summary=(
                 f"{waiting_words(case.views, blocks)} for {seconds_words(onset_s(blocks))}; for whom, nobody can say: "
-                "not all members of the group are known."
+                f"{_lack(untold)}."
             ),
-            explanation=(
-                f"Of {group} {count}: their list found no room in the rings of these ranks, or could not be read. "
-                f"Inside {'is' if len(operation.members) == 1 else 'are'} {ranks_words(operation.members)}."
-            ),
+            explanation=_explanation(operation, group, untold),
             advice=ADVICE[Cause.UNDETERMINED],
             culprits=(),
             victims=tuple(sorted({*ranks, *victims_of(case.graph, ranks)})),
@@ -51,9 +50,31 @@ def unnamed(case: Case) -> tuple[Verdict, ...]:
     )
 
 
+def _lack(untold: tuple[int, ...]) -> str:
+    if untold:
+        return f"whether {ranks_words(untold)} {'has' if len(untold) == 1 else 'have'} entered is not known"
+    return "not all members of the group are known"
+
+
+def _explanation(operation: Operation, group: str, untold: tuple[int, ...]) -> str:
+    inside = [rank for rank in operation.members if rank not in untold]
+    if untold:
+        why = (
+            f"The ring of {ranks_words(untold)} is full: it has room for {config.GROUPS_MAX} groups, "
+            f"{config.PEERS_MAX} peers and {config.THREADS_MAX} threads, and what came after those is not in it."
+        )
+    else:
+        why = (
+            f"Of {group} {operation.unnamed} of its {operation.size} members are not known: their list found no room "
+            "in the rings of these ranks, or could not be read."
+        )
+    return f"{why} Inside {'is' if len(inside) == 1 else 'are'} {ranks_words(inside)}."
+
+
 def _waits_for_unnamed(case: Case, block: Block) -> bool:
     operation = block.operation
-    return bool(operation.unnamed) and not case.graph.absent[operation] and not case.graph.unseen[operation]
+    not_known = operation.unnamed or case.graph.untold[operation]
+    return bool(not_known) and not case.graph.absent[operation] and not case.graph.unseen[operation]
 
 
 def _is_long(case: Case, block: Block) -> bool:
