@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.http11 import Response
 
 from ncclwatch.contract import config, tls, wire
+from ncclwatch.contract.direct_websocket import DirectWebSocket
 from ncclwatch.contract.errors import ConfigError, NcclwatchError, WireError
 from ncclwatch.contract.peer_uid import NotOurs
 from ncclwatch.contract.text import one_line
@@ -124,14 +125,6 @@ def _stranger(url: str, what: str) -> str:
 
 class _Refusal(Exception):
     """The server said that it does not take this agent's news."""
-
-
-class _Direct(connect):
-    """The library's connection, which follows no redirect: a token is for the server that was named and no other."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        """Let an answer that names another address be what it is: a failure."""
-        return exc
 
 
 class Uplink:
@@ -249,11 +242,11 @@ class Uplink:
             return explain(self.url, error)
         return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
 
-    async def _dial(self) -> connect:
+    async def _dial(self) -> DirectWebSocket:
         """Return the connection to make: on a socket that was proven, unless somebody named the server."""
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         sock = None if self.naming == config.NAMED else await connect_to_ours(self.url, OPEN_S_MAX)
-        return _Direct(
+        return DirectWebSocket(
             websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
             open_timeout=OPEN_S_MAX, additional_headers=headers,
             proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ncclwatch.cli.answers import Health, Incident, Job, JobStacks, Problem, Whole
-from ncclwatch.cli.direct import how_to_name, opener
+from ncclwatch.cli.proving import how_to_name, opener
 from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.peer_uid import NotOurs

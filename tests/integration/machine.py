@@ -66,7 +66,7 @@ class Machine:
     def ends(self, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         """Run a program of Python here to its end."""
         process = self.start(*command, **environ)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=140)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def __enter__(self) -> "Machine":

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import http.server
+import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +15,13 @@ from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
+from ncclwatch_agent.agent import Settings, watch
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.local_server import LocalServer
 from ncclwatch_agent.ranks import LocalRank
 from ncclwatch_agent.servers import Servers, read_token
-from tests.integration.agent_node import Node
+from tests.integration.agent_node import Node, tell
 from tests.integration.agent_stub import Stub, free_port, url_of
 
 pytestmark = pytest.mark.integration
@@ -185,6 +188,28 @@ def test_a_connection_that_no_job_needs_is_closed_after_a_while(node: Node, monk
             assert servers.of(job) is not first
             await servers.close()
             job.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_goes_on_hangs_up_when_the_last_job_of_a_server_is_over(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclwatch_agent.servers.UNUSED_S", 0.5)
+    node.directory.mkdir()
+
+    async def scenario() -> None:
+        stub = Stub()
+        async with serve(stub.welcome, "127.0.0.1", 0) as server:
+            agent = asyncio.create_task(watch(Settings(runtime_dir=str(node.directory), spawned=False, version="1")))
+            rank = await asyncio.to_thread(node.rank, 0, url_of(server))
+            while not stub.sockets:
+                await asyncio.sleep(0.05)
+            tell(rank, "exit 0")
+            await asyncio.wait_for(stub.sockets[0].wait_closed(), 30)
+            assert not agent.done()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(agent, 20)
 
     asyncio.run(scenario())
 

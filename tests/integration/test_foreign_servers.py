@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def test_whoever_takes_the_port_of_a_server_that_run_had_started_hears_nothing(
     assert "so nobody can tell" in told.stderr or f"uid {MALLORY}" in told.stderr
     assert heard.read_bytes() == b""
     mallory.kill()
+
+
+def test_run_watches_with_a_server_of_its_own_that_no_token_of_the_user_opens(machine: Machine, runtime: Path) -> None:
+    command = ("torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port=29556")
+    done = machine.ends(
+        "-m", "ncclwatch", "run", "--on-hang", "abort", "--",
+        sys.executable, "-m", *command, str(PROGRAMS / "hang.py"),
+        NCCLWATCH_TOKEN=TOKEN, NCCLWATCH_RUNTIME_DIR=str(runtime), OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    assert done.returncode == 70
+    assert "rank 1 is in barrier at hang.py:16" in " ".join(done.stderr.split())
 
 
 MASTERS = [("0", "nobody named a server for this job", False), ("1", "is not an ncclwatch server", True)]

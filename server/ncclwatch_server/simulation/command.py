@@ -14,6 +14,7 @@ from urllib.parse import quote
 import click
 
 from ncclwatch.contract import tls, tokens
+from ncclwatch.contract.direct_http import DirectHttp
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.layout import Layout
@@ -247,7 +248,7 @@ def _worst(url: str, token: str, job: str) -> Mapping[str, object] | None:
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        handlers: list[urllib.request.BaseHandler] = [DirectHttp(), urllib.request.ProxyHandler({})]
         if tls.is_secure(url):
             handlers.append(urllib.request.HTTPSHandler(context=tls.trust()))
         with urllib.request.build_opener(*handlers).open(request, timeout=_ASK_S) as answer:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from ncclwatch.contract import config, tls, wire
+from ncclwatch.contract.direct_websocket import DirectWebSocket
 from ncclwatch.contract.errors import NcclwatchError, WireError
 from ncclwatch.contract.model import RankView, StackDump, StackFrame
 from ncclwatch.contract.version import VERSION
@@ -99,7 +100,7 @@ class Nodes:
         address = self.url.replace("http", "ws", 1).rstrip("/") + wire.AGENT_PATH
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            socket = await connect(
+            socket = await DirectWebSocket(
                 address, ssl=tls.trust() if tls.is_secure(self.url) else None,
                 compression=None, proxy=None, open_timeout=OPEN_S_MAX, additional_headers=headers,
                 max_size=config.MESSAGE_BYTES_MAX, ping_interval=None, close_timeout=1.0,

@@ -1,7 +1,6 @@
-"""Opens HTTP connections for the command line: none is sent on to another address, and some prove whose server it is.
+"""Opens HTTP connections for the command line, some of which prove whose server it is.
 
-urllib follows an answer that names another address and shows the token there, whatever host that is. Here such an
-answer is an answer. A server that nobody named must be this user's, or root's, before the request is sent.
+A server that nobody named must be this user's, or root's, before the request is sent.
 """
 
 import http.client
@@ -9,16 +8,15 @@ import ipaddress
 import time
 import urllib.parse
 import urllib.request
-from email.message import Message
-from typing import IO
 
 from ncclwatch.contract import config, peer_uid, tls
+from ncclwatch.contract.direct_http import DirectHttp
 from ncclwatch.contract.peer_uid import NotOurs
 
 
 def opener(url: str, *, proven: bool) -> urllib.request.OpenerDirector:
     """Return what opens the URLs of one server. Raises `ConfigError` if its certificates cannot be checked."""
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+    handlers: list[urllib.request.BaseHandler] = [DirectHttp()]
     # A cluster's proxy cannot reach this machine's loopback, and would itself be at the other end.
     if proven or is_local(url):
         handlers.append(urllib.request.ProxyHandler({}))
@@ -36,13 +34,6 @@ def is_local(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> None:
-        """Follow nothing: the answer then counts as an error with its status."""
 
 
 class _Proven(urllib.request.HTTPHandler):
