@@ -9,15 +9,15 @@ whole list beside them. A list that found no room, or does not agree with these 
 
 import functools
 import hashlib
+import threading
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, repeat
 from operator import sub
 from typing import NamedTuple
 
-from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import GroupView, RankView
 
 Run = tuple[int, int, int]  # (first rank, step, how many)
@@ -86,14 +86,17 @@ def unpack(data: bytes, size: int, digest: int) -> Roster:
 
 def roster_of(ranks: tuple[int, ...], digest: int = 0) -> Roster:
     """Return members in their shorter form."""
-    if len(ranks) > SMALL:
-        runs = tuple(_runs(ranks))
-        if 3 * len(runs) < len(ranks):
-            return Roster(len(ranks), digest, runs=runs)
-    return Roster(len(ranks), digest, ranks=ranks)
+    runs = _shorter(ranks)
+    return Roster(len(ranks), digest, runs=runs) if runs else Roster(len(ranks), digest, ranks=ranks)
 
 
 @functools.lru_cache(maxsize=256)
+def _shorter(ranks: tuple[int, ...]) -> Runs:
+    """Return ranks as progressions where that is shorter, else ()."""
+    runs = runs_of(ranks) if len(ranks) > SMALL else ()
+    return runs if 3 * len(runs) < len(ranks) else ()
+
+
 def runs_of(ranks: tuple[int, ...]) -> Runs:
     """Return ranks, in their order, as arithmetic progressions."""
     return tuple(_runs(ranks))
@@ -119,14 +122,12 @@ def packed(view: RankView) -> RankView:
 
 
 def _packed_group(group: GroupView) -> GroupView:
-    if len(group.ranks) <= SMALL:
-        return group
-    runs = runs_of(group.ranks)
-    return replace(group, ranks=(), runs=runs) if 3 * len(runs) < len(group.ranks) else group
+    runs = _shorter(group.ranks)
+    return replace(group, ranks=(), runs=runs) if runs else group
 
 
 def unpacked(views: Iterable[RankView]) -> tuple[RankView, ...]:
-    """Return views as they were before they were packed. Raises `WireError` if they stand for too many members.
+    """Return views as they were before they were packed. Lists beyond what one message may stand for stay unknown.
 
     The members of one group are one tuple in all views, however many of its ranks these are of.
     """
@@ -136,17 +137,50 @@ def unpacked(views: Iterable[RankView]) -> tuple[RankView, ...]:
     for view in views:
         for group in view.groups:
             if group.runs and group.runs not in known:
-                left -= sum(max(0, count) for _, _, count in group.runs)
-                if left < 0:
-                    raise WireError(f"the groups of one message have more than {MEMBERS_MAX} members")
-                known[group.runs] = _ranks_of(group.runs)
+                count = _count(group.runs)
+                known[group.runs] = _ranks_of(group.runs) if count <= min(left, GROUP_MEMBERS_MAX) else ()
+                left -= len(known[group.runs])
         if any(group.runs for group in view.groups):
-            groups = (replace(g, ranks=known[g.runs], runs=()) if g.runs else g for g in view.groups)
-            view = replace(view, groups=tuple(groups))
+            view = replace(view, groups=tuple(_unpacked_group(group, known) for group in view.groups))
         found.append(view)
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=256)
-def _ranks_of(runs: Runs) -> tuple[int, ...]:
-    return tuple(first + step * number for first, step, count in runs for number in range(count))
+def _unpacked_group(group: GroupView, known: Mapping[Runs, tuple[int, ...]]) -> GroupView:
+    if not group.runs:
+        return group
+    ranks = known[group.runs]
+    return replace(group, ranks=ranks, runs=(), size=group.size if ranks else max(group.size, _count(group.runs)))
+
+
+def _count(runs: Runs) -> int:
+    return sum(max(0, count) for _, _, count in runs)
+
+
+class _Expanded:
+    """Lists that came as runs: all nodes of a job name the same, and each is kept once. Bounded by their members."""
+
+    def __init__(self) -> None:
+        self._known: dict[Runs, tuple[int, ...]] = {}  # the one used last is the last
+        self._members = 0
+        self._changing = threading.Lock()
+
+    def get(self, runs: Runs) -> tuple[int, ...]:
+        """Return the members that runs stand for."""
+        with self._changing:
+            ranks = self._known.pop(runs, None)
+            if ranks is None:
+                ranks = tuple(chain.from_iterable(map(_progression, runs)))
+                self._members += len(ranks)
+            self._known[runs] = ranks
+            while self._members > MEMBERS_MAX and len(self._known) > 1:
+                self._members -= len(self._known.pop(next(iter(self._known))))
+            return ranks
+
+
+def _progression(run: Run) -> Iterable[int]:
+    first, step, count = run
+    return range(first, first + step * count, step) if step else repeat(first, max(0, count))
+
+
+_ranks_of = _Expanded().get

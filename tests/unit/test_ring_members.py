@@ -15,6 +15,7 @@ from ncclwatch.contract import ring as layout
 from ncclwatch.contract.ring import Ring, Word
 from ncclwatch.contract.ring_views import Picture, parse_note, rank_view
 from ncclwatch.contract.sites import SiteText, parse, write
+from ncclwatch.rank import ringfile
 from ncclwatch.rank.facts import Facts
 from ncclwatch.rank.ringfile import RingFile
 
@@ -86,6 +87,7 @@ def test_all_groups_have_their_names_and_members_when_the_table_of_strings_is_fu
     names = [f"{'n' * 10_000}{number}" for number in range(config.GROUPS_MAX)]
     for number, name in enumerate(names):
         ring.add_group(name, f"{name} desc", WORLD[number :: config.GROUPS_MAX], 0)
+    assert all(ring.told({"kind": "x" * 9_000}, kept=True) for _ in range(2))  # what it is, and how it ended
     with Ring(ring.path) as read:
         groups = read.groups()
     assert len({group.name for group in groups}) == config.GROUPS_MAX
@@ -104,11 +106,13 @@ def test_what_is_no_list_of_ranks_is_unknown_and_counted(ring: RingFile):
     assert ring.word(Word.DROPPED) == 3
 
 
-def test_a_group_larger_than_any_is_unknown(ring: RingFile):
-    ring.add_group("g", "", range(members.GROUP_MEMBERS_MAX + 1), 0)
-    ring.add_group("h", "", range(members.GROUP_MEMBERS_MAX), 0)
+def test_a_group_larger_than_any_is_unknown(ring: RingFile, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ringfile, "GROUP_MEMBERS_MAX", 1_000)
+    ring.add_group("g", "", range(1_001), 0)
+    ring.add_group("h", "", range(1_000), 0)
     with Ring(ring.path) as read:
-        assert [len(group.ranks) for group in read.groups()] == [0, members.GROUP_MEMBERS_MAX]
+        assert [(len(group.ranks), group.roster.size) for group in read.groups()] == [(0, 1_001), (1_000, 1_000)]
+    assert ring.word(Word.DROPPED) == 1
 
 
 def test_a_list_is_not_made_that_is_larger_than_any():
@@ -116,9 +120,10 @@ def test_a_list_is_not_made_that_is_larger_than_any():
     assert members.unpack(members.pack(ranks), len(ranks), members.digest_of(ranks)).members == ()
 
 
-def test_a_forged_ring_has_only_so_many_members_read(ring: RingFile):
+def test_a_forged_ring_has_only_so_many_members_read(ring: RingFile, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(layout, "MEMBERS_MAX", 4_000)
     for number in range(5):
-        ring.add_group(str(number), "", range(number, members.GROUP_MEMBERS_MAX), 0)
+        ring.add_group(str(number), "", range(number, 1_000), 0)
     with Ring(ring.path) as read:
         assert [bool(group.roster.runs) for group in read.groups()] == [True] * 4 + [False]
 

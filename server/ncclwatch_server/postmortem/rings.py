@@ -7,7 +7,7 @@ its state is unknown and what threads did is what the pulse last saw.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.errors import RingError, WireError
+from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.members import unpacked
 from ncclwatch.contract.model import Ending, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring import MAGIC, Ring, Word
@@ -32,7 +32,7 @@ def read(path: str) -> Left:
         with Ring(path) as ring:
             left_ns = max(ring.words()[Word.PULSE_NS], ring.header.created_ns)
             return _left(Picture.of(ring, left_ns), path)
-    except (RingError, WireError, ValueError) as error:
+    except (RingError, ValueError) as error:
         raise Unreadable(str(error).removeprefix(f"{path}: ")) from error
 
 
