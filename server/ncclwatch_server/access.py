@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from ncclwatch.contract.liveness import LoopLife
 from ncclwatch.contract.text import harmless
 from ncclwatch_server.audit import Act, AuditTrail
+from ncclwatch_server.crowd import SEAT, Seat
 from ncclwatch_server.scopes import Access, Caller, Denial, Lack, Scope
 from ncclwatch_server.sessions import Sessions
 
@@ -43,6 +44,9 @@ class Gate:
             if found.lack is Lack.GUESSED:
                 headers["Retry-After"] = str(math.ceil(TOLD_EVERY_S))
             raise HTTPException(status_code=found.status, detail=found.sentence, headers=headers)
+        seat = connection.scope.get("state", {}).get(SEAT)
+        if isinstance(seat, Seat):
+            seat.show()
         return found
 
 

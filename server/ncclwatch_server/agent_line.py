@@ -27,6 +27,7 @@ from websockets.server import ServerProtocol
 
 from ncclwatch.contract import config as limits
 from ncclwatch_server import settings
+from ncclwatch_server.crowd import SEAT, Seat
 from ncclwatch_server.line_budget import LineBudget
 
 try:
@@ -96,13 +97,14 @@ class AgentLine(asyncio.Protocol):
     """A connection that was an HTTP request until now: what uvicorn takes as its option `ws`."""
 
     __slots__ = (
-        "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_owed", "_plain", "_rest", "_skip",
-        "_talk", "_transport", "_unread", "_wanted", "_wire", "blocked", "heard",
+        "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_owed", "_plain", "_rest", "_seat",
+        "_skip", "_talk", "_transport", "_unread", "_wanted", "_wire", "blocked", "heard",
     )  # fmt: skip
 
     def __init__(self, config: Config, server_state: ServerState, app_state: Mapping[str, Any]) -> None:
         self._host = cast(Host, app_state[HOST])
         self._connections: set[Any] = server_state.connections
+        self._seat = cast("Seat | None", app_state.get(SEAT))
         self._wire = Wire(Side.SERVER, state=State.CONNECTING, logger=_log)
         self._talk: Talk | None = None
         self._rest = bytearray()  # of a frame that is not complete
@@ -122,10 +124,14 @@ class AgentLine(asyncio.Protocol):
         """Take a connection over."""
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
+        if self._seat is not None:
+            self._seat.hang_up = self._transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._connections.discard(self)
+        if self._seat is not None:
+            self._seat.leave()
         if self._closes is not None:
             self._closes.cancel()
         self._rest.clear()
@@ -204,6 +210,8 @@ class AgentLine(asyncio.Protocol):
     def admit(self) -> None:
         """Let longer messages come: whoever is there has said who it is."""
         self._plain = settings.PLAIN_BYTES_MAX
+        if self._seat is not None:
+            self._seat.show()
 
     def hold(self, size: int) -> None:
         """Count bytes that were handed on and wait to be read; a negative number when they have been."""

@@ -99,7 +99,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     app.state.watch = watch
     app.state.access = access
     app.state.audit = trail
-    app.add_middleware(Boundary, hosts=settings.hosts)
+    app.state.door = door
+    app.add_middleware(Boundary, hosts=settings.hosts, access=access)
     add_routes(app, reader, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
     app.include_router(

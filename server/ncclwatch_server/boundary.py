@@ -1,4 +1,4 @@
-"""What is refused before any route sees it? Pages of strangers, foreign names, bodies too long or too slow.
+"""Refuses before any route sees it: pages of strangers, foreign names, bodies too long or too slow.
 
 A browser sends what a stranger's page tells it to, from inside the network and with our cookie. It cannot hide
 where the page came from: Origin is checked on WebSockets and on whatever changes something. Where no token is asked
@@ -11,10 +11,13 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ncclwatch_server import settings
+from ncclwatch_server.access import shown
+from ncclwatch_server.scopes import Access
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE = {"connection": "close"}  # whatever of a refused body is still to come would be taken for the next request
@@ -24,8 +27,9 @@ _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 class Boundary:
     """Looks at every request before the application does."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None, access: Access | None = None) -> None:
         self._app = app
+        self._access = access
         self._hosts = hosts  # names to which it answers besides addresses; None: to any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,18 +38,27 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         changes = scope["method"] not in _READING
-        status, sentence = problem(Headers(scope=scope), self._hosts, changes=changes)
+        bytes_max = self._body_bytes_max(scope)
+        status, sentence = problem(Headers(scope=scope), self._hosts, changes=changes, bytes_max=bytes_max)
         if sentence:
             await JSONResponse({"detail": sentence}, status_code=status, headers=_CLOSE)(scope, receive, send)
         else:
-            await self._app(scope, _Body(receive).receive, send)
+            await self._app(scope, _Body(receive, bytes_max).receive, send)
+
+    def _body_bytes_max(self, scope: Scope) -> int:
+        """Return how long a body may be: short where nobody known sends it."""
+        if self._access is None or not self._access.guarded:
+            return settings.BODY_BYTES_MAX
+        known = self._access.knows(shown(HTTPConnection(scope), self._access.sessions))
+        return settings.BODY_BYTES_MAX if known else settings.STRANGE_BODY_BYTES_MAX
 
 
 class _Body:
     """The body of one request, as much of it as anyone may send in the time that anyone may take."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, bytes_max: int) -> None:
         self._receive = receive
+        self._bytes_max = bytes_max
         self._bytes = 0
         self._complete = False
         self._deadline = 0.0
@@ -63,12 +76,14 @@ class _Body:
             raise HTTPException(408, late, headers=_CLOSE) from None
         self._bytes += len(message.get("body", b""))
         self._complete = message["type"] != "http.request" or not message.get("more_body", False)
-        if self._bytes > settings.BODY_BYTES_MAX:
-            raise HTTPException(413, _too_long(), headers=_CLOSE)
+        if self._bytes > self._bytes_max:
+            raise HTTPException(413, _too_long(self._bytes_max), headers=_CLOSE)
         return message
 
 
-def problem(headers: Headers, hosts: frozenset[str] | None, *, changes: bool) -> tuple[int, str]:
+def problem(
+    headers: Headers, hosts: frozenset[str] | None, *, changes: bool, bytes_max: int = settings.STRANGE_BODY_BYTES_MAX
+) -> tuple[int, str]:
     """Return the status and the sentence of a refusal by the headers of a request, (0, "") if there is none.
 
     Names are those of `Boundary`; `changes`: it does more than to read.
@@ -83,13 +98,13 @@ def problem(headers: Headers, hosts: frozenset[str] | None, *, changes: bool) ->
     if origin is not None and changes and not _same_place(origin, host):
         return 403, f"a page of {origin[:100]!r} may not do this on this server"
     length = headers.get("content-length", "")
-    if length.isdigit() and int(length[:20]) > settings.BODY_BYTES_MAX:
-        return 413, _too_long()
+    if length.isdigit() and int(length[:20]) > bytes_max:
+        return 413, _too_long(bytes_max)
     return 0, ""
 
 
-def _too_long() -> str:
-    return f"a body of more than {settings.BODY_BYTES_MAX} bytes is not taken"
+def _too_long(bytes_max: int) -> str:
+    return f"a body of more than {bytes_max} bytes is not taken"
 
 
 def _same_place(origin: str, host: str) -> bool:

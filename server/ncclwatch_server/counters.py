@@ -39,6 +39,8 @@ class Counters:
     unrecorded: Callable[[], int] = int  # facts of alerting that no database took
     lives: tuple[LoopLife, ...] = ()  # of the loops of this server
     lines_kept: Callable[[], int] = int  # bytes that wait for the lines of agents
+    connections: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)  # all, of them newcomers, how many may be
+    dropped: Callable[[], Mapping[str, int]] = dict  # connections that were not kept, by why
     denied: Callable[[], Mapping[str, int]] = dict  # what was shown and opened nothing, by what was wrong with it
     notified: Callable[[], Mapping[tuple[str, str], int]] = dict  # messages by (target, outcome)
 

@@ -478,6 +478,7 @@ class Door:
         self.watch = watch
         self._access = access
         self._trusted = trusted  # proxies that are believed
+        self.agents_max, self.limit_words = settings.AGENTS_MAX, "its own limit"  # fewer where descriptors are
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
         self._sessions: dict[int, _Session] = {}
@@ -502,8 +503,11 @@ class Door:
 
     def welcome(self, data: bytes, caller: Caller) -> Link:
         """Hear a hello. Raises `WireError` if this is no agent of ours."""
-        if len(self._sessions) >= settings.AGENTS_MAX:
-            raise WireError(f"this server already hears {len(self._sessions)} agents; start another one")
+        if len(self._sessions) >= self.agents_max:
+            raise WireError(
+                f"this server already hears {len(self._sessions)} agents, as many as it may ({self.limit_words}); "
+                "start another one"
+            )
         hello = wire.decode_from_agent(data)
         if not isinstance(hello, wire.Hello):
             raise WireError("the first message of an agent must be its hello")

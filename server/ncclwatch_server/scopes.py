@@ -119,6 +119,11 @@ class Access:
             self.denials[found.lack] += 1
         return found, max(0.0, wait_s)
 
+    def knows(self, shown: str) -> bool:
+        """Say whether a token is one of this server, good or not; anything is where none is asked for."""
+        digest = _digest(shown)
+        return not self._grants or sum(hmac.compare_digest(digest, known) for known, _ in self._grants) > 0
+
     def judge(self, shown: str, scope: Scope) -> Caller | Denial:
         """Say whether a token lets its holder do something. `shown` is "" where there was none."""
         if not self._grants:

@@ -16,11 +16,14 @@ from dataclasses import dataclass
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.liveness import EXIT_STOOD_STILL
 from ncclwatch_server import lifetime
+from ncclwatch_server.accepting import Acceptor
 from ncclwatch_server.agent_line import AgentLine
+from ncclwatch_server.crowd import Crowd, Dropped, Seat, raise_limit, room
 from ncclwatch_server.heap import give_back_large_blocks
 from ncclwatch_server.patient_http import PatientHttp
 from ncclwatch_server.watch import Watch
@@ -117,14 +120,46 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
     gc.collect()
     gc.freeze()
-    server = _Server(settings)
+    crowd = _make_room(app, serving)
+    server = _Server(settings, crowd)
     uvloop.run(_serve(server, serving, listener, app.state.watch))
     if server.blind:
         sys.exit(EXIT_STOOD_STILL)
 
 
+def _make_room(app: FastAPI, serving: Serving) -> Crowd:
+    """Return who counts connections, once this process may have as many descriptors as it can."""
+    descriptors = raise_limit()
+    crowd = Crowd(room(descriptors), many_from=serving.trusted)
+    door, counters = app.state.door, app.state.watch.counters
+    if crowd.agents_max < door.agents_max:
+        door.agents_max, door.limit_words = crowd.agents_max, f"RLIMIT_NOFILE is {descriptors}: raise it with ulimit -n"
+    counters.connections = lambda: (crowd.connections, crowd.newcomers, crowd.connections_max)
+    counters.dropped = lambda: {why.value: crowd.dropped[why] for why in Dropped}
+    return crowd
+
+
 class _Server(uvicorn.Server):
-    """uvicorn, which here ends with code 0 on the signals that are meant to end it."""
+    """uvicorn, which here ends with code 0 on the signals that are meant to end it, and seats who comes."""
+
+    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
+        super().__init__(config)
+        self.crowd = crowd
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve: as uvicorn does, but for who takes connections."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+
+        def seated(seat: Seat) -> PatientHttp:
+            return PatientHttp.seated(self.config, self.server_state, self.lifespan.state, seat)
+
+        acceptors = [Acceptor(listener, seated, self.crowd, self.config.ssl) for listener in sockets or ()]
+        self.servers = acceptors  # type: ignore[assignment]  # uvicorn closes them and waits for it
+        for acceptor in acceptors:
+            acceptor.start()
+        self.started = True
 
     blind = False  # it does not know any more whether it is still needed
 
@@ -172,6 +207,7 @@ async def _tell_ready(server: _Server, serving: Serving, listener: socket.socket
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     scheme = "https" if serving.tls else "http"
     print(f"ncclwatch-server listens on {scheme}://{host}:{port}", file=sys.stderr, flush=True)  # noqa: T201
+    log.info("up to %d agents and %d connections in all", server.crowd.agents_max, server.crowd.connections_max)
     if serving.ready_fd is not None:
         # Whoever waited may have gone.
         with contextlib.suppress(OSError):

@@ -43,10 +43,17 @@ CONNECTIONS_MAX = AGENTS_MAX + 2048  # of agents and readers
 HELLO_BYTES_MAX = config.KIND_BYTES_MAX["hello"]  # of a message before its sender has said who it is
 PLAIN_BYTES_MAX = 64 * 1024  # of a message that is read in the event loop; longer ones are read in a thread
 LINES_BYTES_MAX = 256 * 1024 * 1024  # kept for the lines of all agents: messages that are not complete, unread, unsent
-HEAD_BYTES_MAX = 64 * 1024  # of a request: its line and headers
+NEWCOMERS_MAX = 2048  # connections that have not shown who they are; of one address half as many
+READERS_KEPT = 16  # connections that agents do not take
+DESCRIPTORS_KEPT = 64  # that connections do not take: for the store, alerts, what is always open
+TLS_S = 10.0  # in which a TLS handshake must be done
+HEAD_BYTES_MAX = 16 * 1024  # of a request: its line and headers
+PIPELINED_MAX = 16  # requests of one connection that wait for the answer to an earlier one
+STRANGE_BODY_BYTES_MAX = 16 * 1024  # of a request that shows no token where one is asked for
 BODY_BYTES_MAX = 1024 * 1024  # of a request
 HEAD_S = 10.0  # in which a request's headers must come
 BODY_S = 20.0  # the same of its body
+LAST_WORDS_S = 5.0  # in which a reader must take what is left when its connection closes
 READ_S = 60.0  # in which a reader must take something of its answer
 
 # When something is worth a look.

@@ -22,6 +22,8 @@ from tests.integration.test_server_command import first_line, refused, start
 trustme = pytest.importorskip("trustme")
 pytestmark = pytest.mark.integration
 
+TOKEN = "s3-Kq81vXyTz04mWbRc"
+
 HELLO = wire.Hello(protocol=config.PROTOCOL, agent="a", host="h", version="1")
 
 
@@ -38,7 +40,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     certificate.private_key_pem.write_to_path(str(directory / "key.pem"))
     certificate.private_key_and_cert_chain_pem.write_to_path(str(directory / "both.pem"))
     flags = ("--tls-cert", str(directory / "cert.pem"), "--tls-key", str(directory / "key.pem"))
-    with start("--port", "0", "--ephemeral", *flags, NCCLWATCH_TOKEN="sesame") as process:
+    with start("--port", "0", "--ephemeral", *flags, NCCLWATCH_TOKEN=TOKEN) as process:
         said = first_line(process)
         assert "listens on https://127.0.0.1:" in said
         yield said.split()[-1].replace("127.0.0.1", "localhost"), directory
@@ -48,7 +50,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 async def attempt(url: str) -> Failure | None:
     """Let a real uplink dial once. Returns why it failed, None if it was welcomed."""
     failures: list[Failure] = []
-    uplink = Uplink(url, HELLO, "sesame", config.NAMED)
+    uplink = Uplink(url, HELLO, TOKEN, config.NAMED)
     callbacks = Callbacks(picture=lambda: (), command=lambda _: None, failed=failures.append)
     running = asyncio.create_task(uplink.run(callbacks))
     while not failures and not uplink.connected:
@@ -64,7 +66,7 @@ def test_agents_and_readers_talk_to_it_when_they_trust_its_authority(
     url, directory = secure
     monkeypatch.setenv("NCCLWATCH_CA_FILE", str(directory / "ca.pem"))
     assert asyncio.run(attempt(url)) is None
-    client = Client(url, "sesame")
+    client = Client(url, TOKEN)
     client.check()
     assert client.jobs() == ()
 
@@ -81,7 +83,7 @@ def test_who_does_not_trust_it_is_told_what_to_do_and_tells_it_nothing(
     assert "is not trusted" in failure.sentence
     assert "NCCLWATCH_CA_FILE" in failure.sentence
     with pytest.raises(ServerUnreachable, match=r"is not trusted .*NCCLWATCH_CA_FILE"):
-        Client(url, "sesame").check()
+        Client(url, TOKEN).check()
 
 
 def test_a_name_that_the_certificate_does_not_have_is_not_trusted(
@@ -94,7 +96,7 @@ def test_a_name_that_the_certificate_does_not_have_is_not_trusted(
     assert failure is not None
     assert "IP address mismatch" in failure.sentence
     with pytest.raises(ServerUnreachable, match="is not trusted"):
-        Client(url, "sesame").check()
+        Client(url, TOKEN).check()
 
 
 def test_a_file_of_authorities_that_cannot_be_read_is_a_sentence(
@@ -121,7 +123,7 @@ def test_who_dials_http_where_https_is_spoken_gets_no_answer_and_no_harm(secure:
 def test_a_browser_is_told_to_show_its_token_over_tls_only(secure: tuple[str, Path]) -> None:
     url, directory = secure
     trust = ssl.create_default_context(cafile=str(directory / "ca.pem"))
-    answer = httpx2.post(f"{url}/login", data={"token": "sesame"}, headers={"Origin": url}, verify=trust, timeout=10)
+    answer = httpx2.post(f"{url}/login", data={"token": TOKEN}, headers={"Origin": url}, verify=trust, timeout=10)
     assert answer.status_code == 303
     assert "Secure" in answer.headers["set-cookie"].split("; ")
 
@@ -129,7 +131,7 @@ def test_a_browser_is_told_to_show_its_token_over_tls_only(secure: tuple[str, Pa
 def test_the_command_line_reads_its_authority_from_the_environment(secure: tuple[str, Path]) -> None:
     url, directory = secure
     environ = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
-    environ |= {"NCCLWATCH_SERVER": url, "NCCLWATCH_TOKEN": "sesame", "NCCLWATCH_CA_FILE": str(directory / "ca.pem")}
+    environ |= {"NCCLWATCH_SERVER": url, "NCCLWATCH_TOKEN": TOKEN, "NCCLWATCH_CA_FILE": str(directory / "ca.pem")}
     done = subprocess.run(
         [sys.executable, "-m", "ncclwatch", "status", "--text"],
         cwd=ROOT,

@@ -102,6 +102,12 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
         ("incidents_not_opened", "Incidents beyond the limit of open ones", moment.not_opened),
     ):
         yield rising(name, text, [], [((), value)])
+    connections, newcomers, most = counters.connections()
+    rows = [(("known",), float(connections - newcomers)), (("newcomer",), float(newcomers))]
+    yield gauge("connections", "Connections, by whether they have shown who they are", ["kind"], rows)
+    yield gauge("connections_limit", "Connections that there may be, as descriptors allow", [], [((), float(most))])
+    dropped = [((why,), float(count)) for why, count in sorted(counters.dropped().items())]
+    yield rising("connections_dropped", "Connections that were not kept, by why", ["why"], dropped)
     denied = [((lack,), float(count)) for lack, count in sorted(counters.denied().items())]
     yield rising("tokens_denied", "Requests and lines without a good token, by what was wrong with it", ["why"], denied)
     refused = [((at.value,), float(counters.refused_at.get(at, 0))) for at in RefusedAt]
