@@ -6,7 +6,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help dashboards dashboard-types tools demo lint types imports unit integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
+.PHONY: help dashboards dashboard-types tools fuzz demo lint types imports unit integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,7 +42,8 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
-	$(BIN)/pytest -n 2 --dist loadfile -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem tests/gpu
+	$(BIN)/pytest -n 2 --dist loadfile -m "not integration" tests/unit tests/properties tests/scenarios tests/postmortem \
+	  tests/gpu tests/fuzz
 
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -n 2 --dist loadfile -m "not zoo" tests/integration tests/integrations tests/coverage \
@@ -65,6 +66,9 @@ dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside
 
 dashboard-types: $(BIN)/.installed ## the dashboards against the types of npm's @grafana/schema
 	$(BIN)/python -m grafana.types_check
+
+fuzz: $(BIN)/.installed ## what others send, changed at random: a minute for each surface; SECONDS=n SURFACE=name SEED=n
+	$(BIN)/python -m tests.fuzz $(SURFACE) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)

@@ -19,6 +19,7 @@ from ncclwatch.contract.testimony import (
     WitnessedGroup,
     WitnessedOp,
 )
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 ANY_BACKEND = "fr_trace_json"  # all but NCCL
 NCCL = "dump_nccl_trace_json"
@@ -86,7 +87,7 @@ def condense(rank: int, dumps: Iterable[bytes], seen: Frontier) -> Testimony:
             whole = whole and (not entries or entries[0].record_id == 0)
             for entry in entries:
                 by_group.setdefault(short_name(entry.process_group[0]), []).append(entry)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         failure = f"its worker server gave no dump of the recorder: {error}"
         return Testimony(rank=rank, seen=seen, failure=failure)
     if not by_group and any(seen.values()):

@@ -6,13 +6,12 @@ says nothing, and why, is an observation.
 
 import asyncio
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.devices import DeviceView, GpuSlow
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
@@ -77,10 +76,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def parse(answer: bytes) -> NodeGpus:
     """Return what the child printed."""
-    try:
-        found = json.loads(answer) if len(answer) <= ANSWER_BYTES_MAX else None
-    except ValueError:
-        found = None
+    found = foreign_json.read(answer) if len(answer) <= ANSWER_BYTES_MAX else None
     if not isinstance(found, dict):
         return NodeGpus(failure="NVML's answer cannot be read")
     listed = found.get("gpus")

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ncclwatch.contract.testimony import COMM_RANKS_MAX, COMMUNICATORS_MAX, CommRank, Communicator
+from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_agent.deadline import within
 
 DEFAULT_ADDRESS = "localhost:28028"
@@ -104,9 +105,9 @@ def communicators(status: bytes, pids: Iterable[int]) -> tuple[Communicator, ...
     try:
         try:
             found = _decoder.decode(status)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             found = _decoder.decode(_NO_COMMA.sub(rb"\1,\2", status))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise Silent(f"NCCL RAS gave no status: {error}") from None
     wanted = set(pids)
     ours = [comm for comm in found.communicators if comm.size <= COMM_RANKS_MAX and wanted & _pids(comm)]

@@ -17,6 +17,7 @@ import msgspec
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import ProcessState, StackDump, StackFrame
+from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.procfs import state_of
 
@@ -55,7 +56,7 @@ def parse_dump(rank: int, pid: int, data: bytes) -> StackDump:
     """Return the stacks out of py-spy's JSON."""
     try:
         threads = _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         return StackDump(rank=rank, failure=f"py-spy gave no stacks: {error}")
     return StackDump(
         rank=rank,

@@ -17,6 +17,7 @@ from ncclwatch.contract import config, tls, tokens
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.peer_uid import NotOurs
 from ncclwatch.contract.text import one_line
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 BYTES_MAX = 64 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
@@ -145,7 +146,7 @@ class Client:
         """Return what an answer says."""
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise self._stranger() from error
 
     def _get_ours(self, path: str) -> bytes:
@@ -215,7 +216,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
     """Return the server's sentence, "" if it said none."""
     try:
         said = msgspec.json.decode(error.read(DETAIL_BYTES_MAX), type=Problem).detail
-    except (OSError, HTTPException, ValueError, msgspec.DecodeError):
+    except (OSError, HTTPException, ValueError, *UNDECODABLE):
         return ""
     return one_line(said)[:DETAIL_CHARS_MAX]
 

@@ -15,6 +15,7 @@ from ncclwatch.cli.report_file import prepare
 from ncclwatch.contract.console import Progress
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.text import one_line
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}
@@ -83,7 +84,7 @@ def written(data: bytes, form: str, text: Callable[[], str] | None) -> str:
         return readable_json(data) + "\n"
     try:
         whole = msgspec.json.decode(data, type=Whole)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"this is no incident of this version of ncclwatch ({error}); use --json") from error
     if form == "html":
         from ncclwatch.cli.report_html import html
@@ -107,7 +108,7 @@ def _saved(named: str) -> bytes | None:
     try:
         data = path.read_bytes()[:FILE_BYTES_MAX]
         saved = msgspec.json.decode(data, type=_Saved)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise ConfigError(
             f"cannot read {path} as a report ({error}); name a file of `ncclwatch run --report`, or an incident's id"
         ) from error

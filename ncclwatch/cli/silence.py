@@ -15,6 +15,7 @@ import msgspec
 
 from ncclwatch.cli.client import Client, dial
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PATH = "/api/v1/silences"
@@ -137,7 +138,7 @@ def _end(server: str, path: str) -> Silence:
 def _ask(server: str, question: Callable[[Client], _T]) -> _T:
     try:
         return question(dial(server))
-    except (NcclwatchError, msgspec.DecodeError) as error:
+    except (NcclwatchError, *UNDECODABLE) as error:
         click.echo(f"ncclwatch: {error}", err=True)
         sys.exit(2)
 

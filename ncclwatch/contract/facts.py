@@ -3,10 +3,9 @@
 The text is the rank's and may be anything: what does not fit is left out.
 """
 
-import json
 from typing import NamedTuple
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.model import CallSite, RngRestore
 
@@ -24,10 +23,7 @@ class Facts(NamedTuple):
 
 def parse(text: str) -> Facts:
     """Return the facts that a text holds."""
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        return Facts()
+    found = foreign_json.read(text) if text else {}
     if not isinstance(found, dict):
         return Facts()
     rng = found.get(RNG)

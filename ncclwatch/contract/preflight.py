@@ -6,11 +6,10 @@ anything: what does not fit is left out. Only the variables named here are ever 
 Named tuples, not dataclasses: every rank imports this at attach, and they are made in a quarter of the time.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, foreign_json
 
 VALUES_MAX = 64  # facts of one rank, besides its models
 MODELS_MAX = 16  # of one rank; later ones are not compared
@@ -180,10 +179,7 @@ def bounded(values: Iterable[tuple[object, object]]) -> tuple[tuple[str, str], .
 
 
 def _object(text: str) -> Mapping[str, object]:
-    try:
-        found = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
+    found = foreign_json.read(text) if text else {}
     return found if isinstance(found, dict) else {}
 
 

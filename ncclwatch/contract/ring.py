@@ -18,14 +18,12 @@ moment, also after the writer got SIGKILL. Nothing in it needs a lock:
 Clocks are CLOCK_MONOTONIC of the node, in ns; readers on the same node turn them into ages.
 """
 
-import contextlib
-import json
 import os
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.members import MEMBERS_MAX, Roster, unpack
 from ncclwatch.contract.model import Op, WaitKind
@@ -435,21 +433,23 @@ class Ring:
         return known
 
     def strings(self) -> Iterator[tuple[int, str]]:
-        """Yield every published (id, text), oldest first."""
+        """Yield every published (id, text) that is not empty, oldest first.
+
+        The table is read at once: it may say that it holds a hundred thousand texts of nothing.
+        """
         used = min(self.words()[Word.STRINGS_USED], config.STRINGS_BYTES_MAX)
+        table = self._map[STRINGS_AT : STRINGS_AT + used]
         at = FIRST_STRING
         while at + 2 <= used:
-            length = _LENGTH.unpack(self._map[STRINGS_AT + at : STRINGS_AT + at + 2])[0]
-            yield at, self.string(at)
-            at += 2 + length
+            end = at + 2 + _LENGTH.unpack_from(table, at)[0]
+            if at + 2 < end <= used:
+                yield at, self._strings.get(at) or table[at + 2 : end].decode(errors="replace")
+            at = end
 
     def identity(self) -> dict[str, str]:
         """Return what the rank said of itself: job, host, server, argv..."""
-        with contextlib.suppress(ValueError):
-            found = json.loads(self.string(self.words()[Word.IDENTITY]))
-            if isinstance(found, dict):
-                return {str(key): str(value) for key, value in found.items()}
-        return {}
+        found = foreign_json.read(self.string(self.words()[Word.IDENTITY]))
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def groups(self) -> list[GroupRow]:
         """Return this rank's process groups in order of first sight."""
@@ -559,10 +559,7 @@ class Ring:
         tail = struct.unpack_from("<Q", row, SAMPLE_BYTES - 8)[0]
         if stamp == 0 or stamp != tail or length > SAMPLE_TEXT_MAX:
             return None
-        try:
-            found = json.loads(row[SAMPLE_HEAD.size : SAMPLE_HEAD.size + length])
-        except ValueError:
-            return None
+        found = foreign_json.read(row[SAMPLE_HEAD.size : SAMPLE_HEAD.size + length])
         return (since, found) if isinstance(found, dict) else None
 
     def saves(self) -> list[SaveRow]:
@@ -581,10 +578,7 @@ class Ring:
         tail = struct.unpack_from("<Q", row, SAVE_BYTES - 8)[0]
         if head != row[: SAVE_HEAD.size] or stamp != tail:
             return None
-        try:
-            found = json.loads(row[SAVE_HEAD.size : SAVE_HEAD.size + length])
-        except ValueError:
-            return None
+        found = foreign_json.read(row[SAVE_HEAD.size : SAVE_HEAD.size + length])
         if not isinstance(found, dict):
             return None
         call, path, error, count = (str(found.get(name, "")) for name in ("call", "path", "error", "bytes"))

@@ -5,11 +5,10 @@ What the kernel says of the process is no part of it.
 """
 
 import functools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract import config, facts
+from ncclwatch.contract import config, facts, foreign_json
 from ncclwatch.contract.model import (
     CallSite,
     Ending,
@@ -367,10 +366,7 @@ def newest_exception(picture: Picture) -> tuple[str, float, CallSite | None]:
 
 def parse_note(text: str) -> Ending | None:
     """Return what a rank's exit hooks wrote of its end, None if they wrote nothing readable."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
+    found = foreign_json.read(text)
     if not isinstance(found, dict):
         return None
     code, exception, kind = found.get("exit_code"), _text(found.get("exception")), found.get("kind")

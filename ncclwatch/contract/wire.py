@@ -17,11 +17,12 @@ from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.contract import config, members
+from ncclwatch.contract import config, foreign_json, members
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model import ChildStack, ProcessState, RankView, StackDump, StackFrame, WaitKind
 from ncclwatch.contract.preflight import RankFacts
 from ncclwatch.contract.testimony import Communicator, Testimony
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket
 
@@ -323,7 +324,10 @@ def encode(message: AgentMessage | ServerMessage) -> bytes:
     """Return a message as JSON."""
     if isinstance(message, Views):
         message = msgspec.structs.replace(message, ranks=tuple(map(members.packed, message.ranks)))
-    return _encoder.encode(message)
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:  # a name on this machine that is no text: a path, a thread, an argument
+        return _encoder.encode(foreign_json.whole(msgspec.to_builtins(message)))
 
 
 def decode_from_agent(data: bytes | str) -> AgentMessage:
@@ -412,7 +416,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, sender: str) 
         raise WireError(f"a message of {len(data)} bytes from {sender}; the limit is {config.MESSAGE_BYTES_MAX}")
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise WireError(f"{sender} sent what is no message of protocol {config.PROTOCOL}: {error}") from error
 
 

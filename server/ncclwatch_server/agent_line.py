@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 from starlette.datastructures import Headers
 from uvicorn import Config
 from uvicorn.server import ServerState
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import Protocol as Wire
 from websockets.protocol import Side, State
@@ -246,6 +246,9 @@ class AgentLine(asyncio.Protocol):
                 self._drain(data[at:])
                 break
             body, end = _frame(data, at)
+            if data[at] & _CONTROL and end - body > _CONTROL_BYTES_MAX:
+                self._break_off("control frame too long")  # the library would wait for all of it first
+                break
             if end - body > self._plain or self._fragments is not None:
                 seen = self._look_into(data, at, body, end)
                 if seen != end:
@@ -280,6 +283,12 @@ class AgentLine(asyncio.Protocol):
         assert self._talk is not None
         self._talk.expects(len(parts) + length, head, text=text)
         return end
+
+    def _break_off(self, reason: str) -> None:
+        """Close a connection on which a rule of WebSockets was broken."""
+        self._wire.fail(CloseCode.PROTOCOL_ERROR, reason)
+        self._flush()
+        self._end()
 
     def _wait_for(self, data: bytes, at: int, end: int) -> None:
         """Keep the beginning of a frame until the rest is there. One that is refused anyway is not waited for."""

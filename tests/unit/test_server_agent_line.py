@@ -204,6 +204,7 @@ BROKEN = {
     "another message within one": (b"\x02\x81\0\0\0\0a\x82\x81\0\0\0\0b", 1002),
     "too long": (b"\x82\xff" + (limits.MESSAGE_BYTES_MAX + 1).to_bytes(8, "big"), 1009),
     "beyond all": (b"\x82\xff" + b"\xff" * 8 + b"\0\0\0\0abc", 1009),
+    "a ping that is too long, its head only": (b"\x89\xff" + (8_000_000).to_bytes(8, "big"), 1002),
 }
 
 

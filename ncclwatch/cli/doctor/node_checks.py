@@ -14,6 +14,7 @@ from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config, machine
 from ncclwatch.contract.private_dirs import NotPrivateError, PrivateDir, open_private, require_memory
 from ncclwatch.contract.ring import RING_BYTES
+from ncclwatch.contract.undecodable import UNDECODABLE
 
 SHM_SMALL_MB = 64  # what docker gives without --shm-size
 SHM_ENOUGH_MB = 512
@@ -137,7 +138,7 @@ def gpus(driver: str | None = None, ask: "Callable[[], bytes | None] | None" = N
         return failed(name, f"driver {version}: NVML does not answer within {NVML_S_MAX:.0f} s", fix)
     try:
         found = msgspec.json.decode(answer, type=_Gpus)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return warned(name, f"driver {version}: its library could not be asked", "install nvidia-ml-py again")
     if found.failure:
         return failed(name, f"driver {version}: {found.failure}", fix)

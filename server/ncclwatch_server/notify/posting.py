@@ -1,9 +1,10 @@
-"""How does a message leave over HTTP, and what does the answer mean?
+"""Posts a message over HTTP, and says what the answer means.
 
 Imported only where there is a target: a server without any starts the sooner.
 """
 
 import logging
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -17,13 +18,17 @@ _RETRIED = frozenset({408, 425, 429})  # and all from 500 on: the practice of Pr
 
 
 def open_client() -> httpx.AsyncClient:
-    """Return the HTTP client of all targets. It follows no redirects: a receiver must not send the server elsewhere."""
+    """Return the HTTP client of all targets. It follows no redirects: a receiver must not send the server elsewhere.
+
+    It keeps no cookies either: one that no header can hold would keep all later messages from that target.
+    """
     # It would log each URL, and for Slack that is the secret.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return httpx.AsyncClient(
         timeout=httpx.Timeout(SEND_S, pool=SEND_S / 2),
         limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=8, keepalive_expiry=30.0),
         follow_redirects=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         headers={"User-Agent": "ncclwatch"},
     )
 

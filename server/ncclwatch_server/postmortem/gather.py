@@ -15,6 +15,7 @@ import msgspec
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import StackDump
+from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_server.postmortem import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.postmortem.entries import Names
 from ncclwatch_server.postmortem.errors import NothingToAnalyze, Unreadable
@@ -174,7 +175,7 @@ def _json(data: bytes) -> object:
     """Return the value of a JSON text. A log may begin with a bracket too: "[rank0]:..."."""
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         if data.lstrip()[:1] == b"{" or data.lstrip()[:2] in (b"[{", b"[\n"):
             raise Unreadable(f"it is no whole JSON ({error})") from error
         return _NO_JSON

@@ -1,0 +1,1 @@
+"""What others send, one module for each way in."""

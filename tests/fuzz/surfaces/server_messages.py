@@ -1,0 +1,77 @@
+"""What a server says to an agent: a welcome, a refusal, or commands about ranks."""
+
+import asyncio
+from collections.abc import Hashable
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_agent.commands import CommandDesk
+from ncclwatch_agent.uplink import explain
+from tests.fuzz import mutation
+from tests.fuzz.engine import Broken, Surface
+
+
+class _Job:
+    """A job without ranks, as the desk sees it."""
+
+    index, server, ranks, wants_terminal = 1, "http://h:1", dict[int, object](), False
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+
+class _Uplink:
+    """An uplink that keeps what is sent."""
+
+    name = url = "http://h:1"
+    connections = 1
+
+    def __init__(self) -> None:
+        self.sent: list[wire.AgentMessage] = []
+
+    def send(self, message: wire.AgentMessage) -> None:
+        """Keep it."""
+        self.sent.append(message)
+
+
+def check(data: bytes) -> Hashable:
+    """Hear it: a sentence for people, or a command that is carried out without harm."""
+    try:
+        message = wire.decode_from_server(data)
+    except WireError as error:
+        return "unreadable", explain("http://h:1", error).answer
+    if not isinstance(message, wire.Command):
+        return type(message).__name__
+    sent = asyncio.run(_carried_out(message))
+    for each in sent:
+        if wire.decode_from_agent(wire.encode(each)) != each:
+            raise Broken(f"{each} does not arrive as it is")
+    return message.kind, len(message.ranks), tuple(type(each).__name__ for each in sent)
+
+
+async def _carried_out(command: wire.Command) -> list[wire.AgentMessage]:
+    job, uplink = _Job(), _Uplink()
+    desk = CommandDesk(lambda: [job])  # type: ignore[list-item]
+    desk.take(uplink, command)  # type: ignore[arg-type]
+    tasks = tuple(desk._tasks)
+    await asyncio.gather(*tasks)
+    await desk.close()
+    return uplink.sent
+
+
+SURFACE = Surface(
+    name="server_messages",
+    seeds=tuple(
+        wire.encode(message)
+        for message in (
+            wire.Welcome(server="ncclwatch", version="1"),
+            wire.Refused(reason="no"),
+            *(
+                wire.Command(id=number, kind=kind, index=1, ranks=(0, 1), text="ddp 0-3", deeply=True)
+                for number, kind in enumerate(wire.CommandKind)
+            ),
+        )
+    ),
+    mutate=mutation.of_json,
+    check=check,
+)
