@@ -42,6 +42,7 @@ def rows() -> list[Row]:
     """Return the rows of the agent."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime, ServerProcess(Path(runtime)) as server:
         node = Node(Path(runtime) / "rings")
+        node.world_size = RANKS
         try:
             for rank in range(RANKS):
                 node.rank(rank, server.url)

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +19,8 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch_agent.terminal import Candidate, Terminal, writers
+from ncclwatch_agent.worker_server import Unheard, ask
 from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of
 from tests.integration.launch import run_ranks
@@ -221,6 +225,50 @@ def test_an_agent_of_root_has_the_rights_of_the_user_whose_rings_it_reads(shared
                 agent.terminate()
                 await asyncio.to_thread(agent.communicate)
                 assert await rank == 0
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_put_on_the_terminal_of_a_process_of_somebody_else(
+    tmp_path: Path,
+) -> None:
+    theirs = tmp_path / "torchrun"
+    with theirs.open("w") as stderr:
+        command = ["sh", "-c", "sleep 600 & echo $! >&1; wait", "torchrun"]
+        process = subprocess.Popen(
+            command, user=UID, group=UID, extra_groups=[], stderr=stderr, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert writers([Candidate(pid=process.pid, parent=process.pid)]) == []
+        assert not asyncio.run(Terminal().write([Candidate(pid=process.pid, parent=process.pid)], "verdict"))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert theirs.read_text() == ""
+
+
+def test_a_worker_server_of_another_user_is_not_asked(shared: Path) -> None:
+    path = str(shared / "7-1.sock")
+    ready = os.pipe()
+
+    def listen() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o777)  # noqa: PTH101 - Path is one more thing to load
+            listener.listen()
+            listener.settimeout(30)
+            os.write(ready[1], b"x")
+            assert listener.accept()[0].recv(100) == b""  # nothing was asked
+
+    async def scenario() -> None:
+        listening = asyncio.create_task(asyncio.to_thread(fork, listen))
+        await asyncio.to_thread(os.read, ready[0], 1)
+        with pytest.raises(Unheard, match="belongs to another user"):
+            await ask(path, "ping", 10.0)
+        assert await listening == 0
 
     asyncio.run(scenario())
 

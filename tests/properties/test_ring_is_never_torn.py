@@ -116,3 +116,29 @@ def test_a_ring_with_a_right_header_and_garbage_behind_it_is_read_without_an_err
         ring.events(config.EVENTS_MAX)
         for index in range(config.THREADS_MAX + 1):
             ring.sample(index)
+
+
+_READER = """
+import sys
+from ncclwatch.contract.ring import Ring
+with Ring(sys.argv[1]) as ring:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    whole = ring.is_whole()
+    ring.words(), ring.groups(), ring.threads(), ring.peers(), ring.loaders(), ring.buckets(), ring.saves()
+    list(ring.strings()), ring.events(100), ring.meter(0, 0), ring.identity(), ring.sample(0)
+    print(whole, flush=True)
+"""
+
+
+def test_a_ring_that_is_cut_short_under_its_reader_does_not_kill_it(writer, tmp_path: Path):
+    copy = tmp_path / "copy.ring"
+    copy.write_bytes(writer[1].read_bytes())
+    with subprocess.Popen(
+        [sys.executable, "-c", _READER, str(copy)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        os.truncate(copy, 0)
+        said, _ = reader.communicate("go\n", timeout=60)
+    assert (reader.returncode, said) == (0, "False\n")
