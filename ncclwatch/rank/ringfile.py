@@ -85,13 +85,13 @@ class RingFile:
 
     def __init__(
         self, path: str, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int,
-        clock: Callable[[], int] = time.monotonic_ns, place: PrivateDir | None = None,
+        place: PrivateDir | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self.file_name = os.path.basename(path)
         start_ticks = process_start_ticks()
         self.place = place or open_private(os.path.dirname(path), make=True)  # where what belongs to the ring lies
-        self._clock = clock  # in ns; another one where a ring is written of what never ran
+        self.clock: Callable[[], int] = time.monotonic_ns  # another one where a ring is written of what never ran
         try:
             self._map = _create(self.place, self.file_name)
         except OSError:
@@ -113,7 +113,7 @@ class RingFile:
         self._words[Word.MEMBERS_USED] = self._members_used
         head = layout.HEADER.pack(
             layout.MAGIC, layout.VERSION, os.getpid(), start_ticks, rank, local_rank, *world, attempt,
-            layout.RING_BYTES, clock(),
+            layout.RING_BYTES, time.monotonic_ns(),
         )  # fmt: skip
         self._bytes[8 : len(head)] = head[8:]
         self._bytes[:8] = head[:8]  # the magic last: a reader takes the header as it is from then on
@@ -291,7 +291,7 @@ class RingFile:
     def wait(self, site: int, seq: int, group: int, kind: int, op: int, peer: int) -> bytes:
         """Return the bytes of a wait that begins now; kind is an index into `WAITS` plus one."""
         stamp = next(self._wait_stamps) & 0xFFFFFFFF or 1
-        since = self._clock()
+        since = self.clock()
         return layout.WAIT.pack(stamp, since, site, stamp, seq & 0xFFFFFFFF, group, kind, op, peer)
 
     def set_wait(self, thread: int, data: bytes) -> None:
@@ -426,7 +426,7 @@ class RingFile:
         stamp = (number + 1) & 0xFFFFFFFF or 1  # layout.event_stamp
         at = _EVENTS_AT + number % _EVENTS_MAX * 64
         self._bytes[at : at + 64] = _pack_event(
-            stamp, self._clock(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
+            stamp, self.clock(), group, op, thread, stamp, numel, site, stamp, prefix, seq & 0xFFFFFFFF,
             stamp, batch, forwards & 0xFFFFFFFF, signature,
         )  # fmt: skip
         self._words[_EVENTS_HEAD] = number + 1

@@ -15,13 +15,14 @@ class SimulatedJob:
 
     name: str
     timeline: Timeline
+    elsewhere: frozenset[int] = frozenset()  # nodes that somebody else reports
 
 
 class SimulatedNodes:
     """All nodes of some jobs, connected for as long as the context lasts."""
 
     def __init__(self, url: str, jobs: tuple[SimulatedJob, ...]) -> None:
-        self._nodes = [Nodes(timeline=job.timeline, job=job.name, url=url) for job in jobs]
+        self._nodes = [Nodes(timeline=job.timeline, job=job.name, url=url, elsewhere=job.elsewhere) for job in jobs]
         self._loop = asyncio.new_event_loop()
         self._enough = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -36,7 +37,7 @@ class SimulatedNodes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._enough.set)
-        self._thread.join(30)
+        self._thread.join(90)
         self._loop.close()
 
     def _run(self) -> None:

@@ -48,6 +48,7 @@ class Nodes:
     url: str
     token: str = ""
     seed: int = 0
+    elsewhere: frozenset[int] = frozenset()  # nodes that somebody else reports
     began: float = float("inf")
     traffic: Traffic = field(default_factory=Traffic)
     _open: list[tuple[int, ClientConnection]] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Nodes:
                 self._open.append((node, await self._dial(node)))
                 told(len(self._open))
 
-        dialling = [asyncio.create_task(one(node)) for node in range(self.count)]
+        dialling = [asyncio.create_task(one(node)) for node in range(self.count) if node not in self.elsewhere]
         try:
             await asyncio.gather(*dialling)
         except BaseException:

@@ -17,47 +17,28 @@ from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.ranks import LocalRank
 
-__all__ = ["NOW_NS", "Group", "SimulatedRing"]
+__all__ = ["NOW_NS", "Group", "SimulatedRing", "WrittenRing"]
 
 NOW_NS = 10**15  # at which a ring is read, on a clock of its own: the same arguments give the same views
 _MEMORY = "/dev/shm"
 
 
-class SimulatedRing:
-    """The ring of one rank, as written until now. A context manager; it leaves nothing behind, killed or not."""
+class WrittenRing:
+    """The ring of a rank that never ran, as it writes itself down. It closes `file` with itself."""
 
-    def __init__(self, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int = 0) -> None:
-        self._clock_ns = NOW_NS
-        room = Path(
-            tempfile.mkdtemp(prefix="ncclwatch-simulated-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-        )
-        path = str(room / "simulated.ring")
-        with contextlib.ExitStack() as opened:
-            opened.callback(room.rmdir)
-            self.file = RingFile(
-                path, rank=rank, local_rank=local_rank, world=world, attempt=attempt, clock=lambda: self._clock_ns
-            )
-            opened.callback(Path(path).unlink)  # both ends have it mapped, and need no name
-            self.recorder = Recorder(self.file)
-            self.reader = Ring(path)
-            self._read = LocalRank(self.reader)
-
-    def __enter__(self) -> "SimulatedRing":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self, file: RingFile, now_ns: int) -> None:
+        self._now_ns = self._clock_ns = now_ns
+        self.file = file
+        self.file.clock = lambda: self._clock_ns
+        self.recorder = Recorder(file)
 
     def close(self) -> None:
-        """Unmap both ends."""
-        self._read.close()
+        """Unmap it."""
         self.file.close()
 
     def turn_back(self, age_s: float) -> int:
         """Let what is written from now on have happened so long before the ring is read. Returns that time in ns."""
-        self._clock_ns = NOW_NS - round(age_s * 1e9)
+        self._clock_ns = self._now_ns - round(age_s * 1e9)
         return self._clock_ns
 
     def say(self, word: int, text: str) -> None:
@@ -80,6 +61,35 @@ class SimulatedRing:
         now_ns = self.turn_back(age_s)
         self.file.set_word(Word.PULSE_NS, now_ns)
         return now_ns
+
+
+class SimulatedRing(WrittenRing):
+    """Such a ring with its reader. A context manager; it leaves nothing behind, killed or not."""
+
+    def __init__(self, *, rank: int, local_rank: int, world: tuple[int, int], attempt: int = 0) -> None:
+        memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+        room = Path(tempfile.mkdtemp(prefix="ncclwatch-simulated-", dir=memory))
+        path = str(room / "simulated.ring")
+        with contextlib.ExitStack() as opened:
+            opened.callback(room.rmdir)
+            file = RingFile(path, rank=rank, local_rank=local_rank, world=world, attempt=attempt)
+            opened.callback(Path(path).unlink)  # both ends have it open, and need no name
+            super().__init__(file, NOW_NS)
+            self.reader = Ring(path)
+            self._read = LocalRank(self.reader)
+
+    def __enter__(self) -> "SimulatedRing":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._read.close()
+        super().close()
 
     def view(self) -> RankView:
         """Return what the agent makes of the ring, as it comes to the server."""

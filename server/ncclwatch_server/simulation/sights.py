@@ -22,7 +22,7 @@ from ncclwatch.contract.sites import SiteText, write
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import Axis
 from ncclwatch_server.simulation.program import SCRIPT, Step
-from ncclwatch_server.simulation.rings import Group, SimulatedRing
+from ncclwatch_server.simulation.rings import Group, SimulatedRing, WrittenRing
 from ncclwatch_server.simulation.run import Standstill
 
 SIGKILL = 9
@@ -73,11 +73,17 @@ def written(still: Standstill, rank: int, hang_s: float) -> SimulatedRing:
         rank=rank, local_rank=rank - here, world=(still.world_size, min(still.layout.node, still.world_size - here))
     )
     try:
-        _Playing(still, rank, hang_s, ring).all()
+        ring.say(Word.IDENTITY, json.dumps({"host": f"node{rank // still.layout.node:05d}"}))
+        play(still, rank, hang_s, ring, tid=1000 + rank)
     except BaseException:
         ring.close()
         raise
     return ring
+
+
+def play(still: Standstill, rank: int, hang_s: float, ring: WrittenRing, *, tid: int) -> None:
+    """Write into a ring what a rank has done and where it stands, so long after everything came to stand."""
+    _Playing(still, rank, hang_s, ring).all(tid)
 
 
 def _local(still: Standstill, rank: int) -> int:
@@ -106,7 +112,7 @@ _THROUGH, _PENDING = _Work(True), _Work(False)
 class _Playing:
     """One rank, on the way through what it has done."""
 
-    def __init__(self, still: Standstill, rank: int, hang_s: float, ring: SimulatedRing) -> None:
+    def __init__(self, still: Standstill, rank: int, hang_s: float, ring: WrittenRing) -> None:
         self._still, self._rank, self._ring = still, rank, ring
         self._course, self._place = still.course(rank), still.places[rank]
         self._wait = waits_in(still, rank)
@@ -116,14 +122,13 @@ class _Playing:
         self._groups = {axis: self._group(axis) for axis in still.layout.axes}
         self._codes: dict[Step, tuple[int, tuple[int, int, int], int]] = {}
 
-    def all(self) -> None:
+    def all(self, tid: int) -> None:
         """Write what the rank says of itself, what it has done, and where it stands."""
         ring, still = self._ring, self._still
-        ring.say(Word.IDENTITY, json.dumps({"host": f"node{self._rank // still.layout.node:05d}"}))
         ring.say(Word.DEVICE, f"cuda:{_local(still, self._rank)}")
         ring.file.set_word(Word.INITIALISED, 1)
         ring.file.set_word(Word.STEPS, int(self._course.counts[Axis.WORLD][self._place]))
-        row = ring.add_thread(1000 + self._rank, main=True, issued=self._first)
+        row = ring.add_thread(tid, main=True, issued=self._first)
         for index in range(self._first, self._issued):
             self._operation(index)
         ring.recorder.drain_all()
