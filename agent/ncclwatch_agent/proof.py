@@ -15,6 +15,11 @@ from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.local_server import is_this_host
 
+HOW_TO_SHARE = (
+    f"start ncclwatch-server on a host that all nodes reach, with a token in {config.ENV_TOKEN}, and set that token "
+    f"and {config.ENV_SERVER} in the job's environment on every node"
+)
+
 
 class Elsewhere(NcclwatchError):
     """A server that nobody named is on another machine. The message says what to do."""
@@ -28,8 +33,7 @@ async def connect_to_ours(url: str, wait_s: float) -> socket.socket:
     if not await is_this_host(url):
         raise Elsewhere(
             f"nobody named a server for this job, and one at {url}, on another host, cannot prove whose it is; "
-            f"start ncclwatch-server on a host that all nodes reach, with a token in {config.ENV_TOKEN}, and set that "
-            f"token and {config.ENV_SERVER} in the job's environment on every node"
+            f"{HOW_TO_SHARE}"
         )
     sock = await within(wait_s, _connect(url))
     try:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ncclwatch.contract import config, tokens, wire
@@ -15,6 +16,7 @@ from ncclwatch_agent.commands import CommandDesk, put_on_terminal
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.local_server import Answer, LocalServer, missing_parts, wanted_port
 from ncclwatch_agent.log import log
+from ncclwatch_agent.proof import HOW_TO_SHARE
 from ncclwatch_agent.uplink import Callbacks, Failure, News, Uplink
 
 COMPLAIN_S = 10.0  # a server that is merely not there yet is told of on the terminal after this long
@@ -54,8 +56,12 @@ def token_for(url: str, naming: str, environ: Mapping[str, str] = os.environ) ->
     """
     if naming != config.NAMED:
         return ""
-    bound = config.server_naming(environ) == config.NAMED
-    return "" if bound and origin(url) != origin(config.server_url(environ)) else read_token(environ)
+    bound = config.server_url(environ) if config.server_naming(environ) == config.NAMED else ""
+    token = read_token(environ)
+    if token and bound and origin(url) != origin(bound):
+        log.warning("the token of this agent came with the server %s, so none is shown to %s", bound, url)
+        return ""
+    return token
 
 
 class Servers:
@@ -157,8 +163,11 @@ class Servers:
 
     async def _serve_ourselves(self, uplink: Uplink, failure: Failure) -> None:
         port = wanted_port(failure.answer)
-        if port is None or any(job.spans_nodes() for job in self._jobs_of(uplink)):
+        if port is None:
             self._complain(uplink, failure)
+        elif any(job.spans_nodes() for job in self._jobs_of(uplink)):
+            none = f"no server at {uplink.url} for this job on several nodes, and nobody named another"
+            self._complain(uplink, replace(failure, sentence=f"{none}; {HOW_TO_SHARE}"))
         elif self._local.alive:
             if uplink.url == self._local.url:
                 self._complain(uplink, failure)

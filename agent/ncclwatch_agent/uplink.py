@@ -81,7 +81,10 @@ def explain(url: str, error: Exception) -> Failure:
         sentence = str(error) if isinstance(error, ConfigError) else distrusted
         return Failure(answer=Answer.REFUSAL, sentence=f"{sentence}. Training goes on unwatched")
     if isinstance(error, NotOurs):
-        sentence = f"{error}: it was told nothing. Name a server in {config.ENV_SERVER} to use another"
+        sentence = (
+            f"{error}, so that it was told nothing; name the right one in {config.ENV_SERVER}, and put its token into "
+            f"{config.ENV_TOKEN}"
+        )
         return Failure(answer=Answer.FOREIGN, sentence=sentence)
     if isinstance(error, Elsewhere):
         return Failure(answer=Answer.REFUSAL, sentence=f"{error}. Training goes on unwatched")
@@ -233,7 +236,10 @@ class Uplink:
                 await self._welcome(socket)
                 await self._talk(socket, callbacks)
         except _Refusal as error:
-            return Failure(answer=Answer.REFUSAL, sentence=f"{self.url} refused this agent: {error}")
+            sentence = f"{self.url} refused this agent: {error}"
+            if self.naming != config.NAMED:
+                sentence += f" (no token was shown to it, for {config.ENV_SERVER} does not name it)"
+            return Failure(answer=Answer.REFUSAL, sentence=sentence)
         except ConnectionClosed as error:
             if self.connections == before:
                 return explain(self.url, OSError(f"the connection was closed: {error}"))

@@ -48,7 +48,7 @@ class Neighbours:
     def _tell(self, uid: int | None) -> None:
         if uid not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(uid)
-            _log.warning("refused a connection of %s", "nobody knows whom" if uid is None else f"uid {uid}")
+            _log.warning("refused a connection of %s", "a user who cannot be told" if uid is None else f"uid {uid}")
 
 
 class Refusal:

@@ -15,6 +15,7 @@ from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.ring import Ring
+from ncclwatch_agent import residence
 from ncclwatch_agent.agent import Settings, watch
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.jobs import JobKey, LocalJob
@@ -146,7 +147,7 @@ def test_a_job_on_several_nodes_gets_no_server_that_only_this_node_can_reach(
         async with dialling(job) as (_, local):
             stderr = node.ranks[0].stderr
             assert stderr is not None
-            assert "start ncclwatch-server there" in await asyncio.to_thread(stderr.readline)
+            assert "on a host that all nodes reach" in await asyncio.to_thread(stderr.readline)
             assert not local.alive
 
     asyncio.run(scenario())
@@ -196,12 +197,12 @@ def test_an_agent_that_goes_on_hangs_up_when_the_last_job_of_a_server_is_over(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ncclwatch_agent.servers.UNUSED_S", 0.5)
-    node.directory.mkdir()
+    settings = Settings(runtime=residence.enter(str(node.directory)), spawned=False, version="1", kernel_log=-1)
 
     async def scenario() -> None:
         stub = Stub()
         async with serve(stub.welcome, "127.0.0.1", 0) as server:
-            agent = asyncio.create_task(watch(Settings(runtime_dir=str(node.directory), spawned=False, version="1")))
+            agent = asyncio.create_task(watch(settings))
             rank = await asyncio.to_thread(node.rank, 0, url_of(server))
             while not stub.sockets:
                 await asyncio.sleep(0.05)
