@@ -64,8 +64,9 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         outside = [
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
         ]
-        untold[operation] = tuple(m for m in outside if _is_untold(found[m], operation))
-        absent[operation] = tuple(m for m in outside if m not in untold[operation])
+        maybe = {m for m in outside if _is_untold(found[m], operation)}
+        untold[operation] = tuple(m for m in outside if m in maybe)
+        absent[operation] = tuple(m for m in outside if m not in maybe)
         behind[operation] = tuple(
             m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
         )
