@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ncclwatch_server import settings
 from ncclwatch_server.crowd import Crowd, Dropped, Seat
 
-AT_ONCE = 64  # connections taken before others have their turn
+AT_ONCE_MAX = 64  # connections taken before others have their turn
 AGAIN_S = 0.5  # after the kernel had none to give
 
 _BROKE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR})  # of that connection only
@@ -34,6 +34,8 @@ class Acceptor:
         self._crowd = crowd
         self._tls = tls
         self._loop = asyncio.get_running_loop()
+        # A newcomer is heard before as many more have come as would push it out.
+        self._at_once = max(1, min(AT_ONCE_MAX, crowd.newcomers_per_address_max // 4))
         self._again: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -55,7 +57,7 @@ class Acceptor:
         await asyncio.gather(*self._opening, return_exceptions=True)
 
     def _take(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(self._at_once):
             try:
                 line, address = self._listener.accept()
             except BlockingIOError:

@@ -12,6 +12,7 @@ line keeps counts in a budget that all lines share.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, cast
@@ -52,6 +53,7 @@ _CLOSE_S = 1.0  # in which the other side must agree to close
 _CONTROL_BYTES_MAX = 125  # RFC 6455, section 5.5: of the payload of a ping, pong or close
 _PEEK_BYTES = 32  # of a long message, which tell its kind
 _UNSENT_MAX = 64 * 1024  # bytes: then pings wait, and the newest is answered when the agent reads again (5.5.3)
+_ODD_MAX, _ODD_S = 1000, 10.0  # pings, pongs and fragments, each of which costs as much as a digest
 _COPIED_MAX = 64 * 1024
 _DRAINED_MAX = (
     256 * 1024
@@ -72,7 +74,7 @@ class Talk(Protocol):
         """Take a message: of JSON, or a digest."""
 
     def starve(self, reason: str) -> None:
-        """End the talk: there is no memory for it."""
+        """End the talk: it costs too much."""
 
     def unblocked(self) -> None:
         """Go on to send: the agent reads again."""
@@ -97,8 +99,8 @@ class AgentLine(asyncio.Protocol):
     """A connection that was an HTTP request until now: what uvicorn takes as its option `ws`."""
 
     __slots__ = (
-        "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_owed", "_plain", "_rest", "_seat",
-        "_skip", "_talk", "_transport", "_unread", "_wanted", "_wire", "blocked", "heard",
+        "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_odd", "_odd_at", "_owed",
+        "_plain", "_rest", "_seat", "_skip", "_talk", "_transport", "_unread", "_wanted", "_wire", "blocked", "heard",
     )  # fmt: skip
 
     def __init__(self, config: Config, server_state: ServerState, app_state: Mapping[str, Any]) -> None:
@@ -114,6 +116,7 @@ class AgentLine(asyncio.Protocol):
         self._unread = 0  # bytes that were handed on and wait to be read
         self._noted = 0  # in the budget of all lines
         self._owed: tuple[bytes, bytes] | None = None  # mask and payload of the newest ping that was not answered
+        self._odd, self._odd_at = 0, -_ODD_S  # frames that are no whole messages, and when there were many of them
         self._skip = 0  # bytes of a frame that is not wanted any more
         self._drained = 0
         self._closes: asyncio.TimerHandle | None = None
@@ -219,7 +222,7 @@ class AgentLine(asyncio.Protocol):
         self._account()
 
     def starve(self, reason: str) -> None:
-        """End the talk: there is no memory for it."""
+        """End the talk: it costs too much."""
         if self._talk is not None:
             self._talk.starve(reason)
 
@@ -327,6 +330,9 @@ class AgentLine(asyncio.Protocol):
 
     def _feed(self, data: bytes, at: int, end: int) -> None:
         """Let the library look at whole frames, or at those that it refuses."""
+        self._odd += 1
+        if self._odd % _ODD_MAX == 0 and self._too_often():
+            return
         if data[at] & _OPCODE == Opcode.PING and self._unsent > _UNSENT_MAX:
             body, _ = _frame(data, at)
             self._owed = bytes(data[body - _MASK_BYTES : body]), bytes(data[body:end])
@@ -338,6 +344,15 @@ class AgentLine(asyncio.Protocol):
         self._flush()
         if self._wire.state is not State.OPEN:
             self._end()
+
+    def _too_often(self) -> bool:
+        """Say whether so many pings and fragments came so soon that they are meant to cost; then end the talk."""
+        now = time.monotonic()
+        before, self._odd_at = self._odd_at, now
+        if now - before >= _ODD_S or self._talk is None:
+            return False
+        self._talk.starve(f"{_ODD_MAX} pings or fragments within {_ODD_S:.0f} s are more than any agent sends")
+        return True
 
     def _take(self, frame: Frame) -> None:
         if self._talk is None:

@@ -15,7 +15,7 @@ class RefusedAt(str, Enum):
     HELLO = "hello"  # a wrong token or protocol, or no room
     NEWS = "news"  # it sent what cannot be true, or is no message
     READING = "reading"  # it does not read what it is sent
-    MEMORY = "memory"  # all lines together kept too much, and it the most
+    MEMORY = "memory"  # all lines together kept too much and it the most, or it sent nothing but pings
 
 
 @dataclass(slots=True, kw_only=True)

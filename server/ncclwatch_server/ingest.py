@@ -398,7 +398,7 @@ class _Session:
             self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
 
     def starve(self, reason: str) -> None:
-        """End the talk: there is no memory for it."""
+        """End the talk: it costs too much."""
         host = f"agent on {self._news.link.host}: " if self._news is not None else ""
         self._refuse(host + reason, RefusedAt.MEMORY)
 

@@ -334,7 +334,7 @@ async def _hello(stub: Stub) -> wire.AgentMessage | bytes:
 
 def test_views_larger_than_a_message_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     one = wire.Views(index=1, ranks=last_view(0).ranks, reply_to=3)
-    monkeypatch.setattr(config, "MESSAGE_BYTES_MAX", len(wire.encode(one)) + 10)
+    monkeypatch.setitem(config.KIND_BYTES_MAX, "views", len(wire.encode(one)) + 10)
 
     async def scenario() -> None:
         stub = Stub()

@@ -377,6 +377,19 @@ def test_pings_of_a_peer_that_does_not_read_wait_and_the_newest_is_answered_when
     assert [bytes(each.data) for each in scene.answers if isinstance(each, Frame)] == [b"999"]
 
 
+def test_who_sends_nothing_but_pings_is_told_that_this_is_enough() -> None:
+    async def flooded() -> Scene:
+        scene = Scene()
+        scene.line.data_received(frame(0, first=0x89) * 1999)
+        assert scene.line.talks
+        scene.line.data_received(frame(0, first=0x89) * 100)
+        return scene
+
+    scene = asyncio.run(flooded())
+    assert "1000 pings or fragments within 10 s" in scene.starved
+    assert not scene.line.talks
+
+
 def test_who_hangs_up_on_a_peer_that_does_not_read_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_line, "_CLOSE_S", 0.01)
 

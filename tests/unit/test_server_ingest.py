@@ -4,12 +4,14 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from starlette.datastructures import Headers
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.model import StackDump
 from ncclwatch_server.incidents import IncidentBook
 from ncclwatch_server.ingest import UNREAD_MAX, Door
 from ncclwatch_server.jobs import Job
@@ -17,7 +19,7 @@ from ncclwatch_server.judge import judge
 from ncclwatch_server.scopes import Access
 from ncclwatch_server.store import NoStore
 from ncclwatch_server.watch import Watch
-from tests.unit.server_values import view
+from tests.unit.server_values import digest, view
 
 HELLO = wire.Hello(protocol=config.PROTOCOL, agent="a", host="h", version="1")
 
@@ -154,3 +156,27 @@ def test_what_is_read_after_the_line_broke_is_dropped_and_nothing_is_sent_on_it(
 def test_views_that_are_wrong_end_their_connection_though_they_are_read_later(views: str, why: str) -> None:
     scene = played(lambda scene: scene.say(views.encode()))
     assert why in msgspec.json.decode(scene.line.last_words)["reason"]
+
+
+def test_stacks_that_came_in_parts_are_one_answer() -> None:
+    dumps = tuple(StackDump(rank=rank, failure=f"{rank}") for rank in (0, 1))
+    whole = wire.Stacks(index=0, dumps=dumps, reply_to=7)
+    parts = wire.parts(whole)
+    assert [(each.dumps, each.more) for each in parts if isinstance(each, wire.Stacks)] == [
+        (dumps[:1], True),
+        (dumps[1:], False),
+    ]
+    assert wire.parts(wire.Stacks(index=0, dumps=dumps[:1])) == []
+    assert wire.read_long(wire.encode(whole)) == whole
+
+    async def play() -> None:
+        made, heard = Scene(), []
+        job = made.job("first")
+        capture = SimpleNamespace(take=lambda found, question: heard.append((tuple(found), question[1])) or True)
+        job.captures.append(capture)  # type: ignore[arg-type]
+        digest(job.state, 1, 0.0, {0: 0.0, 1: 0.0})
+        for part in parts:
+            made.say(wire.encode(part))
+        assert heard == [(dumps, 7)]
+
+    asyncio.run(play())
