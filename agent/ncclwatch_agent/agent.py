@@ -2,7 +2,8 @@
 
 Each second it looks for rings, at processes, and sends a digest for each job. When a watched
 process ends it looks at once: its parent reaps it within a tenth of a second, and then nobody
-knows any more how it ended.
+knows any more how it ended. What fails at one rank or job is told and left alone; a tick that hangs ends the
+agent with a code that is not 0: its lock is free then, and the next rank that looks starts another.
 """
 
 import asyncio
@@ -13,14 +14,19 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.liveness import Guard, LoopLife
 from ncclwatch.contract.private_dirs import PrivateDir
 from ncclwatch.contract.ring import Ring
+from ncclwatch.contract.text import harmless
 from ncclwatch_agent import jobs
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.endings import describe, is_abnormal
+from ncclwatch_agent.faults import Faults
 from ncclwatch_agent.gpus import GpuDesk
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.kernel_log import KernelLog
@@ -35,6 +41,8 @@ IDLE_S = 3.0  # without a living rank; a restart by the launcher takes less
 UNHEARD_S = 2.0  # more, for last views that no server was ever there to hear
 UNDELIVERED_S = 10.0  # more, for those that a server was there to hear
 TICK_S_MIN = 0.05
+TICK_STILL_S = 10.0  # a tick that takes so long is told
+TICK_ENDS_S = 60.0  # and the agent ends after so long
 FILES_MAX = 65536
 
 
@@ -88,12 +96,15 @@ class Agent:
         self._wake = asyncio.Event()
         self._stopping = False
         self._alive_ns = time.monotonic_ns()
+        self._faults = Faults()
+        self._life = LoopLife("tick", age_s_max=TICK_STILL_S, ends_s=TICK_ENDS_S)
 
     async def run(self) -> None:
         """Watch until told to stop or, if a rank started us, until no rank needs us."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        loop.set_exception_handler(_tell_of)
         _allow_many_files()
         gc.collect()
         gc.freeze()  # what is imported stays: no collection needs to look at it again
@@ -121,8 +132,15 @@ class Agent:
         return Servers(self._hello, self._desk, self._jobs.values, LocalServer())
 
     async def _watch(self) -> None:
+        self._life.began()
+        with Guard([self._life], log, who="ncclwatch-agent"):
+            await self._tick_on()
+        self._life.rests()
+
+    async def _tick_on(self) -> None:
         while not self._stopping:
             began = time.monotonic()
+            self._life.went_round()
             self._tick(time.monotonic_ns())
             if self._is_unneeded():
                 return
@@ -143,34 +161,73 @@ class Agent:
 
     def _tick(self, now_ns: int) -> None:
         """Look at everything once and send what is new."""
-        self._find_ranks(now_ns)
+        self._try("looking for new ranks", lambda: self._find_ranks(now_ns))
+        self._try("reading the log of the kernel", self._read_kernel_log)
         pids = {rank.header.pid for job in self._jobs.values() for rank in job.everyone()}
-        self._read_kernel_log()
         for job in list(self._jobs.values()):
             for rank in job.everyone():
-                if rank.ring.is_whole():
-                    rank.observe(now_ns)
-                else:
-                    self._drop(job, rank)
+                self._observe(job, rank, now_ns)
             if not job.note_over(now_ns):
                 self._alive_ns = now_ns
-            self._look_at_gpus(job)
-            self._desk.strangers.observe(job, now_ns)
-            if job.wants_terminal:
-                job.terminal.prepare(job.candidates())
-            self._report_ends(job)
-            self._servers.ask_again(job, now_ns / 1e9)
-            digest = job.digest(now_ns)
-            if all(rank.ring.is_whole() for rank in job.everyone()):  # else it tells of zeros
-                self._servers.of(job).send_digest(job.index, digest)
-            loops = job.loops(now_ns)
-            if loops is not None:
-                self._servers.of(job).send(loops)
-            facts = job.facts(now_ns, pids)
-            if facts is not None:
-                self._servers.of(job).send(facts)
-            self._bury(job, now_ns)
-        self._servers.drop_unused(now_ns / 1e9)
+            if job.key in self._jobs:
+                self._try(f"looking at job {job.key.job}", partial(self._look_round, job, now_ns))
+                self._try(f"telling of job {job.key.job}", partial(self._send_news, job, now_ns, pids))
+                self._try(f"letting go of job {job.key.job}", partial(self._bury, job, now_ns))
+        self._try("closing connections", lambda: self._servers.drop_unused(now_ns / 1e9))
+
+    def _try(self, what: str, action: Callable[[], None]) -> None:
+        """Do something whose failure must not end the agent, nor anything else that it does."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  it is told, once
+            self._faults.note(what, error)
+
+    def _observe(self, job: LocalJob, rank: LocalRank, now_ns: int) -> None:
+        """Look at one rank. One that cannot be looked at is dropped, and left alone for a while."""
+        try:
+            if rank.ring.is_whole():
+                rank.observe(now_ns)
+                return
+        except Exception as error:  # noqa: BLE001  it is told, once
+            self._faults.note(f"looking at rank {rank.rank} of job {job.key.job}", error)
+            self._drop(job, rank, now_ns)
+        else:
+            self._drop(job, rank)
+
+    def _look_round(self, job: LocalJob, now_ns: int) -> None:
+        """Look at what surrounds the ranks of a job."""
+        self._look_at_gpus(job)
+        self._desk.strangers.observe(job, now_ns)
+        if job.wants_terminal:
+            job.terminal.prepare(job.candidates())
+
+    def _send_news(self, job: LocalJob, now_ns: int, pids: set[int]) -> None:
+        """Tell a job's server what is new."""
+        self._report_ends(job)
+        self._servers.ask_again(job, now_ns / 1e9)
+        digest = self._digest(job, now_ns)
+        if all(rank.ring.is_whole() for rank in job.everyone()):  # else it tells of zeros
+            self._servers.of(job).send_digest(job.index, digest)
+        loops = job.loops(now_ns)
+        if loops is not None:
+            self._servers.of(job).send(loops)
+        facts = job.facts(now_ns, pids)
+        if facts is not None:
+            self._servers.of(job).send(facts)
+
+    def _digest(self, job: LocalJob, now_ns: int) -> bytes:
+        """Return what is told of a job each second, without the ranks of which nothing can be said."""
+        try:
+            return job.digest(now_ns)
+        except Exception as error:  # noqa: BLE001  it is told, once
+            self._faults.note(f"the digest of job {job.key.job}", error)
+        for rank in list(job.ranks.values()):
+            try:
+                rank.rows(now_ns)
+            except Exception as error:  # noqa: BLE001  it is told, once
+                self._faults.note(f"the figures of rank {rank.rank} of job {job.key.job}", error)
+                self._drop(job, rank, now_ns)
+        return job.digest(now_ns)
 
     def _read_kernel_log(self) -> None:
         notes = self._kernel_log.look() if self._jobs else ()
@@ -186,9 +243,9 @@ class Agent:
 
     def _find_ranks(self, now_ns: int) -> None:
         """Adopt the rings that are new."""
-        found = [LocalRank(ring) for ring in self._open_rings(now_ns)]
-        for rank in found:
-            rank.observe(now_ns)
+        for path in self._faults.due(now_ns / 1e9):
+            self._rings.forget(path)
+        found = [rank for ring in self._open_rings(now_ns) if (rank := self._meet(ring, now_ns)) is not None]
         old = jobs.leftovers(found, self._jobs, now_ns)
         for rank in found:
             if rank in old:
@@ -197,6 +254,18 @@ class Agent:
                 self._rings.remove(rank.path, rank.header)
             else:
                 self._adopt(rank)
+
+    def _meet(self, ring: Ring, now_ns: int) -> LocalRank | None:
+        """Return the rank of a ring, None if it cannot be looked at: it is left alone for a while."""
+        try:
+            rank = LocalRank(ring)
+            rank.observe(now_ns)
+        except Exception as error:  # noqa: BLE001  it is told, once
+            self._faults.note(f"looking at {harmless(ring.path)}", error)
+            self._faults.leave(ring.path, now_ns / 1e9)
+            ring.close()
+            return None
+        return rank
 
     def _open_rings(self, now_ns: int) -> list[Ring]:
         return self._rings.new_rings(now_ns / 1e9)
@@ -276,16 +345,20 @@ class Agent:
         self._close(job)
         log.info("job %s is over", job.key.job)
 
-    def _drop(self, job: LocalJob, rank: LocalRank) -> None:
-        """Stop reading a file that is no ring any more."""
+    def _drop(self, job: LocalJob, rank: LocalRank, failed_ns: int = 0) -> None:
+        """Stop reading a file that is no ring any more, or that failed and so is left alone for a while."""
         self._forget_reader(rank)
         rank.close()
-        self._rings.forget(rank.path)
+        if failed_ns:
+            self._faults.leave(rank.path, failed_ns / 1e9)
+        else:
+            self._rings.forget(rank.path)
         job.extras = [extra for extra in job.extras if extra is not rank]
         if job.ranks.get(rank.rank) is rank:
             del job.ranks[rank.rank]
         if not job.everyone():
-            self._servers.of(job).gone(job.index)
+            if not failed_ns:  # or else it goes on, as far as anybody knows
+                self._servers.of(job).gone(job.index)
             self._close(job)
 
     def _close(self, job: LocalJob) -> None:
@@ -303,6 +376,13 @@ class Agent:
 async def watch(settings: Settings) -> None:
     """Live the life of one agent."""
     await Agent(settings).run()
+
+
+def _tell_of(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Tell of a task or a callback that failed where nobody waited for it."""
+    error = context.get("exception")
+    found = error if isinstance(error, BaseException) else None
+    log.error("%s: this is a bug in ncclwatch; everything else goes on", context.get("message"), exc_info=found)
 
 
 def _allow_many_files() -> None:

@@ -188,7 +188,7 @@ class FilePlaces:
             path = self._paths.get()
             try:
                 found = look(path)
-            except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
+            except Exception as error:  # noqa: BLE001  a name that is too long, or a file system that nobody foresaw
                 found = FilePlace(path=path, refused=str(error))
             self._known[path] = found
             self._known.move_to_end(path)

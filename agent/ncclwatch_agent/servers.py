@@ -4,6 +4,7 @@ A token goes only to a server that somebody named. Any other must prove that it 
 """
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ncclwatch.contract import config, tokens, wire
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.liveness import LoopLife, keep
 from ncclwatch_agent.commands import CommandDesk, put_on_terminal
 from ncclwatch_agent.jobs import LocalJob
 from ncclwatch_agent.local_server import Answer, LocalServer, missing_parts, wanted_port
@@ -91,7 +93,8 @@ class Servers:
                 failed=lambda failure: self._failed(uplink, failure),
                 job_refused=lambda message: self._job_refused(uplink, message),
             )
-            known = (uplink, asyncio.create_task(uplink.run(callbacks)))
+            life = LoopLife(f"uplink to {uplink.name}", age_s_max=math.inf)
+            known = (uplink, asyncio.create_task(keep(life, log, lambda: uplink.run(callbacks))))
             self._uplinks[_name(job)] = known
         return known[0]
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from ncclwatch.contract import config
 from ncclwatch.contract.model import CallSite, SourceNote
 from ncclwatch_agent.deadline import within
+from ncclwatch_agent.log import log
 from ncclwatch_agent.surroundings import Surroundings
 
 FILE_BYTES_MAX = 2 * 1024 * 1024
@@ -160,7 +161,11 @@ class SourceDesk:
     def _work(self) -> None:
         while True:
             sites, loop, future = self._jobs.get()
-            found = tuple(self._reader.note(site) for site in sites)
+            try:
+                found = tuple(self._reader.note(site) for site in sites)
+            except Exception:  # noqa: BLE001  a source that no parser likes: the thread must live for the next one
+                log.exception("the sources of %d call sites could not be read", len(sites))
+                found = ()
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: the agent ends
                 loop.call_soon_threadsafe(_deliver, future, found)
 

@@ -79,7 +79,8 @@ class LoopLife:
         return self.given_up or self.age_s() > self.age_s_max
 
     def began(self) -> None:
-        """Note that it was begun."""
+        """Note that it was begun, in this thread."""
+        self.thread = threading.get_ident()
         self._began_at = self._clock()
         self.went_round()
 
@@ -104,7 +105,7 @@ class LoopLife:
 
 async def keep(life: LoopLife, log: logging.Logger, run: Callable[[], Coroutine[None, None, None]]) -> None:
     """Run a loop as long as it is not cancelled, and begin it anew whenever it ends."""
-    life.task, life.thread = asyncio.current_task(), threading.get_ident()
+    life.task = asyncio.current_task()
     while True:
         life.began()
         error: Exception | None = None
@@ -120,7 +121,6 @@ async def keep(life: LoopLife, log: logging.Logger, run: Callable[[], Coroutine[
 
 def keep_thread(life: LoopLife, log: logging.Logger, run: Callable[[], None], stopping: threading.Event) -> None:
     """Run a loop in this thread until it is told to stop, and begin it anew whenever it ends before."""
-    life.thread = threading.get_ident()
     while True:
         life.began()
         error: BaseException | None = None

@@ -1,0 +1,68 @@
+"""A real agent that fails in one place, as soon as a file appears: python -m tests.integration.sabotaged_agent.
+
+SABOTAGE says where, SABOTAGE_WHEN names the file.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ncclwatch_agent import agent, faults
+from ncclwatch_agent.__main__ import main
+from ncclwatch_agent.jobs import LocalJob
+from ncclwatch_agent.ranks import LocalRank
+from ncclwatch_agent.uplink import Uplink
+
+faults.PAUSES_S = (0.2,)
+agent.TICK_STILL_S, agent.TICK_ENDS_S = 1.0, 2.0
+
+
+def _now() -> bool:
+    return Path(os.environ["SABOTAGE_WHEN"]).exists()
+
+
+def fail(owner: type, name: str, of: Callable[..., bool]) -> Callable[[], None]:
+    """Return what lets a method raise where a condition holds."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        def broken(*arguments: object) -> object:
+            if _now() and of(*arguments):
+                raise KeyError("sabotaged")
+            return real(*arguments)
+
+        setattr(owner, name, broken)
+
+    return sabotage
+
+
+def hang(owner: type, name: str) -> Callable[[], None]:
+    """Return what lets a method never come back."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        def stuck(*arguments: object) -> object:
+            if _now():
+                threading.Event().wait()
+            return real(*arguments)
+
+        setattr(owner, name, stuck)
+
+    return sabotage
+
+
+SABOTAGES = {
+    "one rank": fail(LocalRank, "observe", lambda rank, _: rank.rank == 1),
+    "figures of one rank": fail(LocalRank, "rows", lambda rank, _: rank.rank == 1),
+    "one job": fail(LocalJob, "facts", lambda job, *_: job.key.job == "job1"),
+    "the search": fail(agent.Agent, "_open_rings", lambda *_: True),
+    "the line": fail(Uplink, "_dial", lambda *_: True),
+    "tick hangs": hang(agent.Agent, "_open_rings"),
+}
+
+if __name__ == "__main__":
+    SABOTAGES[os.environ["SABOTAGE"]]()
+    main()
