@@ -51,7 +51,7 @@ async def serving() -> AsyncIterator[tuple[Stub, str]]:
 def sabotaged(node: Node, sabotage: str) -> Path:
     """Start an agent. Its sabotage lasts as long as the path is there."""
     when = node.directory.parent / "now"
-    node.directory.mkdir(exist_ok=True)
+    node.directory.mkdir(mode=0o700, exist_ok=True)
     node.service = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.sabotaged_agent", "--runtime-dir", str(node.directory)],
         cwd=ROOT, env={**os.environ, "SABOTAGE": sabotage, "SABOTAGE_WHEN": str(when)}, text=True,
