@@ -77,23 +77,32 @@ BASE = _base()
 def write(path: Path, patches: bytes) -> None:
     """Write the changed parts of a ring into a file that has held one; `path` holds the base beforehand."""
     with path.open("r+b") as file:
-        for at, text in json.loads(patches):
+        for at, data in _parsed(patches):
             file.seek(at)
-            file.write(bytes.fromhex(text))
+            file.write(data)
         file.truncate(layout.RING_BYTES)
 
 
 def restore(path: Path, patches: bytes) -> None:
     """Undo `write`."""
     with path.open("r+b") as file:
-        for at, text in json.loads(patches):
+        for at, data in _parsed(patches):
             file.seek(at)
-            file.write(BASE[at : at + len(text) // 2])
+            file.write(BASE[at : at + len(data)])
+
+
+def _parsed(patches: bytes) -> list[tuple[int, bytes]]:
+    """Return the places of an input and what is put there; nothing of what is no input."""
+    try:
+        found = [(at, bytes.fromhex(text)) for at, text in json.loads(patches)]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return [(at, data) for at, data in found if isinstance(at, int) and 0 <= at <= layout.RING_BYTES]
 
 
 def mutate(rng: random.Random, data: bytes) -> bytes:
     """Return an input with one place more, or less."""
-    patches = json.loads(data)
+    patches: list[object] = [[at, new.hex()] for at, new in _parsed(data)]
     if patches and rng.random() < 0.2:
         del patches[rng.randrange(len(patches))]
     for _ in range(rng.randint(1, 3)):

@@ -18,7 +18,7 @@ from ncclwatch.contract.model import (
 from ncclwatch.contract.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
 from ncclwatch_server.judge.full_tables import legible
 from ncclwatch_server.judge.graph import WaitGraph, build
-from ncclwatch_server.judge.memberships import with_members
+from ncclwatch_server.judge.memberships import possible, with_members
 from ncclwatch_server.judge.source import frames_of, note_at
 from ncclwatch_server.judge.standing import Block, RankStanding, blocked_ranks, standings
 
@@ -44,7 +44,7 @@ class Case:
 
 def open_case(snapshot: JobSnapshot) -> Case:
     """Return the case of a snapshot, with the members of all groups as far as they are known."""
-    views = {rank: legible(view) for rank, view in snapshot.ranks.items()}
+    views = {rank: legible(view) for rank, view in possible(snapshot.ranks, snapshot.world_size).items()}
     snapshot = replace(snapshot, ranks=with_members(views, snapshot.world_size, partly=True))
     found = standings(snapshot)
     return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))

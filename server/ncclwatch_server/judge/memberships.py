@@ -23,6 +23,30 @@ class _Told:
     holders: dict[_Key, list[int]] = field(default_factory=dict)  # who has recorded a group whose list is unknown
 
 
+def possible(views: Mapping[int, RankView], world_size: int) -> Mapping[int, RankView]:
+    """Return views without the lists of members that name a rank twice, or one that the job has not."""
+    fits: dict[int, bool] = {}  # by the list itself: the ranks of a group share one
+
+    def is_possible(ranks: tuple[int, ...]) -> bool:
+        found = fits.get(id(ranks))
+        if found is None:
+            found = not ranks or (min(ranks) >= 0 and max(ranks) < world_size and len(set(ranks)) == len(ranks))
+            fits[id(ranks)] = found
+        return found
+
+    wrong = {rank for rank, view in views.items() if not all(is_possible(group.ranks) for group in view.groups)}
+    if not wrong:
+        return views
+    found = dict(views)
+    for rank in wrong:
+        groups = (
+            group if is_possible(group.ranks) else replace(group, ranks=(), size=0, members_digest=0)
+            for group in views[rank].groups
+        )
+        found[rank] = replace(views[rank], groups=tuple(groups))
+    return found
+
+
 def with_members(views: Mapping[int, RankView], world_size: int, *, partly: bool) -> Mapping[int, RankView]:
     """Return views whose groups have the members that are known for certain.
 
