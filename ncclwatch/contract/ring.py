@@ -454,12 +454,12 @@ class Ring:
     def groups(self) -> list[GroupRow]:
         """Return this rank's process groups in order of first sight."""
         used = min(self.words()[Word.GROUPS_USED], config.GROUPS_MAX)
-        return [self._group(index) for index in range(used)]
+        table = self._map[GROUPS_AT : GROUPS_AT + used * GROUP_BYTES]
+        return [self._group(index, table) for index in range(used)]
 
-    def _group(self, index: int) -> GroupRow:
-        at = GROUPS_AT + index * GROUP_BYTES
-        name, desc, members, flags, prefix_hash, enqueued, completed, newest, timeout_ms, size, digest = GROUP.unpack(
-            self._map[at : at + GROUP_BYTES]
+    def _group(self, index: int, table: bytes) -> GroupRow:
+        name, desc, members, flags, prefix_hash, enqueued, completed, newest, timeout_ms, size, digest = (
+            GROUP.unpack_from(table, index * GROUP_BYTES)
         )
         fixed = name, desc, members, size, digest
         known = self._fixed.get(index)
