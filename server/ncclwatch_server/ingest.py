@@ -85,6 +85,7 @@ class _News:
             if message.index in self.refused:
                 return None
             raise WireError(f"news of job number {message.index}, which was not announced")
+        job.stirred = True
         if isinstance(message, (wire.UnreadViews, wire.Views, wire.Stacks, wire.Testimonies)):
             self._time(message)
         if isinstance(message, wire.UnreadViews):
@@ -221,6 +222,7 @@ class _News:
         message = self._own_part(job, said)
         if message is None:
             return
+        job.stirred = True
         job.showing.take(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself

@@ -75,6 +75,9 @@ class Job:
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
+    looked_at: float = float("-inf")
+    stirred: bool = True  # there was news other than digests since, or something is under way
+    quiet: bool = False  # nothing was to be seen of it at the last look, and for a while before
     suspicious_at: float = float("-inf")  # when it was so last
     judge_failing: bool = False  # told already
     look_failing: bool = False
@@ -136,6 +139,15 @@ class Job:
         """Return the connections that speak for ranks and can be asked, the one with the lowest rank first."""
         alive = [(self.state.ranks_of(number)[:1], served) for number, served in self.served.items() if served.alive]
         return tuple(served for _, served in sorted((each for each in alive if each[0]), key=lambda each: each[0]))
+
+    def settle(self, now: float) -> None:
+        """Note that it was looked at, and whether it may be looked at in its turn only from now on."""
+        self.looked_at = now
+        busy = self.suspicion or self.gathering is not None or self.over_at is not None or self.inspection.asking
+        self.stirred = self.stirred or bool(busy)
+        calm_s = now - max(self.suspicious_at, self.known_since)
+        told = bool(self.suspicion.unheard or self.waiting or self.captures)
+        self.quiet = not (busy or told or self.likeness.pending) and calm_s > settings.CALM_S
 
     def is_partial(self, now: float) -> bool:
         """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
@@ -223,6 +235,7 @@ class Jobs:
         seen = job.seen
         if self.by_key(job.key) is job and self.room.lacks_ranks(job.state.unseen(said.ranks)):
             raise self.room.full(said.job, said.world_size)
+        job.stirred = True
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
         job.state.announce(link.number, said.ranks, now, Speaker(agent=link.agent, host=link.host))
         self._by_link.setdefault(link.number, set()).add(job)
@@ -258,6 +271,7 @@ class Jobs:
             if served is None:
                 continue
             job.served[link.number] = replace(served, lost=True)
+            job.stirred = True
             job.state.lose(link.number, now)
             job.likeness.lose(link.agent)
             job.inspection.lose(link.number)
@@ -330,6 +344,7 @@ class Jobs:
         self._unlist(before)
         if not before.ended:
             self.retiring.append(before)
+            before.stirred = True
         if job.key != before.key:
             stranger = before.heirs and not before.heirs.intersection(before.agents)
             job.heirs = before.heirs if stranger else frozenset(before.agents)

@@ -69,7 +69,17 @@ class Likeness:
             if other != agent:
                 self._replace(rank, self._nodes[other])
             self._agent_of[rank] = agent
+        self._forget_replaced(agent)
         self._note(now)
+
+    def _forget_replaced(self, newest: str) -> None:
+        """Forget agents that are no more, and for all ranks of which another one speaks by now."""
+        if any(node.lost for node in self._nodes.values()):
+            speak = {newest, *self._agent_of.values(), *self._claimants.values()}
+            self._nodes = {agent: node for agent, node in self._nodes.items() if not node.lost or agent in speak}
+            hosts = {node.host for node in self._nodes.values()}
+            if len(self._clocks_s) > 2 * len(hosts) + 16:
+                self._clocks_s = {host: ahead_s for host, ahead_s in self._clocks_s.items() if host in hosts}
 
     def _compare(self, rank: int, one: _Node, other: _Node) -> None:
         """Note that a rank exists twice, if the ranks that two nodes say to have are both."""
@@ -105,6 +115,11 @@ class Likeness:
         """Note by how much a host's clock is ahead of the server's, as far as the way between them lets it be told."""
         self._clocks_s[host] = ahead_s
         self._changed = True
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has changed that was not compared yet."""
+        return self._changed
 
     @property
     def timeout_s(self) -> float:

@@ -24,6 +24,11 @@ class Listening:
         """Return when a connection was heard last. Raises `KeyError` if it never was."""
         return float(self._at[self._place[number]])
 
+    @property
+    def quietest(self) -> float:
+        """Return when the connection that has been quiet for longest was heard; infinity: there is none."""
+        return float(self._at.min())
+
     def quiet_since(self, moment: float) -> list[int]:
         """Return the connections that have said nothing after a moment."""
         quiet = self._at <= moment

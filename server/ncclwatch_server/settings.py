@@ -70,6 +70,10 @@ DESYNC_PORTIONS = 256  # in which the rows of a very big job are compared, one a
 
 # Rhythm.
 TICK_S = 1.0
+FEW_JOBS = 32  # up to so many are all looked at whenever there is news
+CALM_LOOKS_PER_S = 300  # at jobs of which nothing shows
+SCREEN_S = 0.5  # between two looks whether anything shows of them
+LOOKS_AT_ONCE = 32  # then whoever else has news is let through
 CLAIM_AGAIN_S = 1.0  # between two tries to give ranks to those who wait for them
 SOON_S = 0.05
 DIGEST_LOOK_S = 0.2  # news of digests is looked at together, this long after the first

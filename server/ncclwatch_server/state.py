@@ -24,7 +24,7 @@ from ncclwatch_server.topology import Topology
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
 
-_LAST = "noted"  # of the fields that every tick looks at
+SCREENED_TO = _LAST = "noted"  # the last of the fields that every tick looks at
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
 _UNKNOWN = Speaker()
 
@@ -117,6 +117,7 @@ class JobState:
         self._moved_at = np.broadcast_to(np.float64(-np.inf), world_size)  # no memory until a rank is seen
         self._owners = Owners(world_size)
         self._claimed_at = -np.inf
+        self._taken_at = 0.0  # when the newest digest or announcement came
         self._slots: dict[int, _Slot] = {}
         self._stale = False
         self._desynced: tuple[int, ...] = ()
@@ -144,6 +145,7 @@ class JobState:
             self._slots[link] = _Slot()
             self._heard.note(link, now)
         self._slots[link].gone = self._slots[link].foreign = False
+        self._taken_at = now
         self._owners.enter(link, speaker)
         self._claim(link, numbers, now)
         self._stale = self._stale or numbers.size > 0
@@ -216,6 +218,7 @@ class JobState:
         if slot is None:
             return  # all its ranks had ended, and others speak for them by now
         self._heard.note(link, now)
+        self._taken_at = now
         if slot.foreign:
             ranks, groups = self._own_rows(link, ranks, groups)
         at, group_at = slot.rank_at, slot.group_at
@@ -260,6 +263,21 @@ class JobState:
         """Note that a rank has ended, before a digest says so."""
         self.seen[rank] = self.ended[rank] = True
         self.seen_count = int(self.seen.sum())
+
+    @property
+    def stale(self) -> bool:
+        """Whether ranks, groups or connections have come or gone since the last `fold`."""
+        return self._stale or bool(self._owners.waiting)
+
+    @property
+    def rank_bytes(self) -> bytearray:
+        """The rows of its ranks, as they were told last."""
+        return self._rank_bytes
+
+    @property
+    def heard_at(self) -> float:
+        """When the quietest connection was heard; infinity if there is none."""
+        return self._taken_at if len(self._slots) == 1 else self._heard.quietest
 
     @property
     def over(self) -> bool:

@@ -17,6 +17,7 @@ from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs import Job, Jobs
 from ncclwatch_server.links import Link
 from ncclwatch_server.publisher import Keeper, Publisher, Teller
+from ncclwatch_server.screening import Screening
 from ncclwatch_server.slowdowns import Slowdowns
 from ncclwatch_server.stream import Announcements
 
@@ -55,6 +56,7 @@ class Watch:
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf  # when it wakes
+        self._screening = Screening()
 
     def look_within(self, delay_s: float) -> None:
         """Make sure that the jobs are looked at before this time is over."""
@@ -93,10 +95,13 @@ class Watch:
                 self._tick(now)
                 # A tick that was missed is not made up for.
                 next_tick = max(next_tick + settings.TICK_S, now)
-            for job in self.jobs.all():
-                if not job.ended:
-                    await self._look_at_safely(job)
-                    self.life.went_round()
+            for number, job in enumerate(self._screening.awake(self.jobs.all(), now)):
+                job.stirred = False
+                await self._look_at_safely(job)
+                job.settle(now)
+                self.life.went_round()
+                if number % settings.LOOKS_AT_ONCE == settings.LOOKS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
             self.counters.tick_s += self._clock() - now
             self.ready = True
             await self._sleep(next_tick)
@@ -106,8 +111,10 @@ class Watch:
         self._news.set()
 
     async def _sleep(self, until: float) -> None:
+        now = self._clock()
         for job in self.jobs.all():
-            until = min(until, _wake_at(job, self._clock()))
+            if job.stirred:
+                until = min(until, _wake_at(job, now))
         # Never spin: whatever wants attention can wait for a hundredth of a second.
         delay_s = max(0.01, until - self._clock())
         try:
@@ -134,7 +141,7 @@ class Watch:
             served = job.served.get(number)
             if served is not None:
                 served.link.refuse(f"impossible ranks or too many groups in a digest of job {job.id}")
-        drifted = job.likeness.look(now, int(job.state.seen.sum()), job.patience.habits)
+        drifted = job.likeness.look(now, job.seen, job.patience.habits)
         job.patience.timeout_s = job.likeness.timeout_s
         job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven(), drifted=drifted)
         if self._is_over(job, now):
@@ -180,10 +187,9 @@ class Watch:
     def _count_hung(self, now: float) -> None:
         """Add the time since the last tick to the jobs that hang."""
         for key, incidents in self.book.open_by_job().items():
-            if any(incident.verdict.severity is Severity.CRITICAL for incident in incidents):
-                for job in self.jobs.all():
-                    if job.key == key and not job.ended:
-                        job.hung_s += now - self._ticked_at
+            job = self.jobs.by_key(key)
+            if job is not None and not job.ended and any(_is_critical(incident) for incident in incidents):
+                job.hung_s += now - self._ticked_at
         self._ticked_at = now
 
     def _close_orphans(self) -> None:
@@ -193,6 +199,10 @@ class Watch:
             if incident.open and incident.key not in living:
                 for closed in self.book.close(incident.key, IncidentState.ENDED, self._wall()):
                     self._publisher.closed(closed)
+
+
+def _is_critical(incident: Incident) -> bool:
+    return incident.verdict.severity is Severity.CRITICAL
 
 
 def _wake_at(job: Job, now: float) -> float:

@@ -154,3 +154,13 @@ def test_what_an_agent_makes_up_is_left_out_or_cut():
     values = dict(known.setup.alike[0].facts.values)
     assert "HOME" not in values
     assert len(values["torch"]) == 200
+
+
+def test_what_is_known_of_nodes_does_not_grow_with_agents_that_come_and_go():
+    known = Likeness()
+    for number in range(2000):
+        known.note_clock(f"node{number}", 0.0)
+        known.take(f"agent{number}", f"node{number}", said((PLAIN, (0, 1)), joined=(0, 1)), float(number))
+        known.lose(f"agent{number}")
+    assert len(known._nodes) <= 2
+    assert len(known._clocks_s) <= 32
