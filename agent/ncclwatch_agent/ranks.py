@@ -26,6 +26,7 @@ from ncclwatch_agent.waits import awaited, key_of, wait_age_s
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
 _STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
 _HOST = socket.gethostname()
+_U64 = 2**64 - 1
 Row = tuple[float, ...]
 
 
@@ -125,8 +126,8 @@ class LocalRank:
             age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns),
             # A device waits, wherever its host stands.
             max(wait_age_s(threads, pending_s, now_ns), self._habit.unusual_s(device_s)),
-            sum(row.issued for row in threads),
-            sum(row.completed for row, _ in groups),
+            sum(row.issued for row in threads) & _U64,
+            sum(row.completed for row, _ in groups) & _U64,
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
             self._saves.key(),

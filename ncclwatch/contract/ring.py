@@ -171,6 +171,7 @@ DTYPES = (
 )  # fmt: skip
 REDUCE_OPS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "other")
 NO_GROUP = 0xFFFF
+PID_MAX = 2**31 - 1
 NO_THREAD = 0xFF  # of an event: its thread has no row
 IN_ORDER = 1 << 30  # of an event's signature word: issued with async_op=False, so what follows comes after it
 BATCH_BITS = 26  # of an event's batch word; above them the loader's index plus one
@@ -391,7 +392,10 @@ class Ring:
                 f"{self.path}: a ring of layout {version}, this agent reads layout {VERSION}; "
                 "install the same version of ncclwatch in training and on the node"
             )
-        return RingHeader._make((*fields[2:9], fields[10]))
+        found = RingHeader._make((*fields[2:9], fields[10]))
+        if not 0 < found.pid <= PID_MAX:
+            raise RingError(f"{self.path}: it says that process {found.pid} writes it, and there can be none")
+        return found
 
     def __enter__(self) -> "Ring":
         return self
