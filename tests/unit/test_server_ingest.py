@@ -171,6 +171,7 @@ def test_stacks_that_came_in_parts_are_one_answer() -> None:
 
     async def play() -> None:
         made, heard = Scene(), []
+        made.may.set()
         job = made.job("first")
         capture = SimpleNamespace(take=lambda found, question: heard.append((tuple(found), question[1])) or True)
         job.captures.append(capture)  # type: ignore[arg-type]
