@@ -12,6 +12,7 @@ import uvicorn
 
 from ncclwatch.contract.liveness import EXIT_STOOD_STILL
 from ncclwatch_server import serving
+from ncclwatch_server.crowd import Crowd
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.receiver import Receiver
 from tests.integration.server_process import ServerProcess
@@ -154,6 +155,6 @@ def test_a_server_that_cannot_know_whether_it_is_needed_ends_with_a_code() -> No
     async def broken() -> None:
         raise ValueError("no pidfd")
 
-    server = serving._Server(uvicorn.Config("nothing:app"))
+    server = serving._Server(uvicorn.Config("nothing:app"), Crowd(100))
     asyncio.run(serving._then_stop(server, broken()))
     assert (server.should_exit, server.blind) == (True, True)
