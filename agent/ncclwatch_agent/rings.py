@@ -36,7 +36,7 @@ class RingDirectory:
         self.path = top.path
         self._top = top
         self._bad: dict[str, _Bad] = {}
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}  # path -> inode: a program that has begun anew by exec() has the same path
         self._told = ""
 
     def new_rings(self, now_s: float) -> list[Ring]:
@@ -44,9 +44,9 @@ class RingDirectory:
         found = []
         for job in self._jobs(now_s):
             with job:
-                for name in _names(job):
-                    path = f"{job.path}/{name}"
-                    if path not in self._known and len(self._known) < RINGS_MAX:
+                for name, inode in _names(job):
+                    known = self._known.get(f"{job.path}/{name}")
+                    if known != inode and (known is not None or len(self._known) < RINGS_MAX):
                         found += self._open(job, name, now_s)
         return found
 
@@ -68,7 +68,7 @@ class RingDirectory:
             ring.close()  # its writer is not ready; it is opened again at the next look
             return []
         self._bad.pop(path, None)
-        self._known.add(path)
+        self._known[path] = ring.inode
         return [ring]
 
     def _jobs(self, now_s: float) -> Iterator[PrivateDir]:
@@ -99,7 +99,7 @@ class RingDirectory:
 
     def remove(self, path: str, header: RingHeader) -> None:
         """Delete the ring of a process that has ended with the socket it may have left, and an empty directory."""
-        self._known.discard(path)
+        self._known.pop(path, None)
         self._top.unlink(worker_socket(self.path, header.pid, header.start_ticks).rpartition("/")[2])
         job, name = path.split("/")[-2:]
         with contextlib.suppress(NcclwatchError, OSError), self._top.inside(job) as place:
@@ -110,13 +110,14 @@ class RingDirectory:
 
     def forget(self, path: str) -> None:
         """Let a file be opened anew if it becomes a ring again."""
-        self._known.discard(path)
+        self._known.pop(path, None)
 
 
-def _names(job: PrivateDir) -> list[str]:
+def _names(job: PrivateDir) -> list[tuple[str, int]]:
     with contextlib.suppress(OSError):
         entries = os.scandir(job.fd)
-        return [each.name for each in entries if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False)]
+        files = (each for each in entries if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False))
+        return [(each.name, each.inode()) for each in files]
     return []
 
 

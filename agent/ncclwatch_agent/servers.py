@@ -41,7 +41,10 @@ def read_token(environ: Mapping[str, str] = os.environ) -> str:
 
 def origin(url: str) -> tuple[str, str, int]:
     """Return what one token is for: the scheme, host and port of a server."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError:  # it is no address, and is told of where it is dialled
+        return "", url, 0
     scheme = "https" if parts.scheme in ("https", "wss") else "http"
     try:
         port = parts.port

@@ -246,6 +246,8 @@ class Uplink:
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
         except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
             return explain(self.url, error)
+        except ValueError as error:  # of a port or a name in the address that is none; UnicodeError is one
+            return explain(self.url, InvalidURI(self.url, str(error)))
         return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
 
     async def _dial(self) -> DirectWebSocket:

@@ -46,9 +46,10 @@ class PrivateDir:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptor back, if it is still ours, see `_checked`."""
         if self.fd >= 0:
-            os.close(self.fd)
+            with contextlib.suppress(OSError):
+                os.close(self._checked(""))
             self.fd = -1
 
     def again(self) -> "PrivateDir":

@@ -409,6 +409,11 @@ class Ring:
         if self.place is not None:
             self.place.close()
 
+    @property
+    def inode(self) -> int:
+        """Return which file this is, whatever has its name by now."""
+        return os.fstat(self._map.fd).st_ino
+
     def is_whole(self) -> bool:
         """Whether the file still has its size. If not, what was read of it lately may be zeros."""
         return os.fstat(self._map.fd).st_size >= RING_BYTES

@@ -311,11 +311,18 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "server_named": config.server_naming(os.environ),
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
-        "cwd": os.getcwd(),
+        "cwd": _working_directory(),
         "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
     }
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def warn(sentence: str, subject: str = "") -> None:

@@ -77,6 +77,7 @@ class Pulse:
     def _beat(self) -> None:
         recorder = self._recorder
         recorder.ring.set_word(Word.PULSE_NS, time.monotonic_ns())
+        worker_server.look_after()
         recorder.drain_all()
         self._look_at_devices()
         if recorder.pending_exception is not None:

@@ -5,6 +5,9 @@ training. It is started from the pulse thread. It is never shut down: torch's `s
 client has hung up (4.5 s were measured), so the socket's name is removed at the end and the thread left waiting,
 which the end of a process does not mind. And it is rehearsed in Python first: where its thread could not accept a
 connection or could not start its pool, torch would end the process.
+
+It would also end it at the next question after a program has closed all of its descriptors, as one that becomes a
+daemon does. So the pulse looks whether the socket is still there, and where it is not takes its name away: nobody asks.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ REHEARSED_THREADS = 2 * POOL_THREADS  # other ranks of this node start theirs at
 _ONLY_ERRORS = 2  # of the log levels of c10
 
 _listens_at: tuple[int, str] | None = None  # (process id, path): a forked child has a copy of this, and no server
+_socket: tuple[int, int] | None = None  # (descriptor, inode) of the socket on which it listens, if that could be found
 _kept: list[object] = []
 
 
@@ -40,7 +44,7 @@ def start(path: str) -> None:
 
     Raises OSError, `NotPrivateError`, or RuntimeError of torch's.
     """
-    global _listens_at
+    global _listens_at, _socket
     server = torch_versions.worker_server()
     already = _listens_at is not None and _listens_at[0] == os.getpid()
     if not path or already or server is None or os.environ.get(torch_versions.USERS_WORKER_SOCKET):
@@ -52,16 +56,40 @@ def start(path: str) -> None:
         _rehearse(short)
         with _quietly(), _small_pool():
             _keep_forever(server(short))
-        _listens_at = (os.getpid(), path)
+        _listens_at, _socket = (os.getpid(), path), _find_socket(short)
         os.chmod(short, 0o600)  # nobody else can reach into the directory
+
+
+def look_after() -> None:
+    """Let nobody ask any more if the program has closed the socket: torch's thread waits on, as long as nobody does."""
+    if _socket is not None and _inode(_socket[0]) != _socket[1]:
+        forget()
+
+
+def _find_socket(path: str) -> tuple[int, int] | None:
+    """Return descriptor and inode of the socket of this process that is bound to a path. Torch does not tell them."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(number)) as found:
+                    if found.family == socket.AF_UNIX and found.getsockname() == path:
+                        return number, _inode(number)
+    return None
+
+
+def _inode(number: int) -> int:
+    try:
+        return os.fstat(number).st_ino
+    except OSError:
+        return 0
 
 
 def forget() -> None:
     """At the end: let nobody begin to ask any more. The thread waits on, and ends with the process."""
-    global _listens_at
+    global _listens_at, _socket
     if _listens_at is not None and _listens_at[0] == os.getpid():
         _unlink(_listens_at[1])
-        _listens_at = None
+        _listens_at = _socket = None
 
 
 def _rehearse(path: str) -> None:

@@ -199,6 +199,27 @@ def test_a_server_that_will_not_do_is_told_of_in_a_sentence(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("naming", [config.NAMED, config.UNNAMED])
+@pytest.mark.parametrize("url", ["http://[::1", "http://[zz]:1", "http://127.0.0.1:-1", "http://[127.0.0.1:80]:8470"])
+def test_what_is_no_address_is_told_of_in_a_sentence(url: str, naming: str) -> None:
+    async def scenario() -> None:
+        async with running(url, naming=naming) as (_, agent):
+            failure = await agent.failure()
+            assert failure.answer is Answer.REFUSAL
+            assert f"{url} is no address of a server" in failure.sentence
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("url", ["http://h:99999", "http://h:84x0", "http://a..b", "http://\0"])
+def test_a_mistyped_name_of_a_server_is_told_of_in_a_sentence(url: str) -> None:
+    async def scenario() -> None:
+        async with running(url) as (_, agent):
+            assert "is no address of a server" in (await agent.failure()).sentence
+
+    asyncio.run(scenario())
+
+
 STATUSES = [(404, Answer.STRANGER), (200, Answer.STRANGER), (403, Answer.REFUSAL), (503, Answer.NOBODY)]
 
 

@@ -121,3 +121,22 @@ def test_no_thread_of_ours_lives_when_the_interpreter_ends(tmp_path: Path):
     """Python unwinds such a thread when it comes back from native code, and torch answers that with SIGABRT."""
     for rank in run_ranks("ends.py", 2, tmp_path):
         assert (rank.code, rank.out.splitlines()) == (0, ["['ncclwatch-pulse']", "[]"]), rank.err
+
+
+def test_a_rank_that_closes_all_descriptors_lives_on_and_keeps_its_own_files(tmp_path: Path):
+    (tmp_path / "files").mkdir()
+    (rank,) = run_ranks("descriptors.py", 1, tmp_path, str(tmp_path / "files"))
+    assert rank.code == 0, rank.err
+    assert rank.out == "nobody can ask\nfiles written 40\n"
+
+
+def test_a_rank_whose_working_directory_was_removed_is_watched(tmp_path: Path):
+    code = (
+        "import os, tempfile, torch; place = tempfile.mkdtemp(); os.chdir(place); os.rmdir(place); import ncclwatch;"
+        "ncclwatch.attach(); from ncclwatch.rank import attach; print(attach.current() is not None)"
+    )
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    found = subprocess.run(
+        [sys.executable, "-c", _with_path(code)], env=environment(tmp_path, **place), capture_output=True, text=True
+    )
+    assert found.stdout == "True\n", found.stderr

@@ -183,6 +183,22 @@ def test_a_ring_is_found_once_and_again_after_it_was_forgotten(make_rank: MakeRa
     assert rings.new_rings(3.0) == []
 
 
+def test_a_process_that_begins_anew_by_exec_is_found_anew_though_its_ring_has_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "job1" / "0-1.ring"
+    first = RingFile(str(path), rank=0, local_rank=0, world=(1, 1), attempt=0)
+    first.set_word(Word.IDENTITY, first.string('{"job": "job1"}'))
+    rings = RingDirectory(open_private(str(tmp_path)))
+    (before,) = rings.new_rings(0.0)
+    path.unlink()
+    second = RingFile(str(path), rank=0, local_rank=0, world=(1, 1), attempt=0)
+    second.set_word(Word.IDENTITY, second.string('{"job": "job1"}'))
+    (after,) = rings.new_rings(1.0)
+    assert after.inode != before.inode
+    assert rings.new_rings(2.0) == []
+    for each in (before, after, first, second):
+        each.close()
+
+
 def test_a_ring_whose_writer_is_not_ready_is_waited_for_a_while(tmp_path: Path) -> None:
     path = tmp_path / "job1" / "0-1.ring"
     writer = RingFile(str(path), rank=0, local_rank=0, world=(1, 1), attempt=0)
