@@ -49,6 +49,7 @@ async def ask(deadline_s: float = ASK_S_MAX) -> NodeGpus:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ncclwatch_agent.nvml",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # root's terminal is none of its business, where root has become another user
         )  # fmt: skip
     except OSError as error:
         return NodeGpus(failure=f"NVML cannot be asked: {error.strerror}")

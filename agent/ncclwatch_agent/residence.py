@@ -58,11 +58,32 @@ def _become(uid: int, gid: int) -> None:
     except KeyError:  # a user that only numbers know, as in containers
         os.setgroups([])
         os.environ.pop("HOME", None)
-    # Rings say which server is dialled: a token of root's would go wherever this user likes.
-    for name in [name for name in os.environ if name.startswith("NCCLWATCH_") and "TOKEN" in name]:
+    # Rings say which server is dialled: a token of root's would go wherever this user likes. And what this process
+    # starts, such as a server or py-spy, belongs to the user, who can read its environment.
+    for name in [name for name in os.environ if not _may_be_known(name)]:
         del os.environ[name]
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+
+
+_KNOWN = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+_KNOWN_BEGINNINGS = ("LC_", "PYTHON", "NCCLWATCH_")
+
+
+def _may_be_known(name: str) -> bool:
+    """Whether a variable of root's is no secret by its name."""
+    return (name in _KNOWN or name.startswith(_KNOWN_BEGINNINGS)) and "TOKEN" not in name
 
 
 def enter(runtime_dir: str) -> PrivateDir:

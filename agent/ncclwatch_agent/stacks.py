@@ -167,6 +167,7 @@ class StackDesk:
         process = await asyncio.create_subprocess_exec(
             self._py_spy, "dump", *how, "--json", "--pid", str(pid),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # root's terminal is none of its business, where root has become another user
         )  # fmt: skip
         out, said = process.stdout, process.stderr
         if out is None or said is None:

@@ -518,6 +518,8 @@ class Door:
                 f"the agent on {hello.host} speaks protocol {hello.protocol}, this server {config.PROTOCOL}; "
                 "install the same version of ncclwatch on the nodes and on the server"
             )
+        if not hello.agent:
+            raise WireError(f"the agent on {hello.host} does not say which one it is")
         if not caller.bounds.allow_host(hello.host):
             raise WireError(
                 f"the token of {caller.name} is bound to {caller.bounds}, and the agent says that it is on "

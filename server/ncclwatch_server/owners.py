@@ -42,7 +42,7 @@ class Owners:
     def __init__(self, world_size: int) -> None:
         # Without memory for each rank until one is claimed: a job may say to have 200,000.
         self.of_rank: Numbers = np.broadcast_to(np.int64(NOBODY), world_size)
-        self._before = np.zeros(world_size, np.int64)  # a hash of the agent that had the rank before; 0: none had
+        self._before = np.zeros(world_size, np.int64)  # the mark of the agent that had the rank before; 0: none had
         self._speakers: dict[int, Speaker] = {}  # by number of the connection
         self.heirs: frozenset[str] = frozenset()  # agents that spoke for ranks of the attempt before
         self.waiting: dict[int, Numbers] = {}  # ranks that a connection claims and another one owns
@@ -72,9 +72,9 @@ class Owners:
                 granted[theirs] = self._yields(holder, link, standing(holder), ranks[theirs], ended)
         mine: Numbers = ranks[granted]
         taken = ranks[granted & (holders != NOBODY) & (holders != link)]
-        ours = hash(self._speakers[link].agent)
+        ours = _mark(self._speakers[link].agent)
         for rank in taken[self._before[taken] != ours].tolist():
-            self._before[rank] = hash(self._speakers[int(self.of_rank[rank])].agent)
+            self._before[rank] = _mark(self._speakers[int(self.of_rank[rank])].agent)
         if len(mine):
             if not self.of_rank.flags.writeable:
                 self.of_rank = self.of_rank.copy()
@@ -97,5 +97,10 @@ class Owners:
         else:
             free = ~ended[ranks]  # how a rank ended is told by its own node, or by nobody
             free &= standing.quiet_s > settings.TAKEOVER_S
-        found: NDArray[np.bool_] = free | (self._before[ranks] == hash(ours.agent))
+        found: NDArray[np.bool_] = free | (self._before[ranks] == _mark(ours.agent))
         return found
+
+
+def _mark(agent: str) -> int:
+    """Return what stands for an agent, never 0: that is the hash of an empty name, and stands for no agent."""
+    return hash(agent) or 1

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -285,3 +286,15 @@ def test_nobody_but_root_can_cut_a_ring_short_under_its_rank(shared: Path) -> No
 
     assert fork(train) == 0
     assert len(list(directory.rglob("*.ring"))) == 1
+
+
+def test_what_root_starts_as_another_user_gets_no_secret_of_roots_environment() -> None:
+    code = (
+        "import subprocess; from ncclwatch_agent import residence;"
+        f"residence.become(({UID}, {UID})); subprocess.run(['/usr/bin/env'])"
+    )
+    secrets = {"AWS_SECRET_ACCESS_KEY": "of-root", "NCCLWATCH_TOKEN": "of-root", "NCCLWATCH_JOB": "told"}
+    found = subprocess.run([sys.executable, "-c", code], env=os.environ | secrets, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "NCCLWATCH_JOB=told" in found.stdout
+    assert "of-root" not in found.stdout

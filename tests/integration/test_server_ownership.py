@@ -160,3 +160,9 @@ def test_news_of_ranks_that_another_connection_owns_changes_nothing(stage: Stage
         stage.a_few_looks()
         assert stage.told() == before
     assert not stage.one.refused
+
+
+def test_an_agent_that_does_not_say_which_one_it_is_is_refused(stage: Stage):
+    with open_line(stage.server.url) as line:
+        hello(line, agent="", host="node9")
+        assert reply(line) == wire.Refused(reason="the agent on node9 does not say which one it is")

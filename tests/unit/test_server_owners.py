@@ -8,6 +8,7 @@ from ncclwatch_server.state import JobState
 from tests.unit.server_values import digest
 
 FIRST, AGAIN, ELSEWHERE = Speaker(agent="a", host="x"), Speaker(agent="b", host="x"), Speaker(agent="c", host="y")
+NAMELESS = Speaker(agent="", host="y")  # whose hash is 0
 
 
 def claimed(second: Speaker, *, lost: bool = False, gone: bool = False, quiet_s: float = 0.0) -> JobState:
@@ -28,6 +29,7 @@ def claimed(second: Speaker, *, lost: bool = False, gone: bool = False, quiet_s:
     ("second", "how", "owner"),
     [
         (ELSEWHERE, {}, 1),
+        (NAMELESS, {}, 1),
         (ELSEWHERE, {"quiet_s": settings.TAKEOVER_S}, 1),
         (ELSEWHERE, {"quiet_s": settings.TAKEOVER_S + 0.1}, 2),
         (ELSEWHERE, {"lost": True}, 1),
