@@ -26,10 +26,13 @@ async def parent_gone(pid: int) -> None:
 
 
 async def unneeded(agents: Callable[[], int], clock: Callable[[], float]) -> None:
-    """Return when the last agent has been away for a while, or when none ever came."""
+    """Return when the last agent has been away for a while, or when none ever came.
+
+    An agent that is there counts however late this looks: the whole machine may have been halted.
+    """
     patience_s = FIRST_AGENT_S
     last = clock()
-    while clock() - last < patience_s:
+    while agents() or clock() - last < patience_s:
         if agents():
             last, patience_s = clock(), LAST_AGENT_S
         await asyncio.sleep(_LOOK_S)

@@ -164,6 +164,20 @@ def test_an_ephemeral_server_ends_when_nobody_needs_it(
     assert expected_s - 1.0 <= clock.now <= expected_s + 1.0
 
 
+def test_an_ephemeral_server_whose_machine_was_halted_goes_on_while_an_agent_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    pauses = iter([0.5, 600.0, *[0.5] * 100])
+
+    async def pass_time(delay_s: float) -> None:
+        clock.now += next(pauses)
+
+    monkeypatch.setattr(lifetime.asyncio, "sleep", pass_time)
+    asyncio.run(lifetime.unneeded(lambda: int(clock.now < 605.0), clock))
+    assert 614.0 <= clock.now <= 616.0
+
+
 def test_a_page_that_lets_its_own_name_lead_here_reads_nothing() -> None:
     with start("--port", "0", "--ephemeral", "--allow-host", "watch.cluster") as process:
         url = first_line(process).split()[-1]
