@@ -44,8 +44,9 @@ def test_a_model_is_read_with_its_line_and_its_parameters_apart():
 
 
 def test_models_units_and_parameters_are_bounded():
-    big = MODEL | {"units": ["a"] * 9999, "parameters": ["p" * 999] * 9999}
-    text = json.dumps({"models": [big] * 99})
+    too_many = ["p" * (preflight.PARAMETER_CHARS_MAX + 1)] * (preflight.PARAMETERS_MAX + 1)
+    big = MODEL | {"units": ["a"] * (preflight.UNITS_MAX + 1), "parameters": too_many}
+    text = json.dumps({"models": [big] * (preflight.MODELS_MAX + 1)})
     models = parse(text).models
     assert (len(models), len(models[0].units)) == (preflight.MODELS_MAX, preflight.UNITS_MAX)
     parameters = parse_parameters(text, ("DDP", "0-1"))

@@ -73,7 +73,7 @@ def test_what_an_agent_puts_on_a_terminal_is_text_whatever_a_server_sends() -> N
             os.write(writer, text.encode())
             return True
 
-    job = SimpleNamespace(wants_terminal=True, told=set(), terminal=Terminal(), candidates=lambda: ())
+    job = SimpleNamespace(wants_terminal=True, is_news=lambda _: True, terminal=Terminal(), candidates=lambda: ())
     asyncio.run(put_on_terminal(job, f"ncclwatch: {HOSTILE}\nsecond\n"))  # type: ignore[arg-type]
     os.close(writer)
     with os.fdopen(reader) as lines:

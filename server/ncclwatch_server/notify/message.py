@@ -22,6 +22,7 @@ FACT_MAX = 700
 TREE_LINES_MAX = 40
 TREE_MAX = 2500
 CULPRITS_MAX = 4
+READ_PER_CHAR = 8  # characters of a text that are looked at for each one that is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ def amount(value: float) -> str:
 
 def clean(text: str, chars_max: int, *, spaces: bool = False) -> str:
     """Return one printable line: no controls, no marks that turn the direction of writing, no lone surrogates."""
+    text = text[: READ_PER_CHAR * chars_max]  # however much a rank has written: it is looked at in the thread of alerts
     line = re.sub(r"\s", " ", text) if spaces else re.sub(r"\s+", " ", text).strip()
     return cut("".join(c for c in line if c.isprintable()), chars_max)
 
