@@ -137,7 +137,7 @@ def test_everything_is_seen_to_complete(recorded):
         assert all(row.get("dropped", 0) == 0 for row in rank["rows"].values())
 
 
-# Where the first to come was seen to wait on its main thread for the last one, who then waits for nobody.
+# Where the first to come need not be seen to wait on its main thread for the last one, who then waits for nobody.
 WAITED_FOR_IN_C_PLUS_PLUS = {"ddp_init", "ddp_buffers", "ddp_find_unused", "ddp_comm_hook", "ddp_join"}  # constructors
 MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
@@ -157,7 +157,8 @@ def test_who_comes_first_is_blocked_until_the_last_has_come(recorded):
         if early < max(50e6, late):  # it was watched for a tenth of a second
             untold.append(name)
     assert compared > 40
-    assert set(untold) == WAITED_FOR_IN_C_PLUS_PLUS
+    # How long one of these is blocked in Python beside that depends on who came how late.
+    assert set(untold) <= WAITED_FOR_IN_C_PLUS_PLUS
 
 
 def test_groups_have_their_names_and_members(recorded):
