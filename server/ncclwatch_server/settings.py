@@ -93,7 +93,7 @@ FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
 ABANDONED_S = 120.0  # a job, or a stored open incident, of which no agent speaks
 ENDED_KEPT_S = 3600.0  # ended jobs stay listed
 EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
-# A round of the watch is one look at one job. A verdict on 98,304 ranks took up to 1.1 s on two busy cores (make layouts).
+# A round of the watch is one look at one job; at 98,304 ranks that hang it took up to 1.1 s (make layouts).
 WATCH_STILL_S = 15.0  # a watch that has not gone on for so long does no good: /healthz says so
 WATCH_ENDS_S = 60.0  # and after so long the process ends, to be started again
 PART_STILL_S = 30.0  # any other loop that has not gone round for so long stands still, and that is told
