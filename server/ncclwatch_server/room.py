@@ -67,7 +67,8 @@ class Room:
         self.said += job.world_size if job.seen else 0
         if job.opener is not None and not job.ended:
             self._unseen[job.opener.link] += job.world_size - job.seen
-            self._living.update([("host", job.opener.host), ("token", job.opener.token)])
+            self._living["host", job.opener.host] += 1
+            self._living["token", job.opener.token] += 1
 
     def check_opener(self, link: Link, name: str, world_size: int) -> None:
         """Raise `NoRoom` if who asks has too much on this server already."""

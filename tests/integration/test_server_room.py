@@ -92,3 +92,28 @@ def test_a_higher_attempt_from_a_stranger_ends_no_job(tmp_path: Path):
         assert listed[0]["id"] == "job"
         one.hang(1)
         until(lambda: [each for each in server.incidents() if each["job"] == "job"], what="it is still watched")
+
+
+def digests(line: ClientConnection, jobs: range) -> None:
+    """Announce jobs of two ranks, and let each say once that it trains."""
+    say(line, *(announce(job, f"job{job}") for job in jobs))
+    key = wire.group_key("0")
+    for job in jobs:
+        ranks = [(rank, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 5, *wire.NO_WAIT, *wire.NO_FACTS) for rank in (0, 1)]
+        line.send(wire.pack_digest(job, ranks, [(rank, 0.0, key, 5, 5, 7) for rank in (0, 1)]))
+
+
+def test_three_hundred_jobs_are_all_watched_and_a_hang_of_the_last_one_is_told(tmp_path: Path):
+    with ServerProcess(tmp_path) as server, ExitStack() as stack:
+        for first in range(0, 300, 60):
+            line = stack.enter_context(agent(server, f"many{first}", f"node{first}"))
+            assert isinstance(reply(line), wire.Welcome)
+            digests(line, range(first, first + 60))
+        last = stack.enter_context(FakeAgent(server.url, job="last", agent="last", host="node301"))
+        until(lambda: value(server, 'ncclwatch_jobs{state="running"}') == 301, what="all jobs are watched")
+        assert server.job("job299")["ranks_seen"] == 2
+        last.hang(0)
+        until(server.incidents, what="the hang is told")
+        assert [(each["job"], each["state"]) for each in server.incidents()] == [("last", "open")]
+        assert not last.refused
+        assert value(server, "ncclwatch_jobs_refused_total") == 0

@@ -1,5 +1,6 @@
 """What pages show of ranks, groups and batches: pure functions of the tables that digests fill."""
 
+import asyncio
 import struct
 import zlib
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
+from ncclwatch_server.incidents import JobKey
 from ncclwatch_server.showing import GroupName
 from ncclwatch_server.sight import sight_of
 from ncclwatch_server.simulation.faults import Fault, FaultKind
@@ -17,6 +19,7 @@ from ncclwatch_server.simulation.program import Training
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state import JobState
 from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
+from ncclwatch_server.ui.board import PAINTED_MAX, Strip, to_paint
 from ncclwatch_server.ui.groups import frontier
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
 from ncclwatch_server.ui.pace import Pace
@@ -146,6 +149,32 @@ def test_a_matrix_comes_back_as_it_went_in_and_forgets_the_oldest():
     assert (times[0], times[-1]) == (1003.0, 1000.0 + COLUMNS_MAX + 2)
     body = np.frombuffer(data, np.uint8, offset=HEAD.size + 8 * COLUMNS_MAX).reshape(COLUMNS_MAX, 100)
     assert (body == np.stack(columns[3:])).all()
+
+
+def test_a_matrix_keeps_ten_minutes_also_of_a_job_that_is_painted_now_and_then():
+    matrix = Matrix(2)
+    for second in range(0, 1220, 20):
+        matrix.add(np.zeros(2, np.uint8), float(second))
+    first, kept = matrix.columns()
+    assert (first, kept[0].at, kept[-1].at) == (30, 600.0, 1200.0)
+
+
+def test_few_jobs_are_all_painted_every_second():
+    strips = {JobKey(name=str(n), instance="i", attempt=0): Strip(matrix=Matrix(2)) for n in range(PAINTED_MAX)}
+    assert to_paint(strips, ()) == list(strips)
+
+
+def test_of_many_jobs_those_that_are_looked_at_or_hang_are_painted_every_second_and_the_others_in_turn():
+    keys = [JobKey(name=str(n), instance="i", attempt=0) for n in range(2 * PAINTED_MAX + 2)]
+    strips = {key: Strip(matrix=Matrix(2)) for key in keys}
+    strips[keys[5]].viewers.add(asyncio.Queue())
+    first = to_paint(strips, {keys[7]})
+    for key in first:
+        strips[key].painted_at = 1.0
+    second = to_paint(strips, {keys[7]})
+    assert len(first) == len(second) == PAINTED_MAX + 2
+    assert set(first) & set(second) == {keys[5], keys[7]}
+    assert set(first) | set(second) == set(keys)
 
 
 def test_ten_minutes_of_a_healthy_big_job_take_little_memory():

@@ -1,14 +1,15 @@
 """Keeps what the ranks of each job have done in the last minutes, and who looks on.
 
 Every second each job's column is painted in a thread. Whoever has a job's page open hears of it: what pages show
-is made once for all of them.
+is made once for all of them. Of thousands of jobs those that somebody looks at or that have an incident are painted
+every second, and the others in turn.
 """
 
 import asyncio
 import base64
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,6 +30,7 @@ from ncclwatch_server.watch import Watch
 log = logging.getLogger("ncclwatch.server")
 
 FRAMES_WAITING_MAX = 4  # of one viewer that does not read; then it gets the newest only
+PAINTED_MAX = 256  # jobs in a second that nobody looks at: one takes a third of a millisecond
 ASK_EVERY_S = 2.0
 ASK_MAX = 4  # nodes asked at a time
 ASK_OF_NODE_MAX = 8  # ranks of one node; of a big job one: a view of it takes milliseconds to decode
@@ -54,11 +56,21 @@ class Strip:
     pace: Pace = field(default_factory=Pace)
     viewers: "set[asyncio.Queue[Frame]]" = field(default_factory=set)
     ask_at: float = 0.0
+    painted_at: float = float("-inf")
     over: bool = False  # the job has ended, and that is painted
 
 
+def to_paint(strips: Mapping[JobKey, Strip], opened: Collection[JobKey]) -> list[JobKey]:
+    """Return the jobs to paint now: those that somebody looks at or that have an open incident, and the next others."""
+    if len(strips) <= PAINTED_MAX:
+        return list(strips)
+    wanted = [key for key, strip in strips.items() if strip.viewers or key in opened]
+    others = sorted(strips.keys() - set(wanted), key=lambda key: strips[key].painted_at)
+    return wanted + others[:PAINTED_MAX]
+
+
 class Board:
-    """Paints all jobs, once a second.
+    """Paints all jobs, once a second where there are few hundreds.
 
     `render` makes the parts of a job's page of (its id, its panel, its incidents). It is called in a thread.
     """
@@ -118,13 +130,15 @@ class Board:
     async def _paint(self, now: float) -> None:
         listed = self._watch.jobs.listed()
         self._strips = {job.key: self._strips.get(job.key) or Strip(matrix=Matrix(job.world_size)) for job in listed}
-        jobs = [job for job in listed if not self._is_done(job)]
+        opened = self._watch.book.open_by_job()
+        going = {job.key: job for job in listed if not self._is_done(job)}
+        jobs = [going[key] for key in to_paint({key: self._strips[key] for key in going}, opened)]
         every = self._watch.book.all()
-        strips = [(sight, self._strips[sight.key]) for sight in sights_of(jobs, self._watch.book.open_by_job(), now)]
+        strips = [(sight, self._strips[sight.key]) for sight in sights_of(jobs, opened, now)]
         wall = time.time()
         frames = await self._desk.make(lambda: [self._frame(sight, strip, every, wall) for sight, strip in strips])
         for job, (_, strip), frame in zip(jobs, strips, frames, strict=True):
-            strip.over = job.ended
+            strip.over, strip.painted_at = job.ended, now
             if frame is None:
                 continue
             for box in strip.viewers:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ncclwatch_server.ui.states import States
 
-COLUMNS_MAX = 600  # ten minutes
+COLUMNS_MAX = 600
+KEPT_S = 600.0  # also where a job is not painted every second, lest thousands of jobs keep as many columns each
 LEVEL = 1  # of compression: what repeats is found at any
 
 HEAD = struct.Struct("<4sIII")  # magic, ranks, columns, number of the first column
@@ -35,7 +36,9 @@ class Matrix:
         self._columns: deque[Column] = deque(maxlen=COLUMNS_MAX)
 
     def add(self, states: States, at: float) -> int:
-        """Keep a column and return its number. The oldest goes when there are too many."""
+        """Keep a column and return its number. The oldest go when there are too many, or their time is over."""
+        while self._columns and self._columns[0].at < at - KEPT_S:
+            self._columns.popleft()
         self._columns.append(Column(at=at, packed=zlib.compress(states.tobytes(), LEVEL)))
         self.newest += 1
         return self.newest

@@ -70,7 +70,9 @@ def states_of(picture: Picture, *, silent: Iterable[int] = (), blamed: Iterable[
     state[picture.moved_ago_s[rank] < MOVED_S] = RankState.MOVING
     state[wait_s > settings.WAIT_S] = RankState.WAITING
     state[wait_s > LONG_S] = RankState.LONG_WAITING
-    state[np.isin(picture.ranks["state"][at], _FROZEN)] = RankState.FROZEN
+    process = picture.ranks["state"][at]
+    for frozen in _FROZEN:  # np.isin takes as long as all the rest of a small job
+        state[process == frozen] = RankState.FROZEN
     found[rank] = state
     found[np.fromiter(silent, np.int64)] = RankState.SILENT
     waiting = bool(((state == RankState.WAITING) | (state == RankState.LONG_WAITING)).any())
