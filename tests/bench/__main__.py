@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ncclwatch.native import build
-from tests.bench import agent, fleet, hostile, pages, postmortem, recorder, server, steps, stragglers
+from tests.bench import agent, fleet, hostile, jobs, pages, postmortem, recorder, server, steps, stragglers
 from tests.bench.ingest import measure as ingest
 from tests.bench.onset import machine
 from tests.bench.row import Row, show
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "stragglers": stragglers.rows,
     "fleet": fleet.rows,
     "pages": pages.rows,
+    "jobs": jobs.rows,
     "hostile": hostile.rows,
     "postmortem": postmortem.rows,
 }

@@ -26,6 +26,7 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.version import VERSION
 
 AT_ONCE = 8  # digests in one write, when as many as possible are sent
+GREETED_AT_ONCE = 64
 
 
 class Way(str, Enum):
@@ -69,34 +70,44 @@ def packed(way: Way, body: bytes) -> bytes:
 
 
 def connected(load: Load) -> list[socket.socket]:
-    """Make all connections; on a WebSocket say hello and announce the job."""
+    """Make all connections, some dozens at a time; on a WebSocket say hello and announce the job."""
     lines = []
-    for number, announce in enumerate(load.announces):
-        line = socket.create_connection(("127.0.0.1", load.port))
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for first in range(0, len(load.announces), GREETED_AT_ONCE):
+        announces = load.announces[first : first + GREETED_AT_ONCE]
+        some = [socket.create_connection(("127.0.0.1", load.port)) for _ in announces]
         if load.way is Way.SOCKET:
-            _greet(line, number, announce)
-        line.setblocking(False)
-        lines.append(line)
+            _greet(some, first, announces)
+        for line in some:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.setblocking(False)
+        lines += some
     return lines
 
 
-def _greet(line: socket.socket, number: int, announce: bytes) -> None:
-    key = base64.b64encode(number.to_bytes(16, "big")).decode()
-    line.sendall(
-        f"GET {wire.AGENT_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
-    hello = wire.Hello(protocol=config.PROTOCOL, agent=f"bench-{number}", host=f"node{number:05d}", version=VERSION)
+def _greet(lines: list[socket.socket], first: int, announces: list[bytes]) -> None:
+    numbered = list(enumerate(lines, first))
+    for number, line in numbered:
+        key = base64.b64encode(number.to_bytes(16, "big")).decode()
+        line.sendall(
+            f"GET {wire.AGENT_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+    for number, line in numbered:
+        answer = _until(line, b"\r\n\r\n")
+        if b" 101 " not in answer.split(b"\r\n", 1)[0]:
+            raise SystemExit(f"no WebSocket: {answer!r}")
+        said = wire.Hello(protocol=config.PROTOCOL, agent=f"bench-{number}", host=f"node{number:05d}", version=VERSION)
+        line.sendall(frame(wire.encode(said), text=True))
+    for line, announce in zip(lines, announces, strict=True):
+        _until(line, b"welcome")
+        line.sendall(frame(announce, text=True))
+
+
+def _until(line: socket.socket, word: bytes) -> bytes:
     answer = b""
-    while b"\r\n\r\n" not in answer:
+    while word not in answer:
         answer += _received(line)
-    if b" 101 " not in answer.split(b"\r\n", 1)[0]:
-        raise SystemExit(f"no WebSocket: {answer!r}")
-    line.sendall(frame(wire.encode(hello), text=True))
-    while b"welcome" not in answer:
-        answer += _received(line)
-    line.sendall(frame(announce, text=True))
+    return answer
 
 
 def _received(line: socket.socket) -> bytes:
@@ -159,7 +170,9 @@ def pacing(load: Load, lines: list[socket.socket]) -> tuple[int, float]:
     rng, began = random.Random(1), time.monotonic()
     due = [(began + rng.random() * load.every_s, number) for number in range(len(lines))]
     heapq.heapify(due)
-    ready = [[packed(load.way, each) for each in some] for some in load.digests]
+    shared = {id(some): some for some in load.digests}  # thousands may send the same
+    packs = {key: [packed(load.way, each) for each in some] for key, some in shared.items()}
+    ready = [packs[id(some)] for some in load.digests]
     turns = [0] * len(lines)
     answers = selectors.DefaultSelector()
     for each in lines:
