@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.errors import RingError
+from ncclwatch.contract.model import WaitKind
 from ncclwatch.contract.ring import NO_GROUP, Ring, Word
 from ncclwatch.contract.sites import parse
 from ncclwatch.rank.torch_versions import flight_recorder_entries
@@ -57,7 +58,9 @@ def watch_rank_0(ring: Ring, name: str) -> tuple[object, ...] | None:
     seen, times = None, 0
     while not Path(SHARED, f"{name}.alone").exists():
         found = wait_of(ring, began)
-        times = times + 1 if found is not None and found == seen else 0
+        # A save that takes long is work of its own: what it waits for us in shows as a wait inside it.
+        waiting = found is not None and found[1] != WaitKind.SAVE.value
+        times = times + 1 if waiting and found == seen else 0
         seen = found
         if times >= 20:  # the same wait for 20 looks: it waits for us
             return found
