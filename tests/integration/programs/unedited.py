@@ -44,7 +44,8 @@ def main() -> None:
     helper = subprocess.run([sys.executable, "-c", HELPER], capture_output=True, text=True, check=True)
     rings = sorted(path.stem for path in Path(os.environ["NCCLWATCH_RUNTIME_DIR"]).glob("*/*/*.ring"))
     seen = {"rings": rings, "pid": os.getpid(), "helper": helper.stdout.strip(), "spawned": in_spawned}
-    print(json.dumps(seen | {"mine": os.environ.get("MY_SITE", ""), "init": dist.init_process_group.__module__}))
+    told = json.dumps(seen | {"mine": os.environ.get("MY_SITE", ""), "init": dist.init_process_group.__module__})
+    os.write(1, f"{told}\n".encode())  # in one piece: torchrun runs ranks with -u, and print writes twice then
     dist.barrier()
     dist.destroy_process_group()
 
