@@ -172,6 +172,10 @@ def test_runs_that_are_shorter_than_a_look_for_what_is_old_count_too(
     monkeypatch.setattr("ncclwatch_server.store.time.time", lambda: later)
     store = Store(store_url)
     with store:
+        deadline = time.monotonic() + 30
+        while not store._house_at:  # its thread looks once at the start, and not again for an hour
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
         store._clocked_at -= 3600.0  # it has run for an hour
     engine = database.connect(store_url)
     with engine.begin() as connection:
