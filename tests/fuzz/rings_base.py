@@ -17,7 +17,7 @@ from tests.fuzz.mutation import INTEGERS, TEXTS
 from tests.scenarios.test_scenarios import situation
 from tests.scenarios.through_rings import _Writing
 
-SCENARIO = Path(__file__).parents[1] / "scenarios" / "data_loader_stalls.txt"
+SCENARIO = Path(__file__).parents[1] / "scenarios/data_stall/data_loader_stalls.txt"
 IDENTITY = {
     "job": "j",
     "instance": "h:1/r",

@@ -1,4 +1,4 @@
-"""Each file of this folder is one situation and what the judge says of it.
+"""Each text in these folders is one situation and what the judge says of it; a folder is the cause that it says first.
 
 `pytest tests/scenarios --rewrite` writes what it says now; read the diff before you believe it.
 """
@@ -14,7 +14,7 @@ from ncclwatch_server.judge import judge
 from tests.scenarios.situation import Situation
 from tests.scenarios.through_rings import through_rings
 
-FILES = sorted(Path(__file__).parent.glob("*.txt"))
+FILES = sorted(Path(__file__).parent.glob("*/*.txt"), key=lambda path: path.name)
 SEPARATOR = "----\n"
 
 
@@ -38,6 +38,12 @@ def render(verdicts: tuple[Verdict, ...]) -> str:
             found = verdict.first_divergence
             lines.append(f"  first: {found.group}#{found.seq} {found.fact}")
     return "\n".join(lines) + "\n"
+
+
+def folder_of(said: str) -> str:
+    """Return the folder in which a scenario belongs: the cause of its first verdict."""
+    first = said.partition("\n")[0]
+    return "healthy" if first == "nothing" else first.split()[2]
 
 
 def situation(given: str) -> Situation:
@@ -67,3 +73,14 @@ def test_the_judge_says_the_same_of_ranks_whose_rings_were_written_and_read(path
 def test_there_are_scenarios_and_each_has_a_title():
     assert len(FILES) > 30
     assert all(path.read_text().startswith("# ") for path in FILES)
+
+
+def test_each_scenario_lies_in_the_folder_of_the_cause_that_is_said_first():
+    expected = [path.read_text().partition(SEPARATOR)[2] for path in FILES]
+    assert [f"{path.parent.name}/{path.stem}" for path in FILES] == [
+        f"{folder_of(said)}/{path.stem}" for path, said in zip(FILES, expected, strict=True)
+    ]
+
+
+def test_no_two_scenarios_have_one_name():
+    assert len({path.name for path in FILES}) == len(FILES)
