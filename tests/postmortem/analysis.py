@@ -6,7 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from ncclwatch_server.postmortem.command import analyze
+from ncclwatch_server.offline.command import analyze
 
 
 def said(*paths: Path) -> dict[str, Any]:

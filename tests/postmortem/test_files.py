@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from ncclwatch.cli import contributed
 from ncclwatch.cli.main import main
 from ncclwatch.contract.model import Cause
-from ncclwatch_server.postmortem import unpickle
-from ncclwatch_server.postmortem.command import analyze
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline import unpickle
+from ncclwatch_server.offline.command import analyze
+from ncclwatch_server.offline.errors import Unreadable
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import OPEN, Job
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_used_ends_with_2_and_says_what_to_name(tmp_path: Path):
 
 def test_the_command_line_finds_the_command_by_its_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     found = EntryPoint(
-        name="analyze", value="ncclwatch_server.postmortem.command:analyze", group=contributed.GROUP
+        name="analyze", value="ncclwatch_server.offline.command:analyze", group=contributed.GROUP
     )  # fmt: skip
     monkeypatch.setattr(contributed, "entry_points", lambda group: [found])
     result = CliRunner().invoke(main, ["analyze", "--text", str(hung().write(tmp_path))])

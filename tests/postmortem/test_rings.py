@@ -10,8 +10,8 @@ from ncclwatch.contract.model import Op, WaitKind
 from ncclwatch.contract.ring import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_server.postmortem import ring_recordings
-from ncclwatch_server.postmortem.rings import read
+from ncclwatch_server.offline import ring_recordings
+from ncclwatch_server.offline.rings import read
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import OPEN, Job
 

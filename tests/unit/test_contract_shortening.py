@@ -10,7 +10,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.shortening import short_json, short_name, short_text
 from ncclwatch.rank.loaders import bucket_words
 from ncclwatch.rank.preflight import Chain
-from ncclwatch_server.postmortem.flight_recorder import _config, _pair_of_names
+from ncclwatch_server.offline.flight_recorder import _config, _pair_of_names
 
 LONG = "数" * 5_000
 ALIKE = (LONG + "a", LONG + "b")

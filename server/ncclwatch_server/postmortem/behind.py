@@ -2,10 +2,10 @@
 
 from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.text import ranks_words
+from ncclwatch_server.offline.recording import Recording
+from ncclwatch_server.offline.snapshot import is_age_known
 from ncclwatch_server.postmortem.frontier import Roster, rosters, through
 from ncclwatch_server.postmortem.matter import HANG_S_MIN, Matter, group_words, last_words
-from ncclwatch_server.postmortem.recording import Recording
-from ncclwatch_server.postmortem.views import is_age_known
 
 
 def behind(matter: Matter) -> tuple[Verdict, ...]:

@@ -14,6 +14,7 @@ from ncclwatch_server.judge.circles import deadlocks
 from ncclwatch_server.judge.graph import Mismatch
 from ncclwatch_server.judge.parted import judge_mismatch
 from ncclwatch_server.judge.standing import Operation
+from ncclwatch_server.offline.recording import Issued
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck
 from ncclwatch_server.postmortem.matter import (
     Matter,
@@ -24,7 +25,6 @@ from ncclwatch_server.postmortem.matter import (
     waiting_evidence,
     waiting_words,
 )
-from ncclwatch_server.postmortem.recording import Issued
 from ncclwatch_server.postmortem.roots import circle, reaching
 from ncclwatch_server.postmortem.signatures import compatible
 

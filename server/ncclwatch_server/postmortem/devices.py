@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words
-from ncclwatch_server.postmortem.logs import SharedDevice
+from ncclwatch_server.offline.logs import SharedDevice
 
 
 def shared_devices(found: Sequence[SharedDevice], world: Sequence[int]) -> tuple[Verdict, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model import Op
-from ncclwatch_server.postmortem.recording import GroupKey, GroupRecord, Issued, PairRecord, Recording
+from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, PairRecord, Recording
 from ncclwatch_server.postmortem.signatures import SYNCHRONISING
 
 DEFAULT_GROUP = "default_pg"

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract.model import CallSite, Ending, Evidence, JobSnapshot, RankView, StackDump
 from ncclwatch.contract.text import ranks_words, seconds_words
+from ncclwatch_server.offline.logs import SharedDevice
+from ncclwatch_server.offline.recording import GroupKey, Issued, Recording
+from ncclwatch_server.offline.snapshot import age_s, group_names, is_age_known, keys_of, snapshot_of
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck, stuck_operations, with_members
-from ncclwatch_server.postmortem.logs import SharedDevice
-from ncclwatch_server.postmortem.recording import GroupKey, Issued, Recording
 from ncclwatch_server.postmortem.roots import Waits, waits_of
-from ncclwatch_server.postmortem.views import age_s, group_names, is_age_known, keys_of, snapshot_of
 
 HANG_S_MIN = 5.0  # a live job is now and then caught waiting for less than this
 WAITING_S_MIN = 0.5  # and for less than this at every moment

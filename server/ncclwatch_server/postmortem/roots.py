@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch_server.judge.components import strong_components
+from ncclwatch_server.offline.recording import Recording
 from ncclwatch_server.postmortem.frontier import Stuck
-from ncclwatch_server.postmortem.recording import Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from ncclwatch.contract.model import Op
-from ncclwatch_server.postmortem.recording import Signature
+from ncclwatch_server.offline.recording import Signature
 
 _OPS = {
     "all_reduce": Op.ALL_REDUCE, "all_reduce_sparse": Op.ALL_REDUCE, "allreduce_coalesced": Op.ALL_REDUCE,

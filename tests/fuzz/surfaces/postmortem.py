@@ -13,8 +13,8 @@ from collections.abc import Hashable
 from pathlib import Path
 
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch_server.postmortem import command
-from ncclwatch_server.postmortem.gather import Gathered
+from ncclwatch_server.offline import command
+from ncclwatch_server.offline.gather import Gathered
 from tests.fuzz import mutation
 from tests.fuzz.engine import Surface
 from tests.postmortem.dumps import OPEN, Job

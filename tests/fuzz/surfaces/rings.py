@@ -11,8 +11,8 @@ from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring import Ring
 from ncclwatch_agent.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks import LocalRank, sites_to_read
-from ncclwatch_server.postmortem import rings
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline import rings
+from ncclwatch_server.offline.errors import Unreadable
 from ncclwatch_server.simulation.rings import NOW_NS
 from tests.fuzz.engine import Surface
 from tests.fuzz.rings_base import BASE, mutate, restore, write

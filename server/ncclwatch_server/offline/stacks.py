@@ -2,7 +2,7 @@
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model import StackDump, StackFrame
-from ncclwatch_server.postmortem.entries import TEXT_CHARS_MAX, number
+from ncclwatch_server.offline.entries import TEXT_CHARS_MAX, number
 
 THREADS_MAX = 256
 

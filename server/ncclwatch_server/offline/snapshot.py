@@ -21,7 +21,7 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.text import rank_list
-from ncclwatch_server.postmortem.recording import GroupKey, Issued, PairRecord, Recording
+from ncclwatch_server.offline.recording import GroupKey, Issued, PairRecord, Recording
 
 AGE_UNKNOWN_S = 1.0  # enough to count as a wait; how long it was is told in words
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline.errors import Unreadable
 from ncclwatch_server.report import SCHEMA, JobReport
 
 

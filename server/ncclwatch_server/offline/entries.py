@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ncclwatch.contract.model import CallSite
 from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch_server.postmortem.recording import Issued, Signature
+from ncclwatch_server.offline.recording import Issued, Signature
 from ncclwatch_server.postmortem.signatures import signature_of, split_name
 
 Entry = Mapping[str, object]

@@ -9,10 +9,10 @@ import msgspec
 
 from ncclwatch.contract.console import JSON_HELP, Progress, wants_json
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch_server.postmortem.answer import answer, incidents_of, text
+from ncclwatch_server.offline.answer import answer, incidents_of, text
+from ncclwatch_server.offline.errors import NothingToAnalyze
+from ncclwatch_server.offline.gather import Gathered, gather, look_deeper
 from ncclwatch_server.postmortem.clashes import suspects
-from ncclwatch_server.postmortem.errors import NothingToAnalyze
-from ncclwatch_server.postmortem.gather import Gathered, gather, look_deeper
 from ncclwatch_server.postmortem.matter import open_matter
 from ncclwatch_server.postmortem.verdict import judge
 

@@ -12,7 +12,7 @@ from ncclwatch.contract.members import unpacked
 from ncclwatch.contract.model import Ending, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring import MAGIC, Ring, Word
 from ncclwatch.contract.ring_views import Picture, parse_note, rank_view
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline.errors import Unreadable
 
 __all__ = ["MAGIC", "Left", "read"]
 

@@ -8,7 +8,7 @@ from ncclwatch.contract.model import Verdict
 from ncclwatch.contract.text import ranks_words
 from ncclwatch_server import terminal
 from ncclwatch_server.incidents import Incident, IncidentState, JobKey, fingerprint
-from ncclwatch_server.postmortem.gather import Gathered
+from ncclwatch_server.offline.gather import Gathered
 from ncclwatch_server.postmortem.matter import Matter
 from ncclwatch_server.report import IncidentReport, JobReport, report_job, revive
 from ncclwatch_server.stacks import merge

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline.errors import Unreadable
 
 MEMORY_BYTES_MAX = 4 << 30  # that one file may make this process grow by
 # What the unpickler of CPython raises on bytes that are no pickle, or a hostile one.

@@ -16,15 +16,15 @@ import msgspec
 from ncclwatch.contract import config
 from ncclwatch.contract.model import StackDump
 from ncclwatch.contract.undecodable import UNDECODABLE
-from ncclwatch_server.postmortem import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
-from ncclwatch_server.postmortem.entries import Names
-from ncclwatch_server.postmortem.errors import NothingToAnalyze, Unreadable
-from ncclwatch_server.postmortem.logs import Logs
+from ncclwatch_server.offline import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
+from ncclwatch_server.offline.entries import Names
+from ncclwatch_server.offline.errors import NothingToAnalyze, Unreadable
+from ncclwatch_server.offline.logs import Logs
+from ncclwatch_server.offline.recording import Recording
+from ncclwatch_server.offline.ring_recordings import by_clock_of, lags_of
+from ncclwatch_server.offline.ring_recordings import recordings_of as ring_recordings_of
+from ncclwatch_server.offline.rings import Left
 from ncclwatch_server.postmortem.matter import Witness
-from ncclwatch_server.postmortem.recording import Recording
-from ncclwatch_server.postmortem.ring_recordings import by_clock_of, lags_of
-from ncclwatch_server.postmortem.ring_recordings import recordings_of as ring_recordings_of
-from ncclwatch_server.postmortem.rings import Left
 from ncclwatch_server.report import JobReport
 
 FILES_MAX = 200_000

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model import GroupView, Op, OpView, PeerView, RankView
 from ncclwatch_server.judge.memberships import with_members
-from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
-from ncclwatch_server.postmortem.recording import (
+from ncclwatch_server.offline.recording import (
     TAIL,
     GroupKey,
     GroupRecord,
@@ -15,7 +14,8 @@ from ncclwatch_server.postmortem.recording import (
     Recording,
     Signature,
 )
-from ncclwatch_server.postmortem.rings import Left, newest_pulse_ns
+from ncclwatch_server.offline.rings import Left, newest_pulse_ns
+from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
 
 PULSE_LAG_S = 3.0  # a pulse that stopped so long before the others of its host stopped for a reason
 

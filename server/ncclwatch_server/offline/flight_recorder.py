@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.shortening import short_name
-from ncclwatch_server.postmortem.entries import (
+from ncclwatch_server.offline.entries import (
     Entry,
     Names,
     collective_seq,
@@ -24,10 +24,10 @@ from ncclwatch_server.postmortem.entries import (
     number,
     p2p_seq,
 )
-from ncclwatch_server.postmortem.errors import Unreadable
+from ncclwatch_server.offline.errors import Unreadable
+from ncclwatch_server.offline.pairs import is_batch_end, pair_records, split
+from ncclwatch_server.offline.recording import TAIL, GroupKey, GroupRecord, PairRecord, Recording
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
-from ncclwatch_server.postmortem.pairs import is_batch_end, pair_records, split
-from ncclwatch_server.postmortem.recording import TAIL, GroupKey, GroupRecord, PairRecord, Recording
 
 ENTRIES_MAX = 1_000_000
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from ncclwatch.contract.model import Op
+from ncclwatch_server.offline.logs import OPS, GroupLines, Logs, RankLines, Work
+from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, Recording, Signature
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
-from ncclwatch_server.postmortem.logs import OPS, GroupLines, Logs, RankLines, Work
-from ncclwatch_server.postmortem.recording import GroupKey, GroupRecord, Issued, Recording, Signature
 
 _INPUTS_AGREE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
 UNNAMED = "unnamed"  # old logs do not tell the group

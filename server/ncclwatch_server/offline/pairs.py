@@ -6,7 +6,7 @@ are counted here, pair by pair. The operations of a batch are through when the b
 
 from collections.abc import Sequence
 
-from ncclwatch_server.postmortem.entries import (
+from ncclwatch_server.offline.entries import (
     COALESCED,
     Entry,
     Names,
@@ -15,7 +15,7 @@ from ncclwatch_server.postmortem.entries import (
     name_of,
     p2p_seq,
 )
-from ncclwatch_server.postmortem.recording import GroupKey, PairRecord
+from ncclwatch_server.offline.recording import GroupKey, PairRecord
 
 
 def is_p2p(entry: Entry) -> bool:
