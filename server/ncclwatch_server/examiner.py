@@ -14,7 +14,7 @@ from ncclwatch_server.counters import Counters
 from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.inspection import Question
 from ncclwatch_server.jobs import Job
-from ncclwatch_server.judge.places import cannot_look
+from ncclwatch_server.judge.theory.places import cannot_look
 from ncclwatch_server.publisher import Publisher
 from ncclwatch_server.stack_plan import plan
 from ncclwatch_server.stacks import Gathering, failures, merge

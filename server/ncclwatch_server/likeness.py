@@ -11,7 +11,8 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.model import Habit, WaitClass
 from ncclwatch.contract.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
 from ncclwatch_server import settings
-from ncclwatch_server.judge import drift, drift_models
+from ncclwatch_server.judge.rules.drift import findings as drift
+from ncclwatch_server.judge.rules.drift import models as drift_models
 
 
 @dataclass(slots=True, kw_only=True)

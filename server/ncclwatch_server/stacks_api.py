@@ -33,7 +33,7 @@ from ncclwatch_server.captures import (
 )
 from ncclwatch_server.inspection import Question
 from ncclwatch_server.jobs import Job
-from ncclwatch_server.judge.case import main_thread
+from ncclwatch_server.judge.theory.case import main_thread
 from ncclwatch_server.problem import Problem
 from ncclwatch_server.stacks import deeper, importance, main_tree
 from ncclwatch_server.watch import Watch

@@ -69,8 +69,8 @@ class _Mistaken(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 def all_cases(folder: Path) -> list[Case]:
     """Return every mutant of every module of the judge."""
     found = []
-    for path in sorted(folder.glob("*.py")):
-        module = JUDGE if path.stem == "__init__" else f"{JUDGE}.{path.stem}"
+    for path in sorted(folder.rglob("*.py")):
+        module = ".".join((JUDGE, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
         found += [Case(module=module, path=path, mutant=mutant) for mutant in mutants(path.read_text())]
     return found
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ncclwatch.contract.model import WaitKind
-from ncclwatch_server.judge import graph
-from ncclwatch_server.judge.standing import Operation, Standing
+from ncclwatch_server.judge.theory.waits import wait_graph as graph
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation, Standing
 
 CASES = 2_000
 

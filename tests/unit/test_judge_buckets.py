@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ncclwatch.contract.model import CallSite, LoaderView, RankView
-from ncclwatch_server.judge.buckets import BUCKETS_MAX, bucket_evidence
+from ncclwatch_server.judge.rules.data_buckets import BUCKETS_MAX, bucket_evidence
 from tests.unit.server_values import view
 
 LOOP = CallSite(file="/u/train.py", line=10, function="train")

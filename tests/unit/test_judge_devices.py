@@ -17,7 +17,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.devices import (
+from ncclwatch_server.judge.theory.waits.device_order import (
     comes_first,
     held_back_by,
     may_wait_on_device,

@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract.model import Ending, Verdict
 from ncclwatch_server.judge import judge
-from ncclwatch_server.judge.ended import ending_words, is_victim
+from ncclwatch_server.judge.rules.endings import ending_words, is_victim
 from tests.scenarios.situation import Situation
 
 

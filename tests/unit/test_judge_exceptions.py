@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model import CallSite, Op, OpView, RankView, ThreadView, WaitKind, WaitView
-from ncclwatch_server.judge.exceptions import astray, handled_by
+from ncclwatch_server.judge.theory.histories.exceptions import astray, handled_by
 from tests.unit.server_values import view
 
 TEXT = "ValueError: bad label"

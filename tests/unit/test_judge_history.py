@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model import CallSite, Op, OpView, RankView
-from ncclwatch_server.judge.history import (
+from ncclwatch_server.judge.theory.histories.habits import (
     PERIOD_MAX,
     Slip,
     departs_from_habit,

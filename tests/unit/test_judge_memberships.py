@@ -8,8 +8,8 @@ import pytest
 
 from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of
 from ncclwatch.contract.model import GroupView, RankView
-from ncclwatch_server.judge.case import group_words
-from ncclwatch_server.judge.memberships import with_members
+from ncclwatch_server.judge.theory.case import group_words
+from ncclwatch_server.judge.theory.waits.memberships import with_members
 from tests.unit.server_values import view
 
 ODD = (3, 0, 5)

@@ -18,8 +18,8 @@ from ncclwatch.contract.model import (
     WaitView,
 )
 from ncclwatch.contract.phases import Phase
-from ncclwatch_server.judge.phases import class_of, phase_of, size_class
-from ncclwatch_server.judge.standing import Operation
+from ncclwatch_server.judge.theory.phases import class_of, phase_of, size_class
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 from tests.unit.server_values import view
 
 BARRIER = Operation(group="dp", seq=9, members=(0, 1, 2))

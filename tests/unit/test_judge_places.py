@@ -18,8 +18,8 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.places import cannot_look, place_of
+from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.judge.theory.places import cannot_look, place_of
 from tests.unit.server_values import view
 
 PULSE = CallSite(file="/u/train.py", line=10, function="by_pulse")

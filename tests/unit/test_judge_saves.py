@@ -15,8 +15,8 @@ from ncclwatch.contract.model import (
     ThreadView,
     Verdict,
 )
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.saves import bad_saves, save_words
+from ncclwatch_server.judge.rules.saves import bad_saves, save_words
+from ncclwatch_server.judge.theory.case import open_case
 from tests.unit.server_values import view
 
 

@@ -7,8 +7,8 @@ import pytest
 from ncclwatch.contract.devices import DeviceView
 from ncclwatch.contract.model import Cause, Ending, GroupView, JobSnapshot, RankView, Verdict
 from ncclwatch_server.judge import judge
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.shared_devices import refused_to_share, shared
+from ncclwatch_server.judge.rules.shared_devices import refused_to_share, shared
+from ncclwatch_server.judge.theory.case import open_case
 from tests.unit.server_values import view
 
 WORDS = "DistBackendError: Last error: Duplicate GPU detected : rank {} and rank {} both on CUDA device 50"

@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model import CallSite, Cause, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
-from ncclwatch_server.judge.alignment import Shift
-from ncclwatch_server.judge.sides import Side, crossing_threads, part, parted_callers, uneven_counts, who_shifted
+from ncclwatch_server.judge.theory.histories.odd_side import (
+    Side,
+    crossing_threads,
+    part,
+    parted_callers,
+    uneven_counts,
+    who_shifted,
+)
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from tests.unit.server_values import view
 
 

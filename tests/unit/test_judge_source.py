@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model import CallSite, Op, OpView, RankView, SourceNote, ThreadView
-from ncclwatch_server.judge.source import (
+from ncclwatch_server.judge.theory.histories.call_sites import (
     FRAMES_MAX,
     frames_of,
     left_by_rank,

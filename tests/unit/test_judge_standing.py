@@ -17,7 +17,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.standing import (
+from ncclwatch_server.judge.theory.waits.rank_standing import (
     STORE_RANKS_MAX,
     Operation,
     RankStanding,

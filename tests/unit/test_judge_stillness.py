@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model import Cause, ProcessState
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.stillness import Stillness, may_wait_for_another, signs_of, still_s_of, stillness, works
+from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.judge.theory.stillness import (
+    Stillness,
+    may_wait_for_another,
+    signs_of,
+    still_s_of,
+    stillness,
+    works,
+)
 from tests.scenarios.situation import Situation
 
 

@@ -14,24 +14,24 @@ What is wrong with saves is said besides, unless something hangs: the ranks that
 from dataclasses import replace
 
 from ncclwatch.contract.model import Certainty, JobSnapshot, Verdict
-from ncclwatch_server.judge.abandoned import abandoned
-from ncclwatch_server.judge.case import Case, hosts_words, open_case
-from ncclwatch_server.judge.checked import checked_alone
-from ncclwatch_server.judge.circles import deadlocks
-from ncclwatch_server.judge.desync import desyncs
-from ncclwatch_server.judge.drift import drifts, findings
-from ncclwatch_server.judge.drift_ends import with_drift
-from ncclwatch_server.judge.ended import endings
-from ncclwatch_server.judge.outside import outsiders
-from ncclwatch_server.judge.parted import mismatches
-from ncclwatch_server.judge.predicted import predictions
-from ncclwatch_server.judge.random_states import half_restored
-from ncclwatch_server.judge.rendezvous import insiders, missing, scattered
-from ncclwatch_server.judge.saves import bad_saves
-from ncclwatch_server.judge.shared_devices import shared
-from ncclwatch_server.judge.source import source_line
-from ncclwatch_server.judge.unnamed import unnamed
-from ncclwatch_server.judge.waiters import waiters_of
+from ncclwatch_server.judge.rules.circles import deadlocks
+from ncclwatch_server.judge.rules.desync import desyncs
+from ncclwatch_server.judge.rules.drift.checked_alone import checked_alone
+from ncclwatch_server.judge.rules.drift.ends import with_drift
+from ncclwatch_server.judge.rules.drift.findings import drifts, findings
+from ncclwatch_server.judge.rules.endings import endings
+from ncclwatch_server.judge.rules.group_destroyed import abandoned
+from ncclwatch_server.judge.rules.mismatch import mismatches
+from ncclwatch_server.judge.rules.outside import outsiders
+from ncclwatch_server.judge.rules.predicted_batches import predictions
+from ncclwatch_server.judge.rules.random_states import half_restored
+from ncclwatch_server.judge.rules.rendezvous import insiders, missing, scattered
+from ncclwatch_server.judge.rules.saves import bad_saves
+from ncclwatch_server.judge.rules.shared_devices import shared
+from ncclwatch_server.judge.rules.undetermined import unnamed
+from ncclwatch_server.judge.theory.case import Case, hosts_words, open_case
+from ncclwatch_server.judge.theory.histories.call_sites import source_line
+from ncclwatch_server.judge.theory.waits.waiters import waiters_of
 from ncclwatch_server.judge.witnesses import heard
 
 __all__ = ["STAGES", "judge"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from ncclwatch.contract.model import Certainty, Evidence, JobSnapshot, Op, OpView, RankView, Severity, Verdict
 from ncclwatch.contract.testimony import Communicator, WitnessedGroup, WitnessedOp
 from ncclwatch.contract.text import ranks_words
-from ncclwatch_server.judge.standing import group_of
-from ncclwatch_server.postmortem.signatures import op_named
+from ncclwatch_server.judge.theory.histories.signatures import op_named
+from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 PULSE_LOST_S = 3.0  # without it ncclwatch does not learn that an operation is through
 LAUNCHES = frozenset((Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.BARRIER))

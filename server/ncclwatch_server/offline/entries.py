@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ncclwatch.contract.model import CallSite
 from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch_server.offline.recording import Issued, Signature
-from ncclwatch_server.postmortem.signatures import signature_of, split_name
+from ncclwatch_server.judge.theory.histories.signatures import Signature, signature_of, split_name
+from ncclwatch_server.offline.recording import Issued
 
 Entry = Mapping[str, object]
 FRAMES_MAX = 256

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from ncclwatch.contract.model import Op
+from ncclwatch_server.judge.theory.histories.signatures import Signature
 from ncclwatch_server.offline.logs import OPS, GroupLines, Logs, RankLines, Work
-from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, Recording, Signature
+from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, Recording
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
 
 _INPUTS_AGREE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)

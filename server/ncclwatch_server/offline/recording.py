@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclwatch.contract.model import CallSite, Op
+from ncclwatch.contract.model import CallSite
+from ncclwatch_server.judge.theory.histories.signatures import Signature
 
 TAIL = 8  # newest operations kept of each group
 
@@ -18,18 +19,6 @@ class GroupKey(NamedTuple):
 
     name: str
     members: tuple[int, ...]  # global ranks; (): this recorder does not tell
-
-
-class Signature(NamedTuple):
-    """What the members of a collective must agree on, and what the recorder calls it."""
-
-    op: Op
-    name: str  # as recorded, without the backend: "_reduce_scatter_base"
-    dtype: str
-    numel: int  # elements, where they must agree; -1: they may differ
-    root: bool = False  # this rank sees itself as the root
-    peer: int = -1  # the root, where it is recorded
-    reduce_op: str = ""  # where it is recorded
 
 
 class Issued(NamedTuple):

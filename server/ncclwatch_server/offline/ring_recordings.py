@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ncclwatch.contract.model import GroupView, Op, OpView, PeerView, RankView
-from ncclwatch_server.judge.memberships import with_members
+from ncclwatch_server.judge.theory.histories.signatures import Signature
+from ncclwatch_server.judge.theory.waits.memberships import with_members
 from ncclwatch_server.offline.recording import (
     TAIL,
     GroupKey,
@@ -12,7 +13,6 @@ from ncclwatch_server.offline.recording import (
     Issued,
     PairRecord,
     Recording,
-    Signature,
 )
 from ncclwatch_server.offline.rings import Left, newest_pulse_ns
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP

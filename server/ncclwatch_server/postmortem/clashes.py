@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from ncclwatch.contract.model import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.circles import deadlocks
-from ncclwatch_server.judge.graph import Mismatch
-from ncclwatch_server.judge.parted import judge_mismatch
-from ncclwatch_server.judge.standing import Operation
+from ncclwatch_server.judge.rules.circles import deadlocks
+from ncclwatch_server.judge.rules.mismatch import judge_mismatch
+from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.judge.theory.histories.signatures import compatible
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation
+from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch
 from ncclwatch_server.offline.recording import Issued
 from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP, Stuck
 from ncclwatch_server.postmortem.matter import (
@@ -26,7 +27,6 @@ from ncclwatch_server.postmortem.matter import (
     waiting_words,
 )
 from ncclwatch_server.postmortem.roots import circle, reaching
-from ncclwatch_server.postmortem.signatures import compatible
 
 INSIDE_S_MIN = 30.0  # a big transfer looks the same for a while
 SUSPECTS_OF_A_SIDE = 4

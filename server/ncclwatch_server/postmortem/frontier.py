@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model import Op
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, PairRecord, Recording
-from ncclwatch_server.postmortem.signatures import SYNCHRONISING
 
 DEFAULT_GROUP = "default_pg"
 

@@ -8,7 +8,7 @@ or a circle can be a root. So the rank that reports the timeout is as innocent a
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclwatch_server.judge.components import strong_components
+from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.offline.recording import Recording
 from ncclwatch_server.postmortem.frontier import Stuck
 

@@ -2,10 +2,10 @@
 
 from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.text import ranks_words
-from ncclwatch_server.judge.case import open_case
-from ncclwatch_server.judge.circles import deadlocks
-from ncclwatch_server.judge.parted import mismatches as parted_mismatches
-from ncclwatch_server.judge.rendezvous import scattered
+from ncclwatch_server.judge.rules.circles import deadlocks
+from ncclwatch_server.judge.rules.mismatch import mismatches as parted_mismatches
+from ncclwatch_server.judge.rules.rendezvous import scattered
+from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.postmortem.absent import absent_ranks, unknown_ranks
 from ncclwatch_server.postmortem.behind import behind
 from ncclwatch_server.postmortem.clashes import INSIDE_S_MIN, circles, insiders, inversions, mismatches

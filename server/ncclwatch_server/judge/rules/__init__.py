@@ -1,0 +1,1 @@
+"""Names why a job hangs: each module recognises a cause, and holds its sentences."""

@@ -1,0 +1,182 @@
+"""Proven hangs: collectives that ranks entered with different signatures."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ncclwatch.contract.model import (
+    CallSite,
+    Cause,
+    Certainty,
+    Divergence,
+    Evidence,
+    RankView,
+    Severity,
+    Verdict,
+)
+from ncclwatch.contract.text import ranks_words
+from ncclwatch_server.judge.rules.data_buckets import bucket_evidence
+from ncclwatch_server.judge.rules.forwards import OneSided, one_sided_forward, remedies, words
+from ncclwatch_server.judge.rules.reasons import advice, reason, shift_call
+from ncclwatch_server.judge.theory.case import (
+    Case,
+    at,
+    block_evidence,
+    culprit,
+    explained,
+    group_words,
+    onset_s,
+    op_words,
+    source_evidence,
+)
+from ncclwatch_server.judge.theory.histories.odd_side import Parting, Side, part, parted_callers
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued
+from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
+
+
+def mismatches(case: Case) -> tuple[Verdict, ...]:
+    """Judge collectives that members entered with different signatures; the earliest one decides."""
+    if not case.graph.mismatches:
+        return ()
+    first = min(case.graph.mismatches, key=lambda each: -onset_s(_blocks_in(case, each)))
+    return (judge_mismatch(case, first),)
+
+
+def _blocks_in(case: Case, mismatch: Mismatch) -> list[Block]:
+    return [b for each in case.found.values() for b in each.blocks if b.operation == mismatch.operation]
+
+
+def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
+    """Return the verdict on one collective that was entered with different signatures."""
+    views, operation = case.views, mismatch.operation
+    sides = tuple(_side(case, ranks, operation.group, operation.seq) for ranks in mismatch.sides)
+    found = part(views, sides, operation.members)
+    forward = one_sided_forward(views, found)
+    if forward is not None and found.cause is Cause.UNEVEN_BATCHES:  # a loop inside of the forward is none over data
+        found = replace(found, cause=Cause.DIVERGENT_CONTROL_FLOW)
+    blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
+    involved = [block for block in blocks if block.operation == operation] or blocks
+    guilty = found.culprit.ranks if not found.one_of else tuple(r for side in sides for r in side.ranks)
+    victims = tuple(sorted({*victims_of(case.graph, guilty), *(r for s in sides for r in s.ranks)} - set(guilty)))
+    return Verdict(
+        cause=found.cause,
+        certainty=Certainty.PROVEN,
+        severity=Severity.CRITICAL,
+        summary=_summary(case, found, sides),
+        explanation=_explanation(case, found, operation.group, operation.seq, forward),
+        advice=remedies(forward) if forward is not None and forward.explains(found) else advice(found),
+        culprits=tuple(
+            culprit(views[rank], _site_of(case, rank, side, found.shift), f"in {op_words(side.op)}")
+            for side in sides
+            for rank in side.ranks
+            if rank in guilty
+        ),
+        victims=victims,
+        one_of=found.one_of,
+        group=operation.group,
+        seq=operation.seq,
+        op=found.culprit.op.op.value,
+        onset_s=onset_s(involved),
+        explained=explained(case, {*guilty, *victims}),
+        first_divergence=_divergence(views, found, operation.group, operation.seq),
+        evidence=_evidence(views, found, involved),
+    )
+
+
+def _side(case: Case, ranks: tuple[int, ...], group: str, seq: int) -> Side:
+    op = next(op for rank in ranks if (op := find_issued(case.views[rank], group, seq)) is not None)
+    block = _block_of(case, ranks[0], group, seq)
+    return Side(ranks=ranks, op=op, site=(block.wait.site if block else None) or op.site)
+
+
+def _block_of(case: Case, rank: int, group: str, seq: int) -> Block | None:
+    found = (b for b in case.found[rank].blocks if (b.operation.group, b.operation.seq) == (group, seq))
+    return next(found, None)
+
+
+def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite | None:
+    if shift is not None and shift.skipped < 0:
+        return shift.op.site  # the call too many is the mistake; where it stands now is a consequence
+    block = _block_of(case, rank, side.op.group, side.op.seq)
+    return (block.wait.site if block else None) or side.site
+
+
+def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
+    lead = "one of: " if found.one_of else ""
+    own = found.culprit
+    where = f"{lead}{_standing(case.views, own, found.others)}"
+    if found.condition and not found.condition_on_others and found.shift is None:
+        where += f", under `{found.condition}`"
+    rest = ", ".join(_standing(case.views, side, (own,)) for side in found.others)
+    hosts = {case.views[rank].host for rank in own.ranks}
+    host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+    if found.shift is not None:
+        return f"{ranks_words(own.ranks)}{host} {shift_call(found, found.shift)}. Now {where}, while {rest}."
+    return f"{where}{host}, while {rest}. They can never meet."
+
+
+def _standing(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> str:
+    """Return who stands where; who stands in a helper that the others stand in too, with the caller that differs."""
+    callers = next((pair for other in others if (pair := parted_callers(views, side, other))), None)
+    caller = f", called{at(callers[0])}" if callers is not None else ""
+    return f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}{caller}"
+
+
+def _is(side: Side) -> str:
+    return "is" if len(side.ranks) == 1 else "are"
+
+
+def _explanation(case: Case, found: Parting, group: str, seq: int, forward: OneSided | None) -> str:
+    own = ranks_words(found.culprit.ranks)
+    first = (
+        f"Operation #{seq} of {group_words(case.views, group)} is {op_words(found.culprit.op)} for {own} and "
+        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
+        "a collective completes only when all members make the same call."
+    )
+    told = [first, reason(found)]
+    if forward is not None:
+        if forward.others_now is not None and found.loop:
+            told.pop()  # that a side has left the loop inside of a forward is what its mode did
+        told.append(words(forward))
+    return " ".join(each for each in told if each)
+
+
+def _divergence(views: Mapping[int, RankView], found: Parting, group: str, seq: int) -> Divergence:
+    other = max(found.others, key=lambda side: len(side.ranks))
+    if found.shift is not None:
+        own = find_issued(views[found.culprit.ranks[0]], group, found.shift.seq) or found.culprit.op
+        their = find_issued(views[other.ranks[0]], group, found.shift.seq) or other.op
+        return Divergence(
+            group=group, seq=found.shift.seq, culprit_op=own.op.value, culprit_site=own.site,
+            victim_op=their.op.value, victim_site=their.site, fact=found.why_culprit,
+        )  # fmt: skip
+    if found.slip is not None:
+        guilty = found.culprit.ranks[0]
+        mine = find_issued(views[guilty], group, found.slip.seq)
+        theirs = find_issued(views[other.ranks[0]], group, found.slip.seq)
+        if mine is not None and theirs is not None:
+            clock = found.slip.clock
+            ahead, usual = found.slip.value + found.slip.offset, found.slip.value
+            fact = f"{ranks_words(found.slip.ranks)} at {clock} {ahead}, others at {clock} {usual}"
+            return Divergence(
+                group=group, seq=found.slip.seq, culprit_op=mine.op.value, culprit_site=mine.site,
+                victim_op=theirs.op.value, victim_site=theirs.site, fact=fact,
+            )  # fmt: skip
+    return Divergence(
+        group=group, seq=seq, culprit_op=found.culprit.op.op.value, culprit_site=found.culprit.op.site,
+        victim_op=other.op.op.value, victim_site=other.op.site,
+        fact=found.why_culprit,
+    )  # fmt: skip
+
+
+def _evidence(views: Mapping[int, RankView], found: Parting, blocks: list[Block]) -> tuple[Evidence, ...]:
+    facts = [block_evidence(block) for block in blocks[:16]]
+    if found.counts:
+        facts += [
+            Evidence(source="ring", rank=rank, fact=f"drew {count} batches in this pass")
+            for rank, count in list(found.counts.items())[:16]
+        ]
+        facts += bucket_evidence(views, found.counts)
+    for side in (found.culprit, *found.others):
+        facts += source_evidence(views[side.ranks[0]], side.site)
+    return tuple(facts)

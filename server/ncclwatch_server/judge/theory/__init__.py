@@ -1,0 +1,1 @@
+"""Finds what is so in a job: who stands where, who waits for whom, where histories part. Knows no cause."""

@@ -1,0 +1,1 @@
+"""Lays the histories of ranks beside each other: who called what, where, and where they first differed."""

@@ -1,0 +1,217 @@
+"""In what way does a rank that others wait for stand still, and for how long has it?
+
+Stillness is told from outside (CPU time, I/O, process state) and from inside (the Python stack, the
+pulse that needs the GIL). One sign is not enough, and any sign of work is a veto.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import Cause, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.text import ADVICE_GIL, WAIT_WORDS
+from ncclwatch_server.judge.rules.saves import save_words
+from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.histories.call_sites import note_at
+from ncclwatch_server.judge.theory.histories.odd_side import uneven_counts
+from ncclwatch_server.judge.theory.phases import phase_in_dump
+from ncclwatch_server.judge.theory.places import PULSE_LOST_S, place_of
+from ncclwatch_server.judge.theory.waits.device_order import may_wait_on_device
+from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
+
+STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
+STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
+STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
+STILL_IN_FLUSH_S = 60.0  # until storage has taken what was written: the kernel works, and nothing of it is seen here
+_STILL_IN_PHASE_S = {Phase.CHECKPOINT: 12.0, Phase.COMPILE: 20.0, Phase.FIRST_USE: 9.0}
+STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
+STOPPED_S = 2.0  # in state T
+GIL_STILL_S = 5.0  # without a pulse, and without CPU
+LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
+LEARNED_S_MAX = 60.0
+SIGNS_MIN = 2  # of stillness, each seen in another way
+_OWN_TROUBLE = (Cause.PROCESS_FROZEN, Cause.DATA_STALL, Cause.STUCK_SAVE, Cause.SWALLOWED_EXCEPTION)
+_ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
+_SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
+_ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
+_FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
+_SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of the work that a rank is waited for with."""
+
+    phase: Phase = Phase.STEP
+    longest_still_s: float = 0.0  # that this job has stood still in such work before, and gone on by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stillness:
+    """Why a rank outside all operations counts as stalled."""
+
+    cause: Cause
+    what: str
+    patience_s: float
+    still_s: float
+    advice: str = ""  # where more is known than the cause
+
+
+def works(view: RankView) -> bool:
+    """Say whether a rank shows a sign of work that is not that of a host which waits for its device."""
+    thread = main_thread(view)
+    return min(signs_of(view), default=1.0) == 0 and not (thread is not None and may_wait_on_device(view, thread))
+
+
+def may_wait_for_another(view: RankView, still: Stillness) -> bool:
+    """Say whether a rank that stands still may wait, by means that nobody records, for one that is at work.
+
+    One rank of a node downloads what the others of the node look for, and all meet in a barrier afterwards.
+    """
+    pulse_lost = view.pulse_age_s >= PULSE_LOST_S
+    return still.cause not in _OWN_TROUBLE and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
+
+
+def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness | None:
+    """Return in what way a rank stands still, or None if it works or nobody can tell."""
+    process, thread = view.process, main_thread(view)
+    if process.state in FROZEN_STATES:
+        how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
+        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=still_s_of(view))
+    kind = thread.wait.kind if thread is not None and thread.wait is not None else None
+    still_s = still_s_of(view)
+    if still_s <= 0:
+        return None
+    if view.pulse_age_s >= PULSE_LOST_S:
+        saves = kind is WaitKind.SAVE or phase_in_dump(case.snapshot.stacks.get(view.rank)) is Phase.CHECKPOINT
+        return Stillness(
+            cause=Cause.STUCK_SAVE if saves else _cause_by_place(kind),
+            what=_pulse_words(view, kind),
+            patience_s=STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S,
+            still_s=still_s,
+            advice="" if saves or process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
+        )
+    patience = max(
+        _patience_s(view, thread, kind, known.phase),
+        min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
+    )
+    return Stillness(
+        cause=_cause_of(case, view, thread, kind),
+        what=_still_words(view, thread, kind),
+        patience_s=patience,
+        still_s=still_s,
+    )
+
+
+def still_s_of(view: RankView) -> float:
+    """Return for how long a rank has stood still by enough signs, in seconds; 0 if it works or nobody can tell."""
+    thread = main_thread(view)
+    if view.process.state in FROZEN_STATES:
+        return max(view.process.cpu_still_s, view.pulse_age_s)
+    if (thread is None and view.attached) or (thread is not None and may_wait_on_device(view, thread)):
+        return 0.0
+    signs = signs_of(view)
+    return min(signs) if len(signs) >= SIGNS_MIN else 0.0
+
+
+def signs_of(view: RankView) -> tuple[float, ...]:
+    """Return for how long each thing that is known of a rank has shown no work, in seconds; 0: it works.
+
+    CPU time and bytes are seen from outside, the stack from inside; where the pulse has stopped, nobody inside looks
+    any more, and that is a sign itself.
+    """
+    process, thread = view.process, main_thread(view)
+    found = [process.cpu_still_s]
+    if not process.io_unknown:
+        found.append(process.io_still_s)
+    if view.pulse_age_s >= PULSE_LOST_S:
+        found.append(view.pulse_age_s)
+    elif view.attached and thread is not None and thread.leaf:
+        found.append(thread.same_s)
+    return tuple(found)
+
+
+def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:
+    if _flushes(view, thread, kind, phase):
+        return STILL_IN_FLUSH_S
+    in_kernel = thread.in_kernel if thread is not None else ""
+    return max(_STILL_IN_PHASE_S.get(phase, 0.0), _patience_in_call_s(kind, in_kernel.partition(" ")[0], in_kernel))
+
+
+def _flushes(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> bool:
+    """Say whether a rank waits until storage has taken what it wrote."""
+    saving = phase is Phase.CHECKPOINT or kind is WaitKind.SAVE
+    call = thread.in_kernel.partition(" ")[0] if thread is not None else ""
+    return call in _FLUSHES or (saving and view.process.state is ProcessState.DISK_WAIT)
+
+
+def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> float:
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        return STILL_IN_IO_S
+    if kind is not None:  # a wait that torch makes, on the rendezvous store
+        return STILL_S
+    if call in _ANSWERS or (call == "read" and any(word in in_kernel for word in _SOCKETS)):
+        return STILL_FOR_ANSWER_S
+    return STILL_ASLEEP_S if call in _SLEEPS else STILL_S
+
+
+def _cause_by_place(kind: WaitKind | None) -> Cause:
+    if kind is WaitKind.DATA:
+        return Cause.DATA_STALL
+    return Cause.STUCK_SAVE if kind is WaitKind.SAVE else Cause.HOST_STALL
+
+
+def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Cause:
+    if (thread is not None and thread.exception) or _went_on_after_exception(view):
+        return Cause.SWALLOWED_EXCEPTION
+    if _rendezvous(case):
+        return Cause.INIT_INCOMPLETE
+    if kind in (WaitKind.DATA, WaitKind.SAVE):
+        return _cause_by_place(kind)
+    if thread is not None and thread.work is Phase.CHECKPOINT:
+        return Cause.STUCK_SAVE
+    note = note_at(view, place_of(case, view))
+    if note is not None and _ASKS_FOR_FILES.search(note.loop):
+        return Cause.FILESYSTEM_VIEW
+    others = tuple(rank for rank in case.blocked if rank in case.views)
+    if uneven_counts(case.views, (view.rank,), others) is not None:
+        return Cause.UNEVEN_BATCHES
+    return Cause.HOST_STALL
+
+
+def _went_on_after_exception(view: RankView) -> bool:
+    """Say whether the newest exception came after this rank's newest operation."""
+    newest_s = view.history[-1].age_s if view.history else float("inf")
+    return bool(view.last_exception) and view.last_exception_s <= newest_s
+
+
+def _rendezvous(case: Case) -> bool:
+    return any(
+        block.operation.kind in (WaitKind.INIT, WaitKind.NEW_GROUP)
+        for rank in case.blocked
+        for block in case.graph.blocks[rank]
+    )
+
+
+def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
+    save = save_words(view) if kind is WaitKind.SAVE else ""
+    inside = f" in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    if view.process.state is ProcessState.DISK_WAIT:
+        return f"it is in uninterruptible sleep (state D){inside}"
+    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
+
+
+def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
+    if view.process.state is ProcessState.DISK_WAIT:
+        inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
+        return f"it is in uninterruptible sleep (state D){inside}"
+    if not view.attached:
+        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if thread is not None and thread.exception:
+        return f"it handles {thread.exception} and does not come back"
+    if view.process.lock_holder:
+        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
+    if kind is not None and kind in WAIT_WORDS:
+        words = save_words(view) if kind is WaitKind.SAVE else ""
+        return f"it stands in {words or WAIT_WORDS[kind]}"
+    return "it is outside every collective and shows no sign of work"

@@ -1,0 +1,316 @@
+"""What is each rank's standing: blocked in operations, outside of all, frozen, or gone?
+
+A rank counts as blocked only when each of its threads that issues operations is blocked or
+idle: any other thread may still release what the blocked one waits for. Where collectives run on a
+device, the host is blocked elsewhere and later than in the call: see `devices`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ncclwatch.contract import config
+from ncclwatch.contract.model import (
+    GroupView,
+    JobSnapshot,
+    Op,
+    OpView,
+    ProcessState,
+    RankView,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
+from ncclwatch_server.judge.theory.waits.device_order import held_back_by, waits_on_device
+
+BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
+IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
+STORE_RANKS_MAX = 1024  # a wait for a key may need any other rank: too many edges in a bigger job
+FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
+GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
+
+
+class Standing(Enum):
+    """Where a rank stands."""
+
+    BLOCKED = "blocked"
+    OUTSIDE = "outside"
+    FROZEN = "frozen"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that several ranks must enter: a collective, a pair of send and recv, or a rendezvous."""
+
+    group: str
+    seq: int
+    members: tuple[int, ...]
+    kind: WaitKind = WaitKind.COLLECTIVE
+    source: int = -1  # of p2p
+    target: int = -1
+    unnamed: int = 0  # members besides, that nobody knows: whether they have entered cannot be said
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        return len(self.members) + self.unnamed
+
+    def __hash__(self) -> int:
+        """Leave the members out: a group may have 100,000, and an operation is looked up many times."""
+        return hash((self.group, self.seq, self.kind, self.source, self.target))
+
+    @property
+    def from_anyone(self) -> bool:
+        """Whether any one of the other members can let it go on: a receive that names no source, a key of the store."""
+        return self.kind is WaitKind.STORE or (self.kind is WaitKind.RECV and self.source < 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One thread of one rank, blocked in one operation."""
+
+    rank: int
+    operation: Operation
+    wait: WaitView
+    thread: ThreadView
+    issued: OpView | None  # the operation as this rank issued it
+    on_device: bool = False  # the device waits in it; the host stands elsewhere, and `wait` is where it was issued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStanding:
+    """One rank's standing, and the operations it is blocked in."""
+
+    rank: int
+    standing: Standing
+    view: RankView
+    blocks: tuple[Block, ...] = ()
+
+
+def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
+    """Return the standing of every rank that somebody has seen."""
+    return {rank: _standing(view, snapshot) for rank, view in sorted(snapshot.ranks.items())}
+
+
+def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
+    blocks = tuple(block for thread in view.threads if thread.alive for block in _blocks(view, thread, snapshot))
+    blocks = blocks or _lock_blocks(view, snapshot)
+    if view.ending is not None or view.process.state in GONE_STATES:
+        return RankStanding(rank=view.rank, standing=Standing.GONE, view=view, blocks=blocks)
+    if view.process.state in FROZEN_STATES:
+        return RankStanding(rank=view.rank, standing=Standing.FROZEN, view=view, blocks=blocks)
+    blocked_threads = {block.thread.tid for block in blocks}
+    free = [
+        thread
+        for thread in view.threads
+        if thread.alive
+        and thread.tid not in blocked_threads
+        and (thread.main or thread.issued)
+        and not _is_idle(thread)
+    ]
+    standing = Standing.BLOCKED if blocks and not free else Standing.OUTSIDE
+    return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks)
+
+
+def _is_idle(thread: ThreadView) -> bool:
+    """Say whether a thread that is in no operation has stood still for long enough.
+
+    A thread of the autograd engine that issues gradient buckets has no Python frame when it is idle.
+    """
+    same = thread.same_s >= IDLE_S_MIN or not (thread.leaf or thread.main)
+    return same and thread.cpu_still_s >= IDLE_S_MIN
+
+
+def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
+    wait = thread.wait
+    held_up = [each for each in waits_on_device(view, thread) if each.age_s >= BLOCKED_S_MIN]
+    if held_up:
+        return [_device_block(view, thread, issued) for issued in held_up]
+    if wait is None or wait.age_s < BLOCKED_S_MIN:
+        return []
+    if wait.kind is WaitKind.BACKWARD:
+        return _blocks_in_backward(view, thread, wait)
+    operation = _operation(view, wait, snapshot)
+    if operation is None:
+        return []
+    issued = find_issued(view, operation.group, operation.seq, p2p=wait.op.is_p2p)
+    return [Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=issued)]
+
+
+def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
+    """Return the wait for a file lock that another rank of this node holds."""
+    holder = view.process.lock_holder
+    thread = next((thread for thread in view.threads if thread.main and thread.alive), None)
+    rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
+    if not holder or thread is None or rank is None or rank == view.rank:
+        return ()
+    wait = WaitView(kind=WaitKind.LOCK, age_s=thread.cpu_still_s, site=thread.doing, label=view.process.lock_path)
+    operation = Operation(group=wait.kind.value, seq=0, members=tuple(sorted((view.rank, rank))), kind=wait.kind,
+                          source=view.rank, target=rank)  # fmt: skip
+    if wait.age_s < BLOCKED_S_MIN:
+        return ()
+    return (Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None),)
+
+
+def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
+    return Block(
+        rank=view.rank,
+        operation=_collective(view, issued.group, issued.seq),
+        wait=WaitView(
+            kind=WaitKind.COLLECTIVE,
+            age_s=issued.age_s,
+            group=issued.group,
+            seq=issued.seq,
+            op=issued.op,
+            peer=issued.peer,
+            site=issued.site,
+            label=issued.label,
+        ),
+        thread=thread,
+        issued=issued,
+        on_device=True,
+    )
+
+
+def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operation | None:
+    if wait.kind in (WaitKind.INIT, WaitKind.NEW_GROUP):
+        everyone = tuple(range(snapshot.world_size))
+        seq = generation(view) if wait.kind is WaitKind.INIT else 0
+        return Operation(group=wait.kind.value, seq=seq, members=everyone, kind=wait.kind)
+    if wait.kind is WaitKind.STORE and snapshot.world_size <= STORE_RANKS_MAX:
+        everyone = tuple(range(snapshot.world_size))
+        return Operation(group=wait.kind.value, seq=0, members=everyone, kind=wait.kind, target=view.rank)
+    if wait.kind not in (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV):
+        return None
+    group = group_of(view, wait.group)
+    if group is not None and wait.kind is WaitKind.COLLECTIVE and group.completed >= wait.seq:
+        return None
+    if group is not None and wait.kind is not WaitKind.COLLECTIVE:
+        others = (wait.peer,) if wait.peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
+        source, target = (view.rank, wait.peer) if wait.kind is WaitKind.SEND else (wait.peer, view.rank)
+        members = tuple(sorted({view.rank, *others}))
+        return Operation(
+            group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target,
+            unnamed=group.unnamed if wait.peer < 0 else 0,
+        )  # fmt: skip
+    return _collective(view, wait.group, wait.seq)
+
+
+def _collective(view: RankView, name: str, seq: int) -> Operation:
+    """Return an operation of a group; of one that found no room in the ring it is known that this rank is in it."""
+    group = group_of(view, name)
+    if group is None:
+        return Operation(group=name, seq=seq, members=(view.rank,), unnamed=1)
+    return Operation(group=name, seq=seq, members=group.ranks, unnamed=group.unnamed)
+
+
+def _blocks_in_backward(view: RankView, thread: ThreadView, wait: WaitView) -> list[Block]:
+    """DDP waits for its buckets in C++, where no wait is recorded.
+
+    The thread stands in the autograd engine, uses no CPU, and an operation of this rank is
+    unfinished: that one is waited for.
+    """
+    in_engine = thread.leaf.startswith("_engine_run_backward") and thread.cpu_still_s > 0
+    # Nobody waits in backward for what even_batches agrees on meanwhile.
+    own = config.EVEN_BATCHES_GROUP
+    pending = [g for g in view.groups if g.pending is not None and not g.destroyed and g.desc != own]
+    if not in_engine or not pending:
+        return []
+    group = max(pending, key=lambda each: each.pending.age_s if each.pending else 0.0)
+    oldest = group.pending
+    if oldest is None or oldest.age_s < BLOCKED_S_MIN:
+        return []
+    operation = _collective(view, group.name, oldest.seq)
+    inner = WaitView(
+        kind=WaitKind.COLLECTIVE,
+        age_s=min(oldest.age_s, wait.age_s),
+        group=group.name,
+        seq=oldest.seq,
+        op=oldest.op,
+        peer=oldest.peer,
+        site=wait.site or oldest.site,
+        label=oldest.label,
+    )
+    return [Block(rank=view.rank, operation=operation, wait=inner, thread=thread, issued=oldest)]
+
+
+def generation(view: RankView) -> int:
+    """Return how often a rank has destroyed the default group, and so may initialise it again."""
+    return sum(group.destroyed and group.name.partition("~")[0] == "0" for group in view.groups)
+
+
+def group_of(view: RankView, name: str) -> GroupView | None:
+    """Return a rank's own frontier in a group, None if it never used that group."""
+    return next((group for group in reversed(view.groups) if group.name == name), None)
+
+
+def timeout_of(view: RankView, name: str) -> float:
+    """Return after how long a group gives an operation up, in seconds; 0: unknown, as for a rendezvous."""
+    group = group_of(view, name)
+    return 0.0 if group is None else group.timeout_s or view.timeout_s
+
+
+def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> OpView | None:
+    """Return an operation as a rank issued it, from the newest history."""
+    for operation in reversed(view.history):
+        if operation.group == group and operation.seq == seq and operation.op.is_p2p == p2p:
+            return operation
+    found = group_of(view, group)
+    if found is not None and found.pending is not None and found.pending.seq == seq and not p2p:
+        return found.pending
+    return None
+
+
+def has_entered(standing: RankStanding, operation: Operation) -> bool:
+    """Say whether a rank has issued its part of an operation."""
+    view = standing.view
+    if operation.kind is WaitKind.STORE:
+        return view.rank == operation.target  # who has set which key is not recorded
+    if operation.kind is WaitKind.LOCK:
+        return view.rank == operation.source  # the holder does nothing for it but let go
+    if operation.kind is WaitKind.INIT:
+        inside = any(thread.wait is not None and thread.wait.kind is WaitKind.INIT for thread in view.threads)
+        return (view.initialised or inside) and generation(view) >= operation.seq
+    if operation.kind is WaitKind.NEW_GROUP:
+        return any(thread.wait is not None and thread.wait.kind is WaitKind.NEW_GROUP for thread in view.threads)
+    if operation.kind in (WaitKind.SEND, WaitKind.RECV):
+        return _has_entered_p2p(view, operation)
+    group = group_of(view, operation.group)
+    if group is None:  # a group that nobody recorded, and whose members nobody knows, is no group that it stayed out of
+        return operation.unnamed > 0
+    return group.enqueued >= operation.seq
+
+
+def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
+    """Return what a member that has issued its part of a collective on a device has to finish first, if anything."""
+    group = group_of(standing.view, operation.group)
+    if group is None or operation.kind is not WaitKind.COLLECTIVE or group.enqueued < operation.seq:
+        return None
+    return held_back_by(standing.view, group, operation.seq)
+
+
+def _has_entered_p2p(view: RankView, operation: Operation) -> bool:
+    blocked_side = operation.source if operation.kind is WaitKind.SEND else operation.target
+    if view.rank == blocked_side:
+        return True
+    for peer in view.peers:
+        if peer.group == operation.group and peer.peer in (blocked_side, -1):
+            count = peer.recvs if operation.kind is WaitKind.SEND else peer.sends
+            if count >= operation.seq:
+                return True
+    return False
+
+
+def op_key(operation: OpView) -> tuple[Op, str, int, int, str]:
+    """Return what two ranks' parts of one collective must have in common.
+
+    all_gather is left out with its size: NCCL takes ragged lists.
+    """
+    numel = 0 if operation.op is Op.ALL_GATHER else operation.numel
+    return (operation.op, operation.dtype, numel, operation.peer, operation.reduce_op)
+
+
+def blocked_ranks(found: Mapping[int, RankStanding]) -> tuple[int, ...]:
+    """Return the ranks that wait for others."""
+    return tuple(rank for rank, each in found.items() if each.standing is Standing.BLOCKED)

@@ -1,0 +1,216 @@
+"""Finds who waits for whom, and which waits can never end.
+
+Nodes are ranks and operations, never rank to rank. A blocked rank waits for its operations; an
+operation waits for all members that have not entered it. What no future of the program can end is
+the greatest set of blocked ranks that is closed under waiting: begin with all of them and take
+out whoever has a way out, until nobody has. What remains is proven. The roots are what the waits
+lead to in the end; the method is that of the wait-for graphs of MUST (Hilbrich et al., 2013).
+
+On a device to enter means to start, and a member may have issued its part behind another one that is
+not finished: it is *behind*. Two streams that each hold what the other waits for make a circle that
+nobody sees who only counts what was issued.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract.model import WaitKind
+from ncclwatch_server.judge.theory.waits.components import strong_components
+from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
+from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
+from ncclwatch_server.judge.theory.waits.rank_standing import (
+    Block,
+    Operation,
+    RankStanding,
+    Standing,
+    find_issued,
+    has_entered,
+    held_back,
+    op_key,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """A collective that members entered with different signatures: it can never complete."""
+
+    operation: Operation
+    sides: tuple[tuple[int, ...], ...]  # ranks by signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitGraph:
+    """The waits of a job at one moment."""
+
+    blocks: Mapping[int, tuple[Block, ...]]  # of blocked ranks
+    absent: Mapping[Operation, tuple[int, ...]]  # members that have not entered
+    behind: Mapping[Operation, tuple[int, ...]]  # members whose device has to finish something else first
+    unseen: Mapping[Operation, tuple[int, ...]]  # members of which there is no news at all
+    untold: Mapping[Operation, tuple[int, ...]]  # members that may have entered: their rings had no room to say so
+    mismatches: tuple[Mismatch, ...]
+    doomed: frozenset[int]  # ranks whose waits nothing can end
+
+
+def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: frozenset[int] = frozenset()) -> WaitGraph:
+    """Return the wait-for graph of all blocked ranks. Of those in `unasked` only is it known that they exist."""
+    blocks = {rank: each.blocks for rank, each in found.items() if each.standing is Standing.BLOCKED}
+    quiet = frozenset(silent)
+    absent: dict[Operation, tuple[int, ...]] = {}
+    unseen: dict[Operation, tuple[int, ...]] = {}
+    untold: dict[Operation, tuple[int, ...]] = {}
+    behind: dict[Operation, tuple[int, ...]] = {}
+    for operation in {block.operation for rank in found for block in found[rank].blocks}:
+        unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
+        outside = [
+            m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
+        ]
+        maybe = {m for m in outside if _is_untold(found[m], operation)}
+        untold[operation] = tuple(m for m in outside if m in maybe)
+        absent[operation] = tuple(m for m in outside if m not in maybe)
+        behind[operation] = tuple(
+            m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
+        )
+    mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
+    needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
+    # A thread that is in no row may let its rank go on.
+    free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view))
+    doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found, free)
+    return WaitGraph(
+        blocks=blocks, absent=absent, behind=behind, unseen=unseen, untold=untold, mismatches=mismatches, doomed=doomed
+    )
+
+
+def _is_untold(standing: RankStanding, operation: Operation) -> bool:
+    """Say whether a member may have entered all the same; of one that is gone it makes no difference."""
+    return standing.standing is not Standing.GONE and may_have_entered(standing.view, operation)
+
+
+def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
+    """Return the sides of an operation whose members' signatures differ, None if they agree."""
+    if operation.kind is not WaitKind.COLLECTIVE:
+        return None
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank in operation.members:
+        issued = find_issued(found[rank].view, operation.group, operation.seq) if rank in found else None
+        if issued is not None:
+            sides.setdefault(op_key(issued), []).append(rank)
+    if len(sides) < 2:
+        return None
+    return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))
+
+
+def _doomed(
+    blocks: Mapping[int, tuple[Block, ...]],
+    needed: Mapping[Operation, tuple[int, ...]],
+    mismatched: set[Operation],
+    found: Mapping[int, RankStanding],
+    free: frozenset[int] = frozenset(),
+) -> frozenset[int]:
+    """Return the blocked ranks whose waits nothing can end. Those in `free` may go on for reasons that nobody sees.
+
+    One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
+    taken out is looked up only in the operations that need it.
+    """
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
+    operations = {block.operation for each in blocks.values() for block in each}
+    hopeless = {each for each in operations if each in mismatched or (gone and not gone.isdisjoint(each.members))}
+    doomed = set(blocks) - free
+    awaited = {each: {m for m in needed[each] if m in doomed} for each in operations}
+    needing: dict[int, list[Operation]] = {}
+    waiting: dict[Operation, list[int]] = {}
+    for operation, ranks in awaited.items():
+        for rank in ranks:
+            needing.setdefault(rank, []).append(operation)
+    for rank, each in blocks.items():
+        for block in each:
+            waiting.setdefault(block.operation, []).append(rank)
+    queue = list(blocks)
+    while queue:
+        rank = queue.pop()
+        if rank not in doomed or all(_is_hopeless(rank, b.operation, awaited, hopeless, gone) for b in blocks[rank]):
+            continue
+        doomed.discard(rank)
+        for operation in needing.get(rank, ()):
+            awaited[operation].discard(rank)
+            queue += waiting[operation]
+    return frozenset(doomed)
+
+
+def _is_hopeless(
+    rank: int,
+    operation: Operation,
+    awaited: Mapping[Operation, set[int]],
+    hopeless: set[Operation],
+    gone: frozenset[int],
+) -> bool:
+    others = awaited[operation]
+    if operation.from_anyone:  # one sender is enough, and it may be one that nobody knows
+        return not operation.unnamed and others | (gone & set(operation.members)) >= set(operation.members) - {rank}
+    return operation in hopeless or len(others) > (rank in others)
+
+
+def cycle(graph: WaitGraph) -> tuple[int, ...]:
+    """Return the ranks of a terminal cycle of doomed ranks: each waits, through operations, for the next ones only.
+
+    Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
+    """
+    # Nodes: ranks as they are, operations as negative numbers. So edges are as few as memberships.
+    numbers: dict[Operation, int] = {}
+    edges: dict[int, list[int]] = {rank: [] for rank in sorted(graph.doomed)}
+    for rank in sorted(graph.doomed):
+        for block in graph.blocks[rank]:
+            number = numbers.setdefault(block.operation, -1 - len(numbers))
+            if number not in edges:
+                edges[number] = [member for member in waited_for(graph, block) if member in graph.doomed]
+            if edges[number]:
+                edges[rank].append(number)
+    circles = []
+    for component in strong_components(edges):
+        ranks = tuple(sorted(node for node in component if node >= 0))
+        if len(ranks) > 1 and all(to in component for node in component for to in edges[node]):
+            circles.append(ranks)
+    return min(circles, default=())
+
+
+def waited_for(graph: WaitGraph, block: Block) -> tuple[int, ...]:
+    """Return the members that a blocked rank waits for: those that have not entered, and those that are behind."""
+    return (*graph.absent[block.operation], *graph.behind[block.operation])
+
+
+def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
+    """Say whether a circle holds only if its devices run what they were given one after the other.
+
+    What was issued with async_op=True may run beside what the host reads: then neither the host nor what was
+    issued later is held up by it for certain. After one that `comes_first` come all later ones on the device; but
+    where another rank waits for something on the host, this host must stand where only its device can hold it.
+    """
+    blocks = [block for rank in circle for block in graph.blocks[rank]]
+    devices = [block for block in blocks if block.on_device]
+    if not all(comes_first(block.thread, block.issued) for block in devices):
+        return True
+    return len(devices) < len(blocks) and not all(reads_from_device(block.thread) for block in devices)
+
+
+def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
+    """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out."""
+    wanted = set(roots)
+    reached = set(wanted)
+    changed = True
+    while changed:
+        changed = False
+        for rank, blocks in graph.blocks.items():
+            if rank in reached:
+                continue
+            if any(_touches(graph, block, reached) for block in blocks):
+                reached.add(rank)
+                changed = True
+    return tuple(sorted(reached - wanted))
+
+
+def _touches(graph: WaitGraph, block: Block, reached: set[int]) -> bool:
+    operation = block.operation
+    absent = graph.absent[operation]
+    if any(rank in reached for rank in (*absent, *graph.behind[operation], *graph.unseen[operation])):
+        return True
+    # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
+    return not absent and any(rank in reached for rank in operation.members)
