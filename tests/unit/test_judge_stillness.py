@@ -99,7 +99,7 @@ def test_how_a_rank_stands_still_is_told(lines: tuple[str, ...], words: str):
 def test_a_debugger_is_told_from_a_stop():
     found = situation("stopped 0 for 9")
     assert judged(found).what == "it was stopped (SIGSTOP)"
-    found._process(0, state=ProcessState.TRACED)
+    found.process(0, state=ProcessState.TRACED)
     assert judged(found).what == "a debugger holds it"
 
 

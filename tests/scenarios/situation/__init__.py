@@ -1,4 +1,68 @@
-"""Reads the language of scenarios."""
+"""A tiny language for situations of a job, and how it becomes what the judge judges.
+
+One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in function step).
+
+    world N [hosts 2]                          ranks that exist; all are alive, outside, and at work
+    group NAME RANKS                           a process group
+    lost GROUP [size N]                        at the end: nobody has the list of its members, or more than their number
+    unused RANKS GROUP                         at the end: they have no record of it, for they have not used it yet
+    in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=);
+                                               from=SITE+SITE: the lines that called SITE's function, innermost first
+                                               module=codec/quantize/Quantizer/train/no_grad: in whose forward
+    modes RANKS codec/quantize/Quantizer/eval  the mode of a module now
+    backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
+    device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
+    host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
+    send|recv RANK PEER#N SITE for S [through=N]   blocked in p2p; receives that are through, if not all before it
+    seen RANKS S [taken S]                     their views came so long ago, and were asked for so long before that
+    init RANKS SITE for S                      in init_process_group
+    making RANKS SITE for S                    in new_group
+    key RANKS SITE for S                       waits for a key of the store
+    at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
+    stopped RANKS for S                        state T
+    gil RANKS for S [busy] [cpu=S] [io=S]      no pulse for so long
+    disk RANKS SITE for S                      state D
+    ended RANKS exit CODE | signal N | error "Type: text" SITE   [ago S]
+    unseen RANKS
+    unasked RANKS                              an agent reports them; in a big job not all are asked for their views
+    unattached RANKS                           seen from outside only
+    handling RANKS "Type: text" [noted S]                inside an except block
+    loader RANKS SITE pass N drawn N [exhausted] [last N]
+    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [from=...]   completed operations, counters grow by one
+    source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"] [leaves "TEXT"]
+    frames RANKS SITE SITE...                  the user's frames, innermost first
+    endpoint RANKS HOST:PORT
+    thread RANKS issued N [still S]            a second thread that has issued operations
+    names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
+    destroyed RANKS GROUP                      these ranks have destroyed the group
+    hash RANKS GROUP N [late]                  the hash over all that they issued in a group
+    kernel RANKS PLACE                         where the main thread sits in the kernel
+    refused RANKS                              the kernel does not tell of their I/O
+    sampled RANKS same S [in FUNCTION]         their stack was seen, the same for so long; 0: it has just changed
+    lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
+    habit PHASE OP SIZE longest S [waits N] [bound S] [still S] [under S]   what this job has done before in such a
+                                               wait, and the timeout that it had then
+    passed GROUP#SEQ PHASE...                  what the late ranks have done since that wait began
+    phase RANKS NAME                           the user's mark
+    work RANKS PHASE                           what a framework does on the stack of the main thread
+    recorder RANKS GROUP#SEQ OP [done] [early N]   newest collective by torch's Flight Recorder; early: N operations ago
+    launched RANKS N [by GROUP]                collectives by NCCL's RAS, of the group's communicator
+    save RANKS CALL PATH SITE began S [ended S] [id NAME|-] [written N] [rate N] [still S] [error TEXT] [refused TEXT]
+         [total N] [as_before] [lacks N] [free N] [appends] [unanswered S] [thread 2]
+         a save of theirs; id: of the file, PATH if left out, "-" for none
+    cuda RANKS UUID [index N] [chosen N] [used 1] [count N] [visible LIST] [by BACKEND] [may WHY] [sick TEXT]
+    rng RANKS SAVED PRESENT SITE [own N]       restored so many states of devices to so many devices
+    facts RANKS KEY=VALUE...                   what they say of how they were set up (backend=nccl, NCCL_ALGO=Ring)
+    wrapped RANKS KIND MEMBERS [used] PARAMETER... [/ PARAMETER...]   models; "w float32 4x4", "/" between units
+    sampler RANKS SITE PARTS [own|first|local|other] [samples=N] [length=N] [seed=N]   at the first pass of a loop
+    says RANKS N                               they say that the job has N ranks
+    twice RANKS HOST...                        ranks that exist twice
+    clock HOST S                               by how much its clock is ahead of the server's
+    timeout S                                  of the default group
+    limit GROUP S                              of one group
+    steps RANKS N                              optimizer steps made
+    known S                                    for how long the server has known the job
+"""
 
 from tests.scenarios.situation.situation import Situation
 

@@ -1,0 +1,122 @@
+"""Reads what a situation says of the job itself, of its process groups and of ranks that nobody sees."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ncclwatch.contract.model import ProcessState, ProcessView, RankView, ThreadView
+from tests.scenarios.situation.state import Command, State
+from tests.scenarios.situation.words import options_of, ranks_of
+
+
+def world(state: State, words: list[str]) -> None:
+    state.world = int(words[0])
+    hosts = int(options_of(words[1:]).get("hosts", "1"))
+    per_host = state.world // hosts
+    for rank in range(state.world):
+        state.ranks[rank] = RankView(
+            rank=rank, local_rank=rank % per_host, host=f"node{rank // per_host}", pid=1000 + rank, device="",
+            world_size=state.world, local_world_size=per_host, attempt=0,
+            process=ProcessView(state=ProcessState.SLEEPING), pulse_age_s=0.2, initialised=True,
+            threads=(ThreadView(tid=1000 + rank, main=True, issued=10),),
+        )  # fmt: skip
+
+
+def unseen(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        del state.ranks[rank]
+
+
+def unasked(state: State, words: list[str]) -> None:
+    unseen(state, words)
+    state.unasked |= set(ranks_of(words[0]))
+
+
+def unattached(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, attached=False, initialised=False)
+
+
+def uninitialised(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, initialised=False)
+
+
+def group(state: State, words: list[str]) -> None:
+    state.groups[words[0]] = ranks_of(words[1])
+    for rank in state.groups[words[0]]:
+        state.put_group(rank, words[0], 0, None)
+
+
+def lost(state: State, words: list[str]) -> None:
+    size = int(options_of(words[1:]).get("size", "0"))
+    for rank, view in list(state.ranks.items()):
+        lost = (
+            dataclasses.replace(g, ranks=(), size=size, members_digest=int(size > 0)) if g.name == words[0] else g
+            for g in view.groups
+        )
+        state.change(rank, groups=tuple(lost))
+
+
+def unused(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, groups=tuple(g for g in state.ranks[rank].groups if g.name != words[1]))
+
+
+def destroyed(state: State, words: list[str]) -> None:
+    """destroyed RANKS GROUP: these ranks have destroyed the group."""
+    for rank in ranks_of(words[0]):
+        groups = tuple(
+            dataclasses.replace(group, destroyed=True, pending=None) if group.name == words[1] else group
+            for group in state.ranks[rank].groups
+        )
+        state.change(rank, groups=groups)
+
+
+def hash(state: State, words: list[str]) -> None:
+    """hash RANKS GROUP N [late]: the hash over all that these ranks issued in a group."""
+    for rank in ranks_of(words[0]):
+        groups = tuple(
+            dataclasses.replace(group, prefix_hash=int(words[2]), late="late" in words)
+            if group.name == words[1]
+            else group
+            for group in state.ranks[rank].groups
+        )
+        state.change(rank, groups=groups)
+
+
+def limit(state: State, words: list[str]) -> None:
+    for rank, view in list(state.ranks.items()):
+        groups = (dataclasses.replace(g, timeout_s=float(words[1])) if g.name == words[0] else g for g in view.groups)
+        state.change(rank, groups=tuple(groups))
+
+
+def timeout(state: State, words: list[str]) -> None:
+    for rank in state.ranks:
+        state.change(rank, timeout_s=float(words[0]))
+
+
+def steps(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, steps=int(words[1]))
+
+
+def known(state: State, words: list[str]) -> None:
+    state.known_s = float(words[0])
+
+
+COMMANDS: Mapping[str, Command] = {
+    "world": world,
+    "unseen": unseen,
+    "unasked": unasked,
+    "unattached": unattached,
+    "uninitialised": uninitialised,
+    "group": group,
+    "lost": lost,
+    "unused": unused,
+    "destroyed": destroyed,
+    "hash": hash,
+    "limit": limit,
+    "timeout": timeout,
+    "steps": steps,
+    "known": known,
+}

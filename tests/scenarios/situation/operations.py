@@ -1,0 +1,200 @@
+"""Reads what ranks have issued and what they wait in: collectives, devices, p2p, the setup of groups."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ncclwatch.contract.model import CallSite, Op, OpView, PeerView, ThreadView, WaitKind, WaitView
+from tests.scenarios.situation.state import Command, State
+from tests.scenarios.situation.words import module_of, options_of, ranks_of, site_of
+
+
+def _issue(state: State, rank: int, target: str, op: Op, site: CallSite, found: dict[str, str]) -> OpView:
+    group, _, seq = target.partition("#")
+    last = [o for o in state.ranks[rank].history if o.group == group]
+    issued = OpView(
+        group=group, seq=int(seq), op=op, site=site, age_s=float(found.get("for", "0")),
+        numel=int(found.get("numel", "100")), dtype=found.get("dtype", "float32"),
+        peer=int(found.get("root", "-1")),
+        reduce_op=found.get("reduce", ""), batch=int(found.get("batch", str(last[-1].batch if last else 0))),
+        forwards=int(found.get("forward", str(last[-1].forwards if last else 0))),
+        loader=1 if state.ranks[rank].loaders else 0, thread=int(found.get("thread", "1")) * 1000 + rank,
+        label=found.get("label", ""), in_order="sync" in found, route=_route(state, rank, site, found),
+        module=_module(state, rank, found),
+    )  # fmt: skip
+    if op is Op.BARRIER:
+        issued = dataclasses.replace(issued, numel=0, dtype="")
+    state.change(rank, history=(*state.ranks[rank].history, issued))
+    state.put_group(rank, group, int(seq), issued)
+    return issued
+
+
+def _route(state: State, rank: int, site: CallSite, found: dict[str, str]) -> int:
+    """Return the number of the way to a site, by the lines that called it."""
+    if "from" not in found:
+        return 0
+    way = (site, *(site_of(caller) for caller in found["from"].split("+")))
+    routes = state.ranks[rank].routes
+    if way not in routes:
+        routes = (*routes, way)
+        state.change(rank, routes=routes)
+    return routes.index(way) + 1
+
+
+def _module(state: State, rank: int, found: dict[str, str]) -> int:
+    """Return the number of the module in whose forward an operation is made."""
+    if "module" not in found:
+        return 0
+    module = module_of(found["module"])
+    modules = state.ranks[rank].modules
+    if module not in modules:
+        modules = (*modules, module)
+        state.change(rank, modules=modules)
+    return modules.index(module) + 1
+
+
+def _p2p(state: State, words: list[str], kind: WaitKind) -> None:
+    name, target, site, *rest = words
+    rank, found = int(name), options_of(rest)
+    peer, _, count = target.partition("#")
+    op = Op.SEND if kind is WaitKind.SEND else Op.RECV
+    group = next(iter(state.groups))
+    issued_so_far, through = int(count), int(count) - 1
+    counts = (
+        {"sends": issued_so_far, "sends_completed": through}
+        if op is Op.SEND
+        else {"recvs": issued_so_far, "recvs_completed": int(found.get("through", through))}
+    )
+    issued = OpView(group=group, seq=int(count), op=op, peer=int(peer), site=site_of(site))
+    state.change(rank, peers=(*state.ranks[rank].peers, PeerView(group=group, peer=int(peer), **counts)))
+    state.change(rank, history=(*state.ranks[rank].history, issued))
+    state.block(
+        rank,
+        WaitView(kind=kind, age_s=float(found["for"]), group=group, seq=int(count), op=op, peer=int(peer),
+                 site=issued.site),
+    )  # fmt: skip
+
+
+def in_(state: State, words: list[str]) -> None:
+    names, target, op, site, *rest = words
+    found = options_of(rest)
+    for rank in ranks_of(names):
+        issued = _issue(state, rank, target, Op(op), site_of(site), found)
+        wait = WaitView(
+            kind=WaitKind.COLLECTIVE, age_s=float(found["for"]), group=issued.group, seq=issued.seq, op=issued.op,
+            peer=issued.peer, site=issued.site,
+        )  # fmt: skip
+        state.block(rank, wait)
+
+
+def device(state: State, words: list[str]) -> None:
+    names, target, op, site, *rest = words
+    name = target.partition("#")[0]
+    for rank in ranks_of(names):
+        before = next(group for group in state.ranks[rank].groups if group.name == name)
+        _issue(state, rank, target, Op(op), site_of(site), options_of(rest))
+        *others, after = state.ranks[rank].groups
+        oldest = before if before.pending is not None else after
+        blind = "blind" in options_of(rest)
+        group = dataclasses.replace(
+            after, asynchronous=True, blind=blind, completed=oldest.completed,
+            pending=None if blind else oldest.pending,
+        )  # fmt: skip
+        state.change(rank, groups=(*others, group))
+
+
+def backward(state: State, words: list[str]) -> None:
+    names, target, site, *rest = words
+    found = options_of(rest)
+    for rank in ranks_of(names):
+        issued = _issue(state, rank, target, Op.ALL_REDUCE, site_of(site), found)
+        wait = WaitView(kind=WaitKind.BACKWARD, age_s=float(found["for"]) + 0.1, site=issued.site)
+        state.block(rank, wait)
+        cpu_s = float(found.get("cpu", found["for"]))
+        state.main(rank, leaf="_engine_run_backward graph.py:900", cpu_still_s=cpu_s)
+
+
+def send(state: State, words: list[str]) -> None:
+    _p2p(state, words, WaitKind.SEND)
+
+
+def recv(state: State, words: list[str]) -> None:
+    _p2p(state, words, WaitKind.RECV)
+
+
+def posted(state: State, words: list[str]) -> None:
+    """posted RANK PEER sends N recvs N: p2p operations that are through."""
+    rank, peer, found = int(words[0]), int(words[1]), options_of(words[2:])
+    counts = {key: int(value) for key, value in found.items()}
+    counts |= {f"{key}_completed": value for key, value in counts.items() if key in ("sends", "recvs")}
+    group = next(iter(state.groups))
+    state.change(rank, peers=(*state.ranks[rank].peers, PeerView(group=group, peer=peer, **counts)))
+
+
+def history(state: State, words: list[str]) -> None:
+    names, target, op, site, *rest = words
+    group, _, span = target.partition("#")
+    first, _, last = span.partition("-")
+    found = options_of(rest)
+    for rank in ranks_of(names):
+        done = [
+            OpView(
+                group=group, seq=seq, op=Op(op), site=site_of(site), completed=True,
+                numel=0 if op == "barrier" else 100, dtype="" if op == "barrier" else "float32",
+                batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
+                forwards=int(found["forward"]) + n if "forward" in found else 0,
+                thread=int(found.get("thread", "1")) * 1000 + rank,
+                age_s=60.0, route=_route(state, rank, site_of(site), found), module=_module(state, rank, found),
+            )
+            for n, seq in enumerate(range(int(first), int(last or first) + 1))
+        ]  # fmt: skip
+        state.change(rank, history=(*state.ranks[rank].history, *done))
+        state.put_group(rank, group, int(last or first), None)
+
+
+def init(state: State, words: list[str]) -> None:
+    age_s = float(options_of(words[2:])["for"])
+    for rank in ranks_of(words[0]):
+        state.change(rank, initialised=False)
+        state.block(rank, WaitView(kind=WaitKind.INIT, age_s=age_s, site=site_of(words[1])))
+
+
+def making(state: State, words: list[str]) -> None:
+    """making RANKS SITE for S: in new_group."""
+    age_s = float(options_of(words[2:])["for"])
+    for rank in ranks_of(words[0]):
+        state.block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=age_s, site=site_of(words[1])))
+
+
+def key(state: State, words: list[str]) -> None:
+    """key RANKS SITE for S: waits for a key of the store."""
+    age_s = float(options_of(words[2:])["for"])
+    for rank in ranks_of(words[0]):
+        state.block(rank, WaitView(kind=WaitKind.STORE, age_s=age_s, site=site_of(words[1])))
+
+
+def modes(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, modes=tuple(module_of(word) for word in words[1:]))
+
+
+def engine(state: State, words: list[str]) -> None:
+    """engine RANKS: a thread of the autograd engine that has issued buckets and has no Python frame now."""
+    for rank in ranks_of(words[0]):
+        thread = ThreadView(tid=3000 + rank, main=False, issued=9, cpu_still_s=9.0)
+        state.change(rank, threads=(*state.ranks[rank].threads, thread))
+
+
+COMMANDS: Mapping[str, Command] = {
+    "in": in_,
+    "device": device,
+    "backward": backward,
+    "send": send,
+    "recv": recv,
+    "posted": posted,
+    "history": history,
+    "init": init,
+    "making": making,
+    "key": key,
+    "modes": modes,
+    "engine": engine,
+}

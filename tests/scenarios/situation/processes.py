@@ -1,0 +1,190 @@
+"""Reads what a process does: where its threads stand, and how it ended."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ncclwatch.contract.model import Ending, ProcessState, SourceNote, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.phases import Phase
+from tests.scenarios.situation.state import Command, State
+from tests.scenarios.situation.words import options_of, ranks_of, site_of
+
+
+def host(state: State, words: list[str]) -> None:
+    names, site, *rest = words
+    found = options_of(rest)
+    age_s = float(found["for"])
+    cpu_still_s = 0.0 if "spins" in found else age_s
+    for rank in ranks_of(names):
+        place = site_of(site)
+        wait = WaitView(kind=WaitKind(found["in"]), age_s=age_s, site=place) if "in" in found else None
+        issued = state.ranks[rank].history[-1]
+        if wait is not None and wait.kind is WaitKind.COLLECTIVE:
+            wait = dataclasses.replace(wait, group=issued.group, seq=issued.seq, op=issued.op, site=issued.site)
+        state.main(
+            rank, wait=wait, doing=place, frames=(place,), leaf=f"step {site}", calling=found.get("calling", ""),
+            same_s=age_s, cpu_still_s=cpu_still_s,
+        )  # fmt: skip
+        state.process(rank, cpu_still_s=cpu_still_s, io_still_s=age_s)
+
+
+def at(state: State, words: list[str]) -> None:
+    found = options_of(words[2:])
+    site, still_s = site_of(words[1]), float(found.get("still", "0"))
+    kind = {"data": WaitKind.DATA, "save": WaitKind.SAVE}.get(found.get("in", ""))
+    for rank in ranks_of(words[0]):
+        wait = WaitView(kind=kind, age_s=still_s, site=site) if kind else None
+        state.main(
+            rank, wait=wait, doing=site, frames=(site,), leaf=f"read {words[1]}", same_s=still_s, cpu_still_s=still_s
+        )
+        io_s = float(found.get("io", str(still_s)))
+        state.process(rank, cpu_still_s=float(found.get("cpu", str(still_s))), io_still_s=io_s)
+
+
+def stopped(state: State, words: list[str]) -> None:
+    age_s = float(options_of(words[1:])["for"])
+    for rank in ranks_of(words[0]):
+        state.process(rank, state=ProcessState.STOPPED, cpu_still_s=age_s, io_still_s=age_s)
+        state.change(rank, pulse_age_s=age_s)
+
+
+def gil(state: State, words: list[str]) -> None:
+    found = options_of(words[1:])
+    age_s = float(found["for"])
+    for rank in ranks_of(words[0]):
+        state.change(rank, pulse_age_s=age_s)
+        cpu_s = 0.0 if "busy" in found else float(found.get("cpu", age_s))
+        state.process(rank, cpu_still_s=cpu_s, io_still_s=float(found.get("io", age_s)))
+
+
+def disk(state: State, words: list[str]) -> None:
+    age_s = float(options_of(words[2:])["for"])
+    at(state, [words[0], words[1], "still", str(age_s)])
+    for rank in ranks_of(words[0]):
+        state.process(rank, state=ProcessState.DISK_WAIT)
+
+
+def ended(state: State, words: list[str]) -> None:
+    names, how, value, *rest = words
+    site = site_of(rest.pop(0)) if how == "error" and rest and ":" in rest[0] else None
+    ago_s = float(options_of(rest).get("ago", "0"))
+    ending = {
+        "exit": lambda: Ending(kind="exited" if value == "0" else "crashed", exit_code=int(value), age_s=ago_s),
+        "signal": lambda: Ending(kind="signalled", signal=int(value), age_s=ago_s),
+        "error": lambda: Ending(kind="crashed", exit_code=1, exception=value, site=site, age_s=ago_s),
+    }[how]()
+    for rank in ranks_of(names):
+        state.change(rank, ending=ending)
+        state.process(rank, state=ProcessState.GONE)
+
+
+def handling(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.main(rank, exception=words[1], exception_site=site_of("train.py:30"))
+        if "noted" in words:
+            state.change(rank, last_exception=words[1], last_exception_s=float(words[-1]))
+
+
+def frames(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.main(rank, frames=tuple(site_of(text) for text in words[1:]))
+
+
+def refused(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.process(rank, io_unknown=True, io_still_s=0.0)
+
+
+def sampled(state: State, words: list[str]) -> None:
+    found = options_of(words[1:])
+    for rank in ranks_of(words[0]):
+        state.main(rank, leaf=f"{found.get('in', 'step')} train.py:1", same_s=float(found["same"]))
+
+
+def seen(state: State, words: list[str]) -> None:
+    taken_s = float(options_of(words[2:]).get("taken", "0"))
+    for rank in ranks_of(words[0]):
+        state.change(rank, news_age_s=float(words[1]), taken_s=taken_s)
+
+
+def thread(state: State, words: list[str]) -> None:
+    found = options_of(words[1:])
+    still_s = float(found.get("still", "0"))
+    for rank in ranks_of(words[0]):
+        thread = ThreadView(
+            tid=2000 + rank, main=False, issued=int(found["issued"]), same_s=still_s, cpu_still_s=still_s
+        )
+        state.change(rank, threads=(*state.ranks[rank].threads, thread))
+
+
+def names(state: State, words: list[str]) -> None:
+    """names RANKS NAME NAME: the main thread and a second one, "-" for one that Python has no name for."""
+    for rank in ranks_of(words[0]):
+        state.main(rank, name=words[1])
+        second = ThreadView(tid=2000 + rank, main=False, issued=1, name=words[2].strip("-"), alive=True)
+        state.change(rank, threads=(*state.ranks[rank].threads, second))
+        state.change(rank, threads=tuple(dataclasses.replace(t, same_s=9.0, cpu_still_s=9.0) for t in
+                                         state.ranks[rank].threads))  # fmt: skip
+
+
+def kernel(state: State, words: list[str]) -> None:
+    """kernel RANKS PLACE: where the main thread sits in the kernel."""
+    for rank in ranks_of(words[0]):
+        state.main(rank, in_kernel=words[1])
+
+
+def lock(state: State, words: list[str]) -> None:
+    """lock RANK HOLDER PATH SITE for S: waits for a file lock that another process holds (a rank, or "pid")."""
+    rank, age_s = int(words[0]), float(options_of(words[4:])["for"])
+    at(state, [words[0], words[3], "still", str(age_s)])
+    holder = 999 if words[1] == "pid" else 1000 + int(words[1])
+    state.process(rank, lock_holder=holder, lock_path=words[2])
+
+
+def phase(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.change(rank, phase=words[1], phase_s=5.0)
+
+
+def work(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        state.main(rank, work=Phase[words[1]])
+
+
+def source(state: State, words: list[str]) -> None:
+    found = options_of(words[2:])
+    lines = tuple(int(part) for part in found.pop("lines", "0-0").split("-"))
+    note = SourceNote(
+        site=site_of(words[1]),
+        text="...",
+        condition=found.get("if", ""),
+        other_branch_ops=tuple(filter(None, found.get("other", "").split(","))),
+        loop=found.get("loop", ""),
+        loop_lines=(lines[0], lines[1]),
+        loop_escapes=(found["escape"],) if "escape" in found else (),
+        early_exits=(found["return"],) if "return" in found else (),
+        rank_exit=found.get("leaves", ""),
+    )
+    for rank in ranks_of(words[0]):
+        state.change(rank, sources=(*state.ranks[rank].sources, note))
+
+
+COMMANDS: Mapping[str, Command] = {
+    "host": host,
+    "at": at,
+    "stopped": stopped,
+    "gil": gil,
+    "disk": disk,
+    "ended": ended,
+    "handling": handling,
+    "frames": frames,
+    "refused": refused,
+    "sampled": sampled,
+    "seen": seen,
+    "thread": thread,
+    "names": names,
+    "kernel": kernel,
+    "lock": lock,
+    "phase": phase,
+    "work": work,
+    "source": source,
+}

@@ -1,0 +1,62 @@
+"""Holds what the commands of a situation have built up so far."""
+
+import dataclasses
+from collections.abc import Callable
+
+from ncclwatch.contract.model import GroupView, Habit, OpView, RankView, WaitClass, WaitView
+from ncclwatch.contract.preflight import ModelFacts, SamplerFacts
+from ncclwatch.contract.testimony import Testimony
+
+
+class State:
+    """What is known of a job, rank by rank."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankView] = {}
+        self.world = 0
+        self.groups: dict[str, list[int]] = {}
+        self.habits: dict[WaitClass, Habit] = {}
+        self.under_way: dict[tuple[str, int], tuple[WaitClass, ...]] = {}
+        self.testimonies: dict[int, Testimony] = {}
+        self.launched: dict[str, dict[int, int]] = {}
+        self.known_s = 3600.0
+        self.unasked: set[int] = set()
+        self.facts: dict[int, dict[str, str]] = {}
+        self.samplers: dict[int, tuple[SamplerFacts, ...]] = {}
+        self.models: dict[int, tuple[ModelFacts, ...]] = {}
+        self.parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
+        self.worlds: dict[int, list[int]] = {}
+        self.twice: dict[int, tuple[str, ...]] = {}
+        self.clocks_s: dict[str, float] = {}
+
+    def change(self, rank: int, **changes: object) -> None:
+        """Replace parts of the view of a rank."""
+        self.ranks[rank] = dataclasses.replace(self.ranks[rank], **changes)
+
+    def main(self, rank: int, **changes: object) -> None:
+        """Replace parts of its main thread."""
+        first, *rest = self.ranks[rank].threads
+        self.change(rank, threads=(dataclasses.replace(first, **changes), *rest))
+
+    def process(self, rank: int, **changes: object) -> None:
+        """Replace parts of what the node sees of its process."""
+        self.change(rank, process=dataclasses.replace(self.ranks[rank].process, **changes))
+
+    def block(self, rank: int, wait: WaitView) -> None:
+        """Let its main thread stand in a wait, for as long as the wait is old."""
+        still = {"cpu_still_s": wait.age_s, "same_s": wait.age_s}
+        self.main(rank, wait=wait, doing=wait.site, frames=(wait.site,), **still)
+        self.process(rank, cpu_still_s=wait.age_s, io_still_s=wait.age_s)
+
+    def put_group(self, rank: int, name: str, enqueued: int, pending: OpView | None) -> None:
+        """Let it have come so far in a group; `pending` is what it waits for there."""
+        completed = enqueued - (1 if pending else 0)
+        group = GroupView(
+            name=name, desc=name, ranks=tuple(self.groups[name]), enqueued=enqueued, completed=completed,
+            prefix_hash=0, pending=pending,
+        )  # fmt: skip
+        others = tuple(g for g in self.ranks[rank].groups if g.name != name)
+        self.change(rank, groups=(*others, group))
+
+
+Command = Callable[[State, list[str]], None]
