@@ -15,6 +15,9 @@ from ncclwatch.contract.preflight import Setup
 from ncclwatch.contract.slowness import Slowness
 from ncclwatch.contract.testimony import Communicator, Testimony
 
+UNTOLD = "?"  # a part of a signature that a recorder leaves out: it agrees with whatever another one tells
+UNTOLD_RANK = -2
+
 
 class Op(str, Enum):
     """A communication operation, by the name users type."""
@@ -157,10 +160,10 @@ class OpView:
     group: str  # name of the process group
     seq: int  # collectives and p2p count apart; >= 1
     op: Op
-    dtype: str = ""
-    numel: int = 0  # elements, summed over the tensors that must agree
-    peer: int = -1  # root of a rooted collective or the other side of p2p, global rank; -1: none
-    reduce_op: str = ""
+    dtype: str = ""  # UNTOLD: its recorder does not tell
+    numel: int = 0  # elements, summed over the tensors that must agree; -1: they may differ, or are not told
+    peer: int = -1  # root of a rooted collective or the other side of p2p, global rank; -1: none; UNTOLD_RANK: not told
+    reduce_op: str = ""  # UNTOLD: its recorder does not tell
     site: CallSite | None = None
     route: int = 0  # index into RankView.routes, plus one: who called the function of `site`; 0: unknown
     module: int = 0  # index into RankView.modules, plus one: in whose forward it was made; 0: in none, or unknown
@@ -235,6 +238,7 @@ class GroupView:
     timeout_s: float = 0.0  # after which its backend gives an operation up and the job ends; 0: unknown
     size: int = 0  # members it has; 0: as many as `ranks`, or unknown
     members_digest: int = 0  # of all of them in their order, see `members`; 0: unknown
+    untold: bool = False  # nobody tells what of it was entered: `enqueued` and `completed` say nothing
 
     @property
     def unnamed(self) -> int:
@@ -379,6 +383,18 @@ class RngRestore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileView:
+    """The file that a view of a rank comes from, and what it leaves open. A file is an agent that reported late."""
+
+    source: str  # who wrote it, for evidence: "flight recorder", "ring" or "log"
+    path: str
+    timed: bool  # the moment of the file is known. False: its ages count to its newest stamp only, and tell the order
+    quiet_s: float = 0.0  # from its newest stamp to its moment; 0: unknown
+    saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
+    whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
     """Everything one node knows of one rank at one moment."""
 
@@ -421,6 +437,7 @@ class RankView:
     modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while
     news_age_s: float = 0.0  # since this view came, on the server's clock
     taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
+    file: FileView | None = None  # None: an agent reports it now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
