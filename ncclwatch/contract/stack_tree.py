@@ -24,7 +24,7 @@ RANKS_WIDTH_MAX = 24  # columns
 ODD_SHARE = 0.05  # of the ranks: so many, and no more, are odd ones out
 
 _NUMBERS = re.compile(r"[-_ ]?\d+(?:[-_]\d+)*")
-_HOME = re.compile(r".*/(?:site-packages|dist-packages|lib/python3[^/]*)/")
+_HOME = re.compile(r"\A.*/(?:site-packages|dist-packages|lib/python3[^/]*)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

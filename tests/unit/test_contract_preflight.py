@@ -46,7 +46,7 @@ def test_a_model_is_read_with_its_line_and_its_parameters_apart():
 def test_models_units_and_parameters_are_bounded():
     too_many = ["p" * (preflight.PARAMETER_CHARS_MAX + 1)] * (preflight.PARAMETERS_MAX + 1)
     big = MODEL | {"units": ["a"] * (preflight.UNITS_MAX + 1), "parameters": too_many}
-    text = json.dumps({"models": [big] * (preflight.MODELS_MAX + 1)})
+    text = json.dumps({"models": [big, *[MODEL] * preflight.MODELS_MAX]})
     models = parse(text).models
     assert (len(models), len(models[0].units)) == (preflight.MODELS_MAX, preflight.UNITS_MAX)
     parameters = parse_parameters(text, ("DDP", "0-1"))

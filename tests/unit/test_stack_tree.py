@@ -1,11 +1,12 @@
 """Stacks of many ranks, merged; checked against a naive twin as well."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclwatch.contract.model import StackDump, StackFrame
 from ncclwatch.contract.stack_places import Doing, Place, place_of
-from ncclwatch.contract.stack_tree import Branch, classes, gang_line, gangs, role_of, tree, tree_lines
+from ncclwatch.contract.stack_tree import Branch, classes, gang_line, gangs, role_of, short_path, tree, tree_lines
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 
@@ -43,6 +44,12 @@ def test_paths_of_two_nodes_are_the_same_file():
     one = dump(0, frame("f", "/node1/env/lib/python3.11/site-packages/torch/a.py", 3))
     other = dump(1, frame("f", "/node2/lib/python3.12/site-packages/torch/a.py", 3))
     assert [stack.ranks for stack in classes([one, other])] == [(0, 1)]
+
+
+@pytest.mark.timeout(10)
+def test_a_path_of_megabytes_is_shortened_in_one_pass():
+    assert short_path("/home/" + "a/b" * 1_000_000 + "/site-packages/x/y.py") == "x/y.py"
+    assert short_path("/home/" + "ab" * 1_000_000 + "/y.py").endswith("ab/y.py")
 
 
 def test_long_rows_of_frames_of_torch_are_shortened():
