@@ -91,7 +91,7 @@ class Examiner:
             testimonies=dict(job.testimonies),
             communicators=job.communicators,
         )
-        job.gathering.verdicts += self._settle(job, standing)
+        job.gathering.verdicts += self._settle(job, verdicts or (), standing)
         self._open(job, job.gathering)
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
             self._publisher.closed(incident)
@@ -134,10 +134,10 @@ class Examiner:
         gathering = job.gathering
         if gathering is not None and not gathering.opened:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]
-        fresh = self._settle(job, standing)
+        fresh = self._settle(job, verdicts, standing)
         if fresh:
             self._begin_gathering(job, fresh, now)
-        matches = (self._book.match(job.key, v, self._wall()) for v in _alarms(verdicts))
+        matches = self._book.assign(job.key, _alarms(verdicts), self._wall())
         shown = frozenset(incident.id for incident in matches if incident is not None)
         for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall()):
             self._publisher.closed(incident)
@@ -176,17 +176,20 @@ class Examiner:
             return verdicts
         return [said_again(verdict, said) for verdict in verdicts]
 
-    def _settle(self, job: Job, standing: Iterable[Verdict]) -> list[Verdict]:
-        """Give standing verdicts to the incidents they belong to. Returns those that have none yet."""
+    def _settle(self, job: Job, verdicts: Iterable[Verdict], standing: Iterable[Verdict]) -> list[Verdict]:
+        """Give the verdicts that stand to the incidents they belong to. Returns those that have none yet."""
         fresh = []
         keys = job.confirmation.keys
-        for verdict in _alarms(standing):
-            known = self._book.match(job.key, verdict, self._wall())
+        stand = {key_of(verdict) for verdict in standing}
+        said = _alarms(verdicts)
+        for verdict, known in zip(said, self._book.assign(job.key, said, self._wall()), strict=True):
+            if key_of(verdict) not in stand:
+                continue
             if known is None:
                 fresh.append(verdict)
                 continue
             shown = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
-            self._improve(job, known, verdict, shown)
+            self._improve(job, self._book.get(known.id) or known, verdict, shown)
         return fresh
 
     def _improve(self, job: Job, known: Incident, verdict: Verdict, shown: frozenset[str]) -> None:
@@ -230,10 +233,12 @@ class Examiner:
         _keep(job, gathering)
         if job.stacks or job.testimonies:
             gathering.verdicts = self._with_evidence(job, gathering.verdicts)
-        for verdict in gathering.verdicts:
-            known = self._book.match(job.key, verdict, self._wall())
+        keys = job.confirmation.keys
+        taken = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
+        incidents = self._book.assign(job.key, gathering.verdicts, self._wall(), taken)
+        for verdict, known in zip(gathering.verdicts, incidents, strict=True):
             if known is not None:
-                self._improve(job, known, verdict, frozenset())
+                self._improve(job, self._book.get(known.id) or known, verdict, frozenset())
                 continue
             opening = Opening(
                 key=job.key,

@@ -6,7 +6,7 @@ hangs, so that a server that was restarted in the middle of a hang finds the sam
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -123,22 +123,45 @@ class IncidentBook:
                 found.setdefault(incident.key, []).append(incident)
         return found
 
-    def match(self, key: JobKey, verdict: Verdict, now: float) -> Incident | None:
-        """Return the incident that a verdict belongs to, if it is known already."""
+    def assign(
+        self, key: JobKey, verdicts: Sequence[Verdict], now: float, taken: frozenset[str] = frozenset()
+    ) -> tuple[Incident | None, ...]:
+        """Return for each verdict of one judgement the known incident that it belongs to.
+
+        Each root of a hang is an incident of its own, though the same ranks wait for several: no two verdicts share
+        one, and those in `taken` belong to verdicts that are not among these.
+        """
+        found = {n: same for n, each in enumerate(verdicts) if (same := self._open_same(key, each)) is not None}
+        left = [n for n in range(len(verdicts)) if n not in found]
+        for n in sorted(left, key=lambda n: not any(_share_culprits(verdicts[n], i) for i in self.open_of(key))):
+            known = self.match(key, verdicts[n], now, taken.union(each.id for each in found.values()))
+            if known is not None:
+                found[n] = known
+        return tuple(found.get(n) for n in range(len(verdicts)))
+
+    def _open_same(self, key: JobKey, verdict: Verdict) -> Incident | None:
+        same = self._all.get(fingerprint(key, verdict))
+        return same if same is not None and same.open else None
+
+    def match(self, key: JobKey, verdict: Verdict, now: float, taken: frozenset[str] = frozenset()) -> Incident | None:
+        """Return the incident that a verdict belongs to, if it is known already and not in `taken` by another one."""
         same = self._all.get(fingerprint(key, verdict))
         if same is not None and same.state is IncidentState.ENDED:
             same = None  # of an earlier run under the same name
         if same is not None and same.open:
             return same
         ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
-        for incident in self._all.values():
-            if incident.key != key or incident.verdict.severity is not verdict.severity:
+        ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
+        mine = (each for each in self._all.values() if each.key == key)
+        for incident in sorted(mine, key=lambda each: not _share_culprits(verdict, each)):
+            if incident.verdict.severity is not verdict.severity:
+                continue
+            if incident.id in taken and not ending:
                 continue
             if incident.verdict.slowness is not None:  # it is told apart
                 continue
             if incident.open and _same_wait(verdict, incident.verdict):
                 return incident
-            ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
             if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
                 return incident
             if ending and incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S:
@@ -283,6 +306,12 @@ class IncidentBook:
 
     def _open_count(self) -> int:
         return sum(1 for incident in self._all.values() if incident.open)
+
+
+def _share_culprits(verdict: Verdict, incident: Incident) -> bool:
+    """Whether a verdict names somebody whom an open incident names, too."""
+    named = {culprit.rank for culprit in incident.verdict.culprits} if incident.open else set()
+    return any(culprit.rank in named for culprit in verdict.culprits)
 
 
 def _same_wait(verdict: Verdict, other: Verdict) -> bool:

@@ -47,6 +47,24 @@ def test_a_verdict_about_the_same_ranks_belongs_to_the_open_incident() -> None:
     assert book.match(KEY, verdict(severity=Severity.WARNING), 100.0) is None
 
 
+def test_two_roots_that_hold_up_the_same_ranks_are_two_incidents() -> None:
+    book = IncidentBook()
+    first, second = verdict(culprits=(3,), victims=(0, 1)), verdict(culprits=(2,), victims=(0, 1))
+    incident = opened(book, first)
+    assert book.assign(KEY, [second, first], 100.0) == (None, incident)
+    assert book.assign(KEY, [second], 100.0, frozenset([incident.id])) == (None,)
+    other = opened(book, second)
+    assert book.assign(KEY, [first, second], 100.0) == (incident, other)
+
+
+def test_a_root_that_is_told_in_another_way_stays_with_its_culprits() -> None:
+    book = IncidentBook()
+    incident, other = (opened(book, verdict(culprits=(rank,), victims=(0, 1))) for rank in (3, 2))
+    moved = [verdict(culprits=(rank, 4), victims=(0, 1), seq=9) for rank in (2, 3)]
+    assert book.assign(KEY, moved, 100.0) == (other, incident)
+    assert book.assign(KEY, [verdict(culprits=(4,), victims=(0, 1), seq=9), moved[0]], 100.0) == (incident, other)
+
+
 def test_the_dying_of_a_hung_job_belongs_to_its_incident_and_does_not_change_its_text() -> None:
     book = IncidentBook()
     incident = opened(book)

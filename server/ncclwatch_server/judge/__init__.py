@@ -1,6 +1,6 @@
 """Says what is wrong with a job. Pure functions of one immutable snapshot.
 
-`judge` runs the stages in order of what they can prove; the first that has something to say is
+`judge` runs the stages in order of what they can prove; of each root of a hang the first that has something to say is
 right, because each later one is weaker: different signatures at one collective; ranks that are
 gone; a group that a member has destroyed; a circle of waits; ranks that came to another address, that wait
 for a group which others go on without, or that never came; ranks outside that stand still or are late; all
@@ -14,6 +14,7 @@ What is wrong with saves is said besides, unless something hangs: the ranks that
 from dataclasses import replace
 
 from ncclwatch.contract.model import Certainty, JobSnapshot, Verdict
+from ncclwatch_server.judge.every_root import every_root
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.desync import desyncs
 from ncclwatch_server.judge.rules.drift.checked_alone import checked_alone
@@ -34,9 +35,9 @@ from ncclwatch_server.judge.theory.histories.call_sites import source_line
 from ncclwatch_server.judge.theory.waits.waiters import waiters_of
 from ncclwatch_server.judge.witnesses import heard
 
-__all__ = ["STAGES", "judge"]
+__all__ = ["OTHERS", "ROOTS", "judge"]
 
-STAGES = (
+ROOTS = (
     mismatches,
     endings,
     abandoned,
@@ -47,6 +48,8 @@ STAGES = (
     outsiders,
     insiders,
     unnamed,
+)
+OTHERS = (
     desyncs,
     shared,
     half_restored,
@@ -56,7 +59,7 @@ STAGES = (
 def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     """Return what is wrong with a job at this moment, the empty tuple if nothing is."""
     case = open_case(snapshot)
-    verdicts = next((found for stage in STAGES if (found := stage(case))), ())
+    verdicts = every_root(case, ROOTS) or next((found for stage in OTHERS if (found := stage(case))), ())
     drawn = (replace(_with_sources(case, verdict), waiters=waiters_of(case, verdict)) for verdict in verdicts)
     said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in drawn)
     if all(verdict.certainty is Certainty.LATE for verdict in said):

@@ -1,14 +1,19 @@
 """Ranks that wait for each other in a circle: across groups, in send and recv, or from two threads."""
 
+from collections.abc import Iterable
+
 from ncclwatch.contract.model import (
+    CallSite,
     Cause,
     Certainty,
+    Op,
     OpView,
     Severity,
     Verdict,
     WaitKind,
 )
 from ncclwatch.contract.text import ADVICE, ADVICE_LOCK, ranks_words
+from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.reasons import handled_words
 from ncclwatch_server.judge.theory.case import (
     Case,
@@ -30,7 +35,7 @@ from ncclwatch_server.judge.theory.histories.odd_side import Side, odd_side, une
 from ncclwatch_server.judge.theory.histories.skipped_calls import find_shift
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
-from ncclwatch_server.judge.theory.waits.wait_graph import cycle, is_likely_only, victims_of, waited_for
+from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only, victims_of, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
 
@@ -38,44 +43,67 @@ HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a
 
 
 def deadlocks(case: Case) -> tuple[Verdict, ...]:
-    """Judge ranks that wait for each other in a circle, across groups or in send and recv."""
-    circle = cycle(case.graph)
-    blocks = [block for rank in circle for block in case.graph.blocks[rank]]
-    likely = is_likely_only(case.graph, circle)
-    # Keys of the store may be set from outside of the job as well.
-    likely = likely or any(
-        block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block) for block in blocks
-    )
-    if not circle or (likely and onset_s(blocks) < ORDER_S) or not held_together(case.views, blocks):
+    """Judge a circle of ranks that wait for each other, across groups or in send and recv, with all at its lines."""
+    held = case.told | case.explained
+    left = [circle for circle in cycles(case.graph) if held.isdisjoint(circle) and _holds(case, circle)]
+    if not left:
         return ()
+    lines = _lines_of(case, left[0])
+    alike = [circle for circle in left if _lines_of(case, circle) == lines]
+    more = (rank for circle in alike[ALIKE_MAX:] for rank in circle)
+    return (joined(case, [_judge(case, circle) for circle in alike[:ALIKE_MAX]], more),)
+
+
+def _blocks_of(case: Case, circle: Iterable[int]) -> list[Block]:
+    return [block for rank in circle for block in case.graph.blocks[rank]]
+
+
+def _lines_of(case: Case, circle: Iterable[int]) -> frozenset[tuple[WaitKind, Op, CallSite | None]]:
+    return frozenset((block.wait.kind, block.wait.op, block.wait.site) for block in _blocks_of(case, circle))
+
+
+def _holds(case: Case, circle: Iterable[int]) -> bool:
+    """Say whether a circle was there at one instant, and for long enough if that it never ends is only likely."""
+    blocks = _blocks_of(case, circle)
+    return held_together(case.views, blocks) and (not _is_likely(case, circle) or onset_s(blocks) >= ORDER_S)
+
+
+def _is_likely(case: Case, circle: Iterable[int]) -> bool:
+    # Keys of the store may be set from outside of the job as well.
+    return is_likely_only(case.graph, circle) or any(
+        block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block)
+        for block in _blocks_of(case, circle)
+    )
+
+
+def _judge(case: Case, circle: tuple[int, ...]) -> Verdict:
+    blocks = _blocks_of(case, circle)
     sides = _sides_of(blocks)
     cause, guilty, one_of, reason = _why_circle(case, sides, blocks)
     victims = tuple(sorted({*victims_of(case.graph, circle), *circle} - set(guilty)))
     first = next(block for block in blocks if block.rank in guilty)
-    return (
-        Verdict(
-            cause=cause,
-            certainty=Certainty.STALLED if likely else Certainty.PROVEN,
-            severity=Severity.CRITICAL,
-            summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
-            explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
-            advice=ADVICE_LOCK if cause is Cause.HOST_STALL else ADVICE[cause],
-            culprits=tuple(
-                culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
-                for block in blocks
-                if block.rank in guilty
-            ),
-            victims=victims,
-            one_of=one_of,
-            group=first.operation.group,
-            seq=first.operation.seq,
-            op=first.wait.op.value,
-            onset_s=onset_s(blocks),
-            explained=explained(case, {*circle, *victims}),
-            evidence=tuple(
-                [*(block_evidence(block) for block in blocks[:16])]
-                + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
-            ),
+    return Verdict(
+        cause=cause,
+        certainty=Certainty.STALLED if _is_likely(case, circle) else Certainty.PROVEN,
+        severity=Severity.CRITICAL,
+        summary=f"{ranks_words(circle)} wait for each other: {waiting_words(case.views, blocks)}.",
+        explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
+        advice=ADVICE_LOCK if cause is Cause.HOST_STALL else ADVICE[cause],
+        culprits=tuple(
+            culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
+            for block in blocks
+            if block.rank in guilty
+        ),
+        victims=victims,
+        one_of=one_of,
+        group=first.operation.group,
+        seq=first.operation.seq,
+        op=first.wait.op.value,
+        onset_s=onset_s(blocks),
+        explained=explained(case, {*circle, *victims}),
+        evidence=tuple(
+            [*(block_evidence(block) for block in blocks[:16])]
+            + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
         ),
     )
 

@@ -72,6 +72,8 @@ _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 def endings(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that are gone while others need them, or that went with an error."""
+    if case.told:
+        return ()  # a job that hangs is ended in the end, by its backend or by somebody
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
     suspects = _own_endings(gone)
     if not suspects:

@@ -27,7 +27,7 @@ def abandoned(case: Case) -> tuple[Verdict, ...]:
     """Judge collectives in groups that a member has destroyed without coming to them."""
     blocks = [
         block
-        for rank in case.blocked
+        for rank in case.unexplained
         for block in case.graph.blocks[rank]
         if block.operation.kind is WaitKind.COLLECTIVE and _leavers(case, block)
     ]

@@ -9,11 +9,13 @@ from ncclwatch.contract.model import (
     Certainty,
     Divergence,
     Evidence,
+    Op,
     RankView,
     Severity,
     Verdict,
 )
 from ncclwatch.contract.text import ranks_words
+from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.data_buckets import bucket_evidence
 from ncclwatch_server.judge.rules.forwards import OneSided, one_sided_forward, remedies, words
 from ncclwatch_server.judge.rules.reasons import advice, reason, shift_call
@@ -30,20 +32,29 @@ from ncclwatch_server.judge.theory.case import (
 )
 from ncclwatch_server.judge.theory.histories.odd_side import Parting, Side, part, parted_callers
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
 
 
 def mismatches(case: Case) -> tuple[Verdict, ...]:
-    """Judge collectives that members entered with different signatures; the earliest one decides."""
-    if not case.graph.mismatches:
+    """Judge the oldest collective that members entered with different signatures, with all that differ at its lines."""
+    left = [each for each in case.graph.mismatches if case.told.isdisjoint(r for side in each.sides for r in side)]
+    if not left:
         return ()
-    first = min(case.graph.mismatches, key=lambda each: -onset_s(_blocks_in(case, each)))
-    return (judge_mismatch(case, first),)
+    blocks: dict[Operation, list[Block]] = {}
+    for block in (block for each in case.found.values() for block in each.blocks):
+        blocks.setdefault(block.operation, []).append(block)
+    left.sort(key=lambda each: -onset_s(blocks.get(each.operation, ())))
+    lines = _lines_of(case, left[0])
+    alike = [each for each in left if _lines_of(case, each) == lines]
+    more = (rank for each in alike[ALIKE_MAX:] for side in each.sides for rank in side)
+    return (joined(case, [judge_mismatch(case, each) for each in alike[:ALIKE_MAX]], more),)
 
 
-def _blocks_in(case: Case, mismatch: Mismatch) -> list[Block]:
-    return [b for each in case.found.values() for b in each.blocks if b.operation == mismatch.operation]
+def _lines_of(case: Case, mismatch: Mismatch) -> frozenset[tuple[Op, CallSite | None]]:
+    """Return what the sides of a mismatch call, and where."""
+    sides = (_side(case, ranks, mismatch.operation.group, mismatch.operation.seq) for ranks in mismatch.sides)
+    return frozenset((side.op.op, side.site) for side in sides)
 
 
 def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:

@@ -3,6 +3,8 @@
 A rank that shows any sign of work is late and never a hang.
 """
 
+from collections.abc import Iterable
+
 from ncclwatch.contract.model import CallSite, Cause, Certainty, RankView, Severity, Verdict
 from ncclwatch.contract.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.straggler import evidence_of, late, wait_class, waited_in
@@ -26,22 +28,31 @@ from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 def outsiders(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that keep others waiting without being in an operation themselves."""
-    wanted = {
-        rank
-        for blocked in case.blocked
-        for block in case.graph.blocks[blocked]
-        for rank in (*case.graph.absent[block.operation], *_frozen_members(case, block))
-    }
-    ranks = [rank for rank in sorted(wanted) if case.found[rank].standing in (Standing.OUTSIDE, Standing.FROZEN)]
+    ranks = _awaited(case, case.blocked)
     known = _known(case, ranks)
     found = [(rank, stillness(case, case.views[rank], known.get(rank, Known()))) for rank in ranks]
     stalled = [(rank, still) for rank, still in found if still is not None and still.still_s >= still.patience_s]
     if _waits_for_unnamed(case, ranks) or any(works(case.views[rank]) for rank in ranks):
         stalled = [(rank, still) for rank, still in stalled if not may_wait_for_another(case.views[rank], still)]
+    alone = set(_awaited(case, case.unexplained))  # somebody waits for these and for no root that was told already
+    if case.told:
+        stalled = [(r, s) for r, s in stalled if r in alone or not may_wait_for_another(case.views[r], s)]
     if stalled:
         worst = _worst(stalled)
         return (_stalled(case, [rank for rank, still in stalled if still.cause is worst.cause], worst),)
-    return (late(case, ranks),) if ranks else ()
+    return (late(case, sorted(alone)),) if alone else ()
+
+
+def _awaited(case: Case, waiting: Iterable[int]) -> list[int]:
+    """Return the ranks in no operation that some of these wait for, those left out that were told of already."""
+    wanted = {
+        rank
+        for blocked in waiting
+        for block in case.graph.blocks[blocked]
+        for rank in (*case.graph.absent[block.operation], *_frozen_members(case, block))
+    }
+    outside = (Standing.OUTSIDE, Standing.FROZEN)
+    return [rank for rank in sorted(wanted - case.told) if case.found[rank].standing in outside]
 
 
 def _waits_for_unnamed(case: Case, ranks: list[int]) -> bool:
@@ -130,4 +141,7 @@ def _stalled_explanation(case: Case, view: RankView, why: Stillness, victims: tu
         text = (thread.exception if thread else "") or view.last_exception
         site = (thread.exception_site if thread else None) or view.last_exception_site
         parts.append(f"It caught {text}{at(site)} and went its own way; the others know nothing of it.")
+    if case.told and may_wait_for_another(view, why):
+        others = ranks_words(sorted(case.told.union(case.explained)))
+        parts.append(f"Whether it waits for one of {others}, by a file or a socket that nobody records, is not known.")
     return " ".join(part for part in parts if part)

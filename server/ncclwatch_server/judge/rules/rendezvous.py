@@ -30,7 +30,7 @@ def missing(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that wait for ranks nobody has ever seen."""
     blocks = _blocks(case)
     wanted = sorted({rank for block in blocks for rank in case.graph.unseen[block.operation]})
-    lost = [rank for rank in wanted if rank not in case.views]
+    lost = [rank for rank in wanted if rank not in case.views and rank not in case.told]
     if not lost or not blocks:
         return ()
     view = case.views[blocks[0].rank]
@@ -184,4 +184,4 @@ def _is_still(case: Case, block: Block) -> bool:
 
 
 def _blocks(case: Case) -> list[Block]:
-    return [block for rank in case.blocked for block in case.graph.blocks[rank]]
+    return [block for rank in case.unexplained for block in case.graph.blocks[rank]]

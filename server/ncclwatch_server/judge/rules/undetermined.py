@@ -18,7 +18,9 @@ WARNING_OF_TIMEOUT = 0.5  # this share of the group's timeout
 
 def unnamed(case: Case) -> tuple[Verdict, ...]:
     """Tell of operations that all known members have entered, where others belong to the group."""
-    blocks = [block for rank in case.blocked for block in case.graph.blocks[rank] if _waits_for_unnamed(case, block)]
+    blocks = [
+        block for rank in case.unexplained for block in case.graph.blocks[rank] if _waits_for_unnamed(case, block)
+    ]
     if not blocks or onset_s(blocks) < PATIENCE_S:
         return ()
     first = blocks[0]

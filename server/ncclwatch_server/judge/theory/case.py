@@ -20,7 +20,7 @@ from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_a
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, blocked_ranks, standings
-from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build
+from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class Case:
     snapshot: JobSnapshot
     found: Mapping[int, RankStanding]
     graph: WaitGraph
+    told: frozenset[int] = frozenset()  # ranks of the roots that were told already
+    explained: frozenset[int] = frozenset()  # those of them that wait, and all whose waits lead to one of them
 
     @property
     def views(self) -> Mapping[int, RankView]:
@@ -40,6 +42,17 @@ class Case:
     def blocked(self) -> tuple[int, ...]:
         """The ranks that wait for others."""
         return blocked_ranks(self.found)
+
+    @property
+    def unexplained(self) -> tuple[int, ...]:
+        """The ranks that wait for others, and for no root that was told already."""
+        return tuple(rank for rank in self.blocked if rank not in self.explained)
+
+    def beside(self, ranks: Iterable[int]) -> "Case":
+        """Return what is left to explain beside a root of these ranks, victims of it or not."""
+        root = frozenset(ranks)
+        held_up = frozenset(victims_of(self.graph, root)) | root.intersection(self.graph.blocks)
+        return replace(self, told=self.told | root, explained=self.explained | held_up)
 
 
 def open_case(snapshot: JobSnapshot) -> Case:

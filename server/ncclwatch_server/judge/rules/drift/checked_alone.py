@@ -25,7 +25,9 @@ def checked_alone(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks whose collectives are to be checked against ranks that check nothing."""
     checking = {rank for ranks in case.snapshot.setup.alike if _checks(ranks.facts) for rank in ranks.ranks}
     told = {rank for ranks in case.snapshot.setup.alike for rank in ranks.ranks}
-    blocks = [block for rank in case.blocked if rank in checking for block in case.graph.blocks[rank] if _makes(block)]
+    blocks = [
+        block for rank in case.unexplained if rank in checking for block in case.graph.blocks[rank] if _makes(block)
+    ]
     if not blocks:
         return ()
     gone_on = [rank for rank in sorted(told - checking) if _has_left(case, rank, blocks[0].operation)]

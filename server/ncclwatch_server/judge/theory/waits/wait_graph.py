@@ -149,8 +149,8 @@ def _is_hopeless(
     return operation in hopeless or len(others) > (rank in others)
 
 
-def cycle(graph: WaitGraph) -> tuple[int, ...]:
-    """Return the ranks of a terminal cycle of doomed ranks: each waits, through operations, for the next ones only.
+def cycles(graph: WaitGraph) -> list[tuple[int, ...]]:
+    """Return the ranks of each terminal cycle of doomed ranks: they wait, through operations, for each other only.
 
     Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
     """
@@ -169,7 +169,7 @@ def cycle(graph: WaitGraph) -> tuple[int, ...]:
         ranks = tuple(sorted(node for node in component if node >= 0))
         if len(ranks) > 1 and all(to in component for node in component for to in edges[node]):
             circles.append(ranks)
-    return min(circles, default=())
+    return sorted(circles)
 
 
 def waited_for(graph: WaitGraph, block: Block) -> tuple[int, ...]:
