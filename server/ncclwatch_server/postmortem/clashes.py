@@ -45,7 +45,7 @@ def mismatches(matter: Matter) -> tuple[Verdict, ...]:
     name = matter.names[stuck.roster.key]
     case = open_case(matter.snapshot(ranks))
     operation = Operation(group=name, seq=stuck.seq, members=tuple(sorted(ranks)))
-    verdict = judge_mismatch(case, Mismatch(operation=operation, sides=sides))
+    verdict = judge_mismatch(case, Mismatch(operation=operation, sides=sides))[0]
     guilty = {each.rank for each in verdict.culprits}
     victims = sorted({*ranks, *reaching(matter.waits, ranks)} - guilty)
     return (

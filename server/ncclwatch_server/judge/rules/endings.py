@@ -82,7 +82,7 @@ def endings(case: Case) -> tuple[Verdict, ...]:
     if abnormal:
         mismatch = _mismatch_at_the_end(case)
         if mismatch is not None:
-            return (judge_mismatch(case, mismatch),)
+            return judge_mismatch(case, mismatch)
         first = _first(case, abnormal)
         ranks = tuple(r for r in abnormal if _same_end(gone[r], gone[first]) or r == first)
         known = known_end(case, abnormal, first)

@@ -1,7 +1,7 @@
 """Proven hangs: collectives that ranks entered with different signatures."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model import (
     CallSite,
@@ -30,7 +30,7 @@ from ncclwatch_server.judge.theory.case import (
     op_words,
     source_evidence,
 )
-from ncclwatch_server.judge.theory.histories.odd_side import Parting, Side, part, parted_callers
+from ncclwatch_server.judge.theory.histories.odd_side import Parting, Side, parted_callers, partings
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
@@ -48,7 +48,8 @@ def mismatches(case: Case) -> tuple[Verdict, ...]:
     lines = _lines_of(case, left[0])
     alike = [each for each in left if _lines_of(case, each) == lines]
     more = (rank for each in alike[ALIKE_MAX:] for side in each.sides for rank in side)
-    return (joined(case, [judge_mismatch(case, each) for each in alike[:ALIKE_MAX]], more),)
+    first, *others = (judge_mismatch(case, each) for each in alike[:ALIKE_MAX])
+    return (joined(case, [first[0], *(each[0] for each in others)], more), *first[1:])
 
 
 def _lines_of(case: Case, mismatch: Mismatch) -> frozenset[tuple[Op, CallSite | None]]:
@@ -57,24 +58,55 @@ def _lines_of(case: Case, mismatch: Mismatch) -> frozenset[tuple[Op, CallSite | 
     return frozenset((side.op.op, side.site) for side in sides)
 
 
-def judge_mismatch(case: Case, mismatch: Mismatch) -> Verdict:
-    """Return the verdict on one collective that was entered with different signatures."""
+def judge_mismatch(case: Case, mismatch: Mismatch) -> tuple[Verdict, ...]:
+    """Return the verdicts on one collective that was entered with different signatures: one for each cause of it."""
     views, operation = case.views, mismatch.operation
     sides = tuple(_side(case, ranks, operation.group, operation.seq) for ranks in mismatch.sides)
-    found = part(views, sides, operation.members)
+    together: dict[tuple[object, ...], list[_Parted]] = {}
+    for found in partings(views, sides, operation.members):
+        each = _parted(views, found)
+        own = found.shift is not None or found.slip is not None or each.forward is not None
+        together.setdefault((each.parting.cause, found.culprit if own else ()), []).append(each)
+    odd = {rank for parted in together.values() for each in parted for rank in each.parting.culprit.ranks}
+    return tuple(_judge(case, operation, (sides, odd), parted) for parted in together.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parted:
+    """How one side of a mismatch parted from the others, and the forward that it was in."""
+
+    parting: Parting
+    forward: OneSided | None
+
+
+def _parted(views: Mapping[int, RankView], found: Parting) -> _Parted:
     forward = one_sided_forward(views, found)
     if forward is not None and found.cause is Cause.UNEVEN_BATCHES:  # a loop inside of the forward is none over data
         found = replace(found, cause=Cause.DIVERGENT_CONTROL_FLOW)
+    return _Parted(parting=found, forward=forward)
+
+
+def _judge(
+    case: Case, operation: Operation, entered: tuple[tuple[Side, ...], set[int]], parted: list[_Parted]
+) -> Verdict:
+    """Return the verdict on the sides of a mismatch that parted from the others for one cause.
+
+    `entered` are all sides, and the ranks of those that have parted, for whatever cause.
+    """
+    sides, odd = entered
+    views, found, forward = case.views, parted[0].parting, parted[0].forward
     blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
     involved = [block for block in blocks if block.operation == operation] or blocks
-    guilty = found.culprit.ranks if not found.one_of else tuple(r for side in sides for r in side.ranks)
-    victims = tuple(sorted({*victims_of(case.graph, guilty), *(r for s in sides for r in s.ranks)} - set(guilty)))
+    guilty = tuple(rank for each in parted for rank in each.parting.culprit.ranks)
+    if found.one_of:
+        guilty = tuple(r for side in sides for r in side.ranks)
+    victims = tuple(sorted({*victims_of(case.graph, guilty), *(r for s in sides for r in s.ranks)} - odd.union(guilty)))
     return Verdict(
         cause=found.cause,
         certainty=Certainty.PROVEN,
         severity=Severity.CRITICAL,
-        summary=_summary(case, found, sides),
-        explanation=_explanation(case, found, operation.group, operation.seq, forward),
+        summary=_summary(case, [each.parting for each in parted]),
+        explanation=_explanation(case, operation, parted, forward),
         advice=remedies(forward) if forward is not None and forward.explains(found) else advice(found),
         culprits=tuple(
             culprit(views[rank], _site_of(case, rank, side, found.shift), f"in {op_words(side.op)}")
@@ -112,18 +144,24 @@ def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite
     return (block.wait.site if block else None) or side.site
 
 
-def _summary(case: Case, found: Parting, sides: tuple[Side, ...]) -> str:
-    lead = "one of: " if found.one_of else ""
+def _summary(case: Case, parted: list[Parting]) -> str:
+    found = parted[0]
     own = found.culprit
-    where = f"{lead}{_standing(case.views, own, found.others)}"
-    if found.condition and not found.condition_on_others and found.shift is None:
-        where += f", under `{found.condition}`"
+    lead = "one of: " if found.one_of else ""
+    where = lead + ", ".join(_where(case, each) for each in parted)
     rest = ", ".join(_standing(case.views, side, (own,)) for side in found.others)
     hosts = {case.views[rank].host for rank in own.ranks}
     host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
     if found.shift is not None:
         return f"{ranks_words(own.ranks)}{host} {shift_call(found, found.shift)}. Now {where}, while {rest}."
     return f"{where}{host}, while {rest}. They can never meet."
+
+
+def _where(case: Case, found: Parting) -> str:
+    where = _standing(case.views, found.culprit, found.others)
+    if found.condition and not found.condition_on_others and found.shift is None:
+        where += f", under `{found.condition}`"
+    return where
 
 
 def _standing(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> str:
@@ -137,14 +175,17 @@ def _is(side: Side) -> str:
     return "is" if len(side.ranks) == 1 else "are"
 
 
-def _explanation(case: Case, found: Parting, group: str, seq: int, forward: OneSided | None) -> str:
-    own = ranks_words(found.culprit.ranks)
+def _explanation(case: Case, operation: Operation, parted: list[_Parted], forward: OneSided | None) -> str:
+    found = parted[0].parting
+    own = ", ".join(
+        f"{op_words(each.parting.culprit.op)} for {ranks_words(each.parting.culprit.ranks)}" for each in parted
+    )
     first = (
-        f"Operation #{seq} of {group_words(case.views, group)} is {op_words(found.culprit.op)} for {own} and "
+        f"Operation #{operation.seq} of {group_words(case.views, operation.group)} is {own} and "
         f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
         "a collective completes only when all members make the same call."
     )
-    told = [first, reason(found)]
+    told = [first, *dict.fromkeys(reason(each.parting) for each in parted)]
     if forward is not None:
         if forward.others_now is not None and found.loop:
             told.pop()  # that a side has left the loop inside of a forward is what its mode did

@@ -6,7 +6,7 @@ under a test of the rank; who left a loop before the others.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model import CallSite, Cause, Op, OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.call_sites import (
@@ -187,6 +187,26 @@ def _parted_by_shift(views: Mapping[int, RankView], sides: tuple[Side, ...], cul
         condition_on_others=callers is not culprit,
         why_culprit=f"it {what} a call that the others {'made' if own.skipped > 0 else 'did not make'}",
     )
+
+
+def partings(views: Mapping[int, RankView], sides: tuple[Side, ...], members: tuple[int, ...]) -> tuple[Parting, ...]:
+    """Return how sides parted: of three or more, each of those that have departed from one, if that can be told.
+
+    They have departed from the majority of all or, without one, from the side against which the evidence decides for
+    each of the others, whatever their numbers.
+    """
+    if len(sides) < 3:
+        return (part(views, sides, members),)
+    largest = max(sides, key=lambda side: len(side.ranks))
+    if len(largest.ranks) * 2 > sum(len(side.ranks) for side in sides):
+        return tuple(part(views, (side, largest), members) for side in sides if side is not largest)
+    for usual in sorted(sides, key=lambda side: -len(side.ranks)):
+        one = replace(usual, ranks=usual.ranks[:1])
+        others = [side for side in sides if side is not usual]
+        found = [part(views, (replace(side, ranks=side.ranks[:1]), one), members) for side in others]
+        if all(not each.one_of and each.culprit.ranks != one.ranks for each in found):
+            return tuple(replace(each, culprit=side, others=(usual,)) for each, side in zip(found, others, strict=True))
+    return (part(views, sides, members),)
 
 
 def odd_side(views: Mapping[int, RankView], sides: tuple[Side, ...], slip: Slip | None) -> tuple[Side, str, bool]:
