@@ -15,7 +15,7 @@ from ncclwatch.contract.version import VERSION
 if TYPE_CHECKING:
     import torch.distributed
 
-    from ncclwatch.rank.remedies_rng import RestoredRng
+    from ncclwatch.rank.remedies.random_states import RestoredRng
 
 __version__ = VERSION
 __all__ = ["attach", "detach", "even_batches", "phase", "restore_rng_state", "step"]
@@ -92,12 +92,12 @@ def even_batches(
     and where one rank leaves alone, the others end when it comes to its next loop.
 
     Raises what the loader raises, on its rank and after the batches that all still have; on the others
-    `ncclwatch.rank.remedies.LoaderFailedError` at the same batch; `NcclwatchError` where a loop goes on or begins
-    after `destroy_process_group`; `ValueError` for `every` below 1.
+    `ncclwatch.rank.remedies.even_batches.LoaderFailedError` at the same batch; `NcclwatchError` where a loop goes on
+    or begins after `destroy_process_group`; `ValueError` for `every` below 1.
     """
-    from ncclwatch.rank import remedies
+    from ncclwatch.rank.remedies import even_batches
 
-    return remedies.even_batches(loader, bucket, group, every)
+    return even_batches.even_batches(loader, bucket, group, every)
 
 
 def restore_rng_state(states: Sequence[object] | Mapping[str, object], *, rank: int | None = None) -> "RestoredRng":
@@ -114,6 +114,6 @@ def restore_rng_state(states: Sequence[object] | Mapping[str, object], *, rank: 
     Returns what was restored, seeded and left over; `str()` of it is one sentence for a log. Works without
     `attach()`. CUDA begins if there is any. Raises TypeError for anything else than a list or a dict.
     """
-    from ncclwatch.rank.remedies_rng import restore
+    from ncclwatch.rank.remedies.random_states import restore
 
     return restore(states, rank=rank)

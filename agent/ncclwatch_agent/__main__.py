@@ -6,10 +6,10 @@ import sys
 import click
 
 from ncclwatch.contract import config
-from ncclwatch.contract.private_dirs import PrivateDir
+from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.version import VERSION
-from ncclwatch_agent import residence
-from ncclwatch_agent.residence import ResidenceError
+from ncclwatch_agent import one_agent_per_node
+from ncclwatch_agent.one_agent_per_node import ResidenceError
 
 EXIT_USAGE = 2
 KERNEL_LOG = "/dev/kmsg"
@@ -32,20 +32,20 @@ def main(spawned: bool, lock_fd: int | None, runtime_dir: str | None) -> None:
     directory = runtime_dir or config.runtime_dir()
     kernel_log = _open_kernel_log()
     try:
-        owner = residence.owner_to_become(directory)
+        owner = one_agent_per_node.owner_to_become(directory)
         if owner is not None:
             _load_all()
-            residence.become(owner)
-        place = residence.enter(directory)
+            one_agent_per_node.become(owner)
+        place = one_agent_per_node.enter(directory)
         if lock_fd is None:
-            lock_fd = residence.take_lock(place)
+            lock_fd = one_agent_per_node.take_lock(place)
         else:
-            residence.adopt_lock(lock_fd, place)
+            one_agent_per_node.adopt_lock(lock_fd, place)
     except ResidenceError as error:
         click.echo(f"ncclwatch-agent: {error}", err=True)
         sys.exit(EXIT_USAGE)
     if spawned:
-        residence.daemonise()
+        one_agent_per_node.daemonise()
     _live(place, spawned=spawned, kernel_log=kernel_log)
 
 
@@ -72,9 +72,11 @@ def _live(place: PrivateDir, *, spawned: bool, kernel_log: int) -> None:
     from ncclwatch_agent.log import log, open_log
 
     open_log(place, terminal=not spawned)
-    if not residence.write_card(place, VERSION):
+    if not one_agent_per_node.write_card(place, VERSION):
         log.warning(
-            "cannot write %s/%s: ranks cannot allow this agent to look at their stacks", place.path, residence.CARD_NAME
+            "cannot write %s/%s: ranks cannot allow this agent to look at their stacks",
+            place.path,
+            one_agent_per_node.CARD_NAME,
         )
     try:
         asyncio.run(watch(Settings(runtime=place, spawned=spawned, version=VERSION, kernel_log=kernel_log)))
@@ -82,7 +84,7 @@ def _live(place: PrivateDir, *, spawned: bool, kernel_log: int) -> None:
         log.exception("the agent ends: this is a bug in ncclwatch")
         raise
     finally:
-        residence.remove_card(place)
+        one_agent_per_node.remove_card(place)
 
 
 if __name__ == "__main__":

@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.liveness import Guard, LoopLife
-from ncclwatch.contract.private_dirs import PrivateDir
-from ncclwatch.contract.ring import Ring
-from ncclwatch.contract.text import harmless
-from ncclwatch_agent import jobs
+from ncclwatch.contract.machine.liveness import Guard, LoopLife
+from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.words.text import harmless
 from ncclwatch_agent.commands import CommandDesk
-from ncclwatch_agent.endings import describe, is_abnormal
 from ncclwatch_agent.faults import Faults
-from ncclwatch_agent.gpus import GpuDesk
-from ncclwatch_agent.jobs import JobKey, LocalJob
-from ncclwatch_agent.kernel_log import KernelLog
-from ncclwatch_agent.local_server import LocalServer
+from ncclwatch_agent.gpu.devices import GpuDesk
 from ncclwatch_agent.log import log
-from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.rings import RingDirectory
-from ncclwatch_agent.servers import Servers
-from ncclwatch_agent.spool import SpooledViews
+from ncclwatch_agent.process.kernel_log import KernelLog
+from ncclwatch_agent.ranks import jobs
+from ncclwatch_agent.ranks.endings import describe, is_abnormal
+from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+from ncclwatch_agent.ranks.rings import RingDirectory
+from ncclwatch_agent.server_choice import Servers
+from ncclwatch_agent.uplink.local_server import LocalServer
+from ncclwatch_agent.uplink.spool import SpooledViews
 
 IDLE_S = 3.0  # without a living rank; a restart by the launcher takes less
 UNHEARD_S = 2.0  # more, for last views that no server was ever there to hear

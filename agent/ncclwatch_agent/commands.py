@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import RankView, StackDump
-from ncclwatch.contract.text import harmless
-from ncclwatch_agent.deep_stacks import deepen
-from ncclwatch_agent.jobs import LocalJob
+from ncclwatch.contract.model.rank import RankView, StackDump
+from ncclwatch.contract.words.text import harmless
 from ncclwatch_agent.log import log
-from ncclwatch_agent.own_stacks import ask, either
-from ncclwatch_agent.processes import FROZEN
-from ncclwatch_agent.ranks import LocalRank, sites_to_read
-from ncclwatch_agent.source import SourceDesk
-from ncclwatch_agent.stacks import StackDesk
-from ncclwatch_agent.strangers import Strangers
-from ncclwatch_agent.uplink import Uplink
-from ncclwatch_agent.witnesses import WitnessDesk
+from ncclwatch_agent.process.rank_process import FROZEN
+from ncclwatch_agent.ranks.jobs import LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read
+from ncclwatch_agent.ranks.strangers import Strangers
+from ncclwatch_agent.source.reading import SourceDesk
+from ncclwatch_agent.stacks.deep_stacks import deepen
+from ncclwatch_agent.stacks.own_stacks import ask, either
+from ncclwatch_agent.stacks.py_spy import StackDesk
+from ncclwatch_agent.uplink.connection import Uplink
+from ncclwatch_agent.witnesses.asking import WitnessDesk
 
 TASKS_MAX = 32  # commands being carried out at once; a server that asks for more is not answered
 TEXT_CHARS_MAX = 32_000  # on a terminal, of one verdict

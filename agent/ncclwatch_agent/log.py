@@ -8,8 +8,8 @@ import logging
 import os
 import sys
 
-from ncclwatch.contract.private_dirs import PrivateDir
-from ncclwatch.contract.text import harmless
+from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.words.text import harmless
 
 LOG_BYTES_MAX = 1024 * 1024
 LOG_NAME = "agent.log"

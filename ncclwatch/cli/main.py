@@ -7,19 +7,20 @@ from ncclwatch.cli.exits import table
 
 COMMANDS = {
     "build-native": Lazy(
-        "ncclwatch.cli.build_native:build_native", "Compile the native recorder for the torch of this environment."
+        "ncclwatch.cli.commands.build_native:build_native",
+        "Compile the native recorder for the torch of this environment.",
     ),
-    "completion": Lazy("ncclwatch.cli.completion:completion", "Print what lets a shell complete ncclwatch."),
-    "config": Lazy("ncclwatch.cli.config_show:config", "Show the settings in force and where each came from."),
+    "completion": Lazy("ncclwatch.cli.commands.completion:completion", "Print what lets a shell complete ncclwatch."),
+    "config": Lazy("ncclwatch.cli.commands.config_show:config", "Show the settings in force and where each came from."),
     "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Say what ncclwatch finds on this machine, and what is missing."),
-    "incidents": Lazy("ncclwatch.cli.incidents:incidents", "List the incidents of a server."),
-    "report": Lazy("ncclwatch.cli.report:report", "Write one incident as text, Markdown, HTML or JSON."),
-    "run": Lazy("ncclwatch.cli.run:run", "Run a training, and say who hangs it."),
-    "silence": Lazy("ncclwatch.cli.silence:silence", "Send no alerts about jobs for some time."),
-    "stacks": Lazy("ncclwatch.cli.stacks:stacks", "Show where the ranks of a job stand, on all nodes."),
-    "status": Lazy("ncclwatch.cli.status:status", "Show the jobs and open incidents of a server."),
-    "top": Lazy("ncclwatch.cli.top:top", "Show the jobs of a server, live."),
-    "version": Lazy("ncclwatch.cli.version:version", "Print the version."),
+    "incidents": Lazy("ncclwatch.cli.commands.incidents:incidents", "List the incidents of a server."),
+    "report": Lazy("ncclwatch.cli.commands.report:report", "Write one incident as text, Markdown, HTML or JSON."),
+    "run": Lazy("ncclwatch.cli.commands.run:run", "Run a training, and say who hangs it."),
+    "silence": Lazy("ncclwatch.cli.commands.silence:silence", "Send no alerts about jobs for some time."),
+    "stacks": Lazy("ncclwatch.cli.commands.stacks:stacks", "Show where the ranks of a job stand, on all nodes."),
+    "status": Lazy("ncclwatch.cli.commands.status:status", "Show the jobs and open incidents of a server."),
+    "top": Lazy("ncclwatch.cli.commands.top:top", "Show the jobs of a server, live."),
+    "version": Lazy("ncclwatch.cli.commands.version:version", "Print the version."),
     # Of other parts, which are found by their entry points; named here so that --help need not import them.
     "analyze": Lazy("", "Say what hung a job, by the files it left behind."),
     "diagnose": Lazy("", "Say where the ranks on this node stand, also of jobs that never attached."),

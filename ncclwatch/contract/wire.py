@@ -17,11 +17,12 @@ from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.contract import config, foreign_json, members
+from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import ChildStack, ProcessState, RankView, StackDump, StackFrame, WaitKind
-from ncclwatch.contract.preflight import RankFacts
-from ncclwatch.contract.testimony import Communicator, Testimony
+from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.model.rank import ChildStack, ProcessState, RankView, StackDump, StackFrame, WaitKind
+from ncclwatch.contract.model.testimony import Communicator, Testimony
+from ncclwatch.contract.ring import members
 from ncclwatch.contract.undecodable import UNDECODABLE
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ncclwatch.contract import config, homes
+from ncclwatch.contract import config
+from ncclwatch.contract.machine import homes
 
 MODULE = "_ncclwatch_native"
 SOURCES = ("recorder.cpp", "record.h", "sites.h")

@@ -38,9 +38,9 @@ constexpr uint64_t kRetiredNumelMax = 4'000'000;
 constexpr size_t kNewestKept = 8;  // of the retired works, however large
 constexpr size_t kOpenMax = 4096;              // works that can be told apart when they are waited for
 constexpr uint16_t kNoGroup = 0xFFFF;
-constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring
+constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring.layout
 
-// Codes of ncclwatch.contract.ring that this file needs by name.
+// Codes of ncclwatch.contract.ring.layout that this file needs by name.
 struct Codes {
   uint8_t send = 0, recv = 0, all_reduce = 0, all_gather = 0;
   uint8_t wait_collective = 0, wait_send = 0, wait_recv = 0;

@@ -1,4 +1,4 @@
-// Which line of the user's own code is this, and who called it? The C++ twin of ncclwatch/rank/sites.py.
+// Which line of the user's own code is this, and who called it? The C++ twin of ncclwatch/rank/where/call_sites.py.
 //
 // A collective reaches the dispatcher with the GIL released. A thread's own Python frames stand
 // still meanwhile, and nobody else changes them, so they are read without the GIL; it is taken only
@@ -146,7 +146,7 @@ class Sites {
  private:
   static constexpr int kDepthMax = 80;
   static constexpr int kCallersDepthMax = 24;  // beyond, a framework calls, not the user
-  static constexpr size_t kFramesMax = 8;      // the line itself and CALLERS_MAX of ncclwatch.contract.sites
+  static constexpr size_t kFramesMax = 8;      // the line itself and CALLERS_MAX of ncclwatch.contract.ring.call_sites
 
   // The user's frames from the inside out: a code object and the instruction that it is at.
   struct Route {

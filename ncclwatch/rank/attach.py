@@ -16,9 +16,10 @@ from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.private_dirs import PrivateDir
-from ncclwatch.contract.ring import Word
-from ncclwatch.rank import endings, places, resume, torch_versions, worker_server
+from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.rank import endings, identity, torch_versions, worker_server
+from ncclwatch.rank.checks import resume
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
@@ -98,7 +99,7 @@ def _attach(native: bool | str) -> None:
     if not _fork_watched:
         os.register_at_fork(after_in_child=_forget)
         _fork_watched = True
-    place = places.from_environment() or places.from_torch()
+    place = identity.from_environment() or identity.from_torch()
     if place is not None:
         _begin(*place)
 
@@ -241,9 +242,9 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
         return
     with _changing:
         try:
-            in_group = places.from_torch()
+            in_group = identity.from_torch()
             # A forked child of an initialised rank has its parent's group, and torch refuses it another one.
-            place = in_group if said is None else places.from_call(said) if in_group is None else None
+            place = in_group if said is None else identity.from_call(said) if in_group is None else None
             if _recorder is None and place is not None:
                 _take_over(place)
                 _begin(*place)
@@ -265,7 +266,7 @@ def _forget() -> None:
     _pulse = None
 
 
-def _take_over(place: places.Place) -> None:
+def _take_over(place: identity.Place) -> None:
     """In a forked child that becomes the rank that its parent was said to be, and never was: say that of the parent.
 
     The script that a launcher starts may fork the process that trains; by the environment both are the same rank.

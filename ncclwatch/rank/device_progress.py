@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclwatch.contract.ring import NO_GROUP, Flag
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag
 from ncclwatch.rank.recorder import Group, Recorder
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder, describe_exception
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from ncclwatch.contract import config
-from ncclwatch.contract.private_dirs import NotPrivateError, open_private
+from ncclwatch.contract.machine.private_dirs import NotPrivateError, open_private
 
 CARD_BYTES_MAX = 4096
 STARTS_MAX = 5  # of one rank; an agent that dies at every start must not become a fork bomb

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank import attach
 from ncclwatch.rank.ringfile import RingFile
 

@@ -10,10 +10,10 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract import config
-from ncclwatch.contract import ring as layout
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ownership import is_users
-from ncclwatch.contract.ring import DTYPES, REDUCE_OPS, WAITS, Word
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring import layout
+from ncclwatch.contract.ring.layout import DTYPES, REDUCE_OPS, WAITS, Word
+from ncclwatch.contract.stacks.ownership import is_users
 from ncclwatch.rank.patches.collectives import group_of
 from ncclwatch.rank.patches.devices import note_used
 from ncclwatch.rank.recorder import (

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract import config
-from ncclwatch.contract.modules import write as write_module
-from ncclwatch.contract.phases import Phase, phase_of_frame
-from ncclwatch.contract.ring import Word
-from ncclwatch.rank import launch, own_stacks, torch_versions, worker_server
-from ncclwatch.rank.calls import call_name
+from ncclwatch.contract.model.phases import Phase, phase_of_frame
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.modules import write as write_module
+from ncclwatch.rank import launch, torch_versions, worker_server
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder, describe_exception
+from ncclwatch.rank.where import own_stacks
+from ncclwatch.rank.where.calls import call_name
 
 AGENT_CHECK_S = 3.0
 FRAMES_MAX = 8  # of the user's own, in a sample

@@ -14,13 +14,23 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import BATCH_BITS, IN_ORDER, NO_GROUP, NO_THREAD, OPS, WAITS, Flag, Word, signature_word
-from ncclwatch.rank.facts import Facts
-from ncclwatch.rank.loaders import Loaders, Pass, bucket_of
-from ncclwatch.rank.preflight import Preflight
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.layout import (
+    BATCH_BITS,
+    IN_ORDER,
+    NO_GROUP,
+    NO_THREAD,
+    OPS,
+    WAITS,
+    Flag,
+    Word,
+    signature_word,
+)
+from ncclwatch.rank.checks.facts import Facts
+from ncclwatch.rank.checks.preflight import Preflight
+from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
-from ncclwatch.rank.sites import Sites
+from ncclwatch.rank.where.call_sites import Sites
 
 Batch = TypeVar("Batch")
 

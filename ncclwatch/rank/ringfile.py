@@ -1,6 +1,6 @@
 """Puts a rank's marks into its ring without a lock and without ever waiting.
 
-Every write is one store of at most 64 bytes made of 16-byte cells; `ncclwatch.contract.ring`
+Every write is one store of at most 64 bytes made of 16-byte cells; `ncclwatch.contract.ring.layout`
 says why a reader can trust them. Only growing things (strings, rows) take a lock of our own,
 for a few hundred nanoseconds, and never while calling anything else.
 """
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ncclwatch.contract import config
-from ncclwatch.contract import ring as layout
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of, pack
-from ncclwatch.contract.private_dirs import PrivateDir, open_private, require_memory
-from ncclwatch.contract.ring import Word
-from ncclwatch.contract.shortening import short_json, short_name
+from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private, require_memory
+from ncclwatch.contract.ring import layout
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of, pack
+from ncclwatch.contract.ring.shortening import short_json, short_name
 
 # Looked up once: these are on the path of every operation.
 _EVENTS_AT, _EVENTS_MAX, _EVENTS_HEAD = layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD

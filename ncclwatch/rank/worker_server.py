@@ -17,8 +17,9 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from ncclwatch.contract import config, sockets
-from ncclwatch.contract.private_dirs import open_private
+from ncclwatch.contract import config
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.contract.network import sockets
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.ringfile import process_start_ticks
 

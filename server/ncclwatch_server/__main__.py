@@ -9,7 +9,8 @@ import click
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import logs, settings
+from ncclwatch_server import settings
+from ncclwatch_server.runtime import logs
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -83,8 +84,8 @@ def main(  # noqa: PLR0913  (one for each flag)
     try:
         from ncclwatch_server.app import create_app
         from ncclwatch_server.notify.targets import read_targets
-        from ncclwatch_server.peers import proxies
-        from ncclwatch_server.serving import Serving, check_tls, listen, serve
+        from ncclwatch_server.security.peers import proxies
+        from ncclwatch_server.serving.uvicorn_server import Serving, check_tls, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
             raise

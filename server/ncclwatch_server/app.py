@@ -8,34 +8,34 @@ from collections.abc import AsyncIterator, Callable
 
 from fastapi import FastAPI
 
-from ncclwatch.contract.liveness import Guard, LoopLife, keep
+from ncclwatch.contract.machine.liveness import Guard, LoopLife, keep
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.access import TOLD_EVERY_S, Gate, tell_guesses, tell_of_guesses
-from ncclwatch_server.agent_line import HOST, Host
-from ncclwatch_server.api import add_routes
-from ncclwatch_server.audit import AuditTrail
-from ncclwatch_server.boundary import Boundary
-from ncclwatch_server.examiner import Judge
-from ncclwatch_server.habits import Memory
-from ncclwatch_server.incidents import IncidentBook
-from ncclwatch_server.ingest import Door
+from ncclwatch_server.http.operator_routes import add_operating_routes
+from ncclwatch_server.http.queries import Reader
+from ncclwatch_server.http.routes import add_routes
+from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.ingest.session import Door
+from ncclwatch_server.ingest.websocket import HOST, Host
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
-from ncclwatch_server.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.notify.notifier import Notifier
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
 from ncclwatch_server.notify.targets import Targets
-from ncclwatch_server.operating import add_operating_routes
-from ncclwatch_server.reader import Reader
-from ncclwatch_server.scopes import Lack, Scope
+from ncclwatch_server.security.access import TOLD_EVERY_S, Gate, tell_guesses, tell_of_guesses
+from ncclwatch_server.security.audit import AuditTrail
+from ncclwatch_server.security.boundary import Boundary
+from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
+from ncclwatch_server.security.scopes import Lack, Scope
 from ncclwatch_server.settings import PART_STILL_S, Settings
-from ncclwatch_server.store import NoStore, Store
+from ncclwatch_server.state.wait_history import Memory
+from ncclwatch_server.store.incident_store import NoStore, Store
 from ncclwatch_server.ui.board import Board
 from ncclwatch_server.ui.login import PageGate
 from ncclwatch_server.ui.pages import Site, add_pages, job_parts
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.watch.examiner import Judge
+from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
 

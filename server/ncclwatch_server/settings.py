@@ -11,10 +11,12 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract import config, homes, tokens
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server.peers import Network
-from ncclwatch_server.scopes import EVERYTHING, Access, Grant, Scope
+from ncclwatch.contract.machine import homes
+from ncclwatch.contract.network import tokens
+from ncclwatch_server.security.peers import Network
+from ncclwatch_server.security.scopes import EVERYTHING, Access, Grant, Scope
 
 log = logging.getLogger("ncclwatch.server")
 

@@ -29,7 +29,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ncclwatch.contract import wire
-from ncclwatch_server.examiner import ranks_to_inspect
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
@@ -37,7 +36,8 @@ from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.layout import Axis, Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
-from ncclwatch_server.state import GROUP_DTYPE
+from ncclwatch_server.state.job_state import GROUP_DTYPE
+from ncclwatch_server.watch.examiner import ranks_to_inspect
 
 LAYOUTS = {1024: "tp=8,pp=4,dp=32,ep=8", 16_384: "tp=8,pp=8,dp=256,ep=8", 98_304: "tp=8,pp=16,dp=768,ep=8"}
 STEPS_BEFORE = 12  # training steps, of 80 to 110 works each: 1,000 works of every rank

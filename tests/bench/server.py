@@ -19,15 +19,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from ncclwatch.contract.model import StackDump, StackFrame
-from ncclwatch_server import stacks
+from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch_server.evidence import stack_collection
 from ncclwatch_server.metrics import PerRank, Scrapes, Wanted
 from ncclwatch_server.simulation.faults import FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising
-from ncclwatch_server.store import NoStore, Store
+from ncclwatch_server.store.incident_store import NoStore, Store
 from tests.bench import layouts
 from tests.bench.row import Row, at_most
 from tests.unit.server_values import verdict
@@ -81,10 +81,10 @@ def _stacks() -> Row:
             for name, frames in dump.threads
         )
 
-    merged = stacks.merge(dumps, said)
+    merged = stack_collection.merge(dumps, said)
     if merged[0].ranks != (RANKS // 3,):
         raise SystemExit("the odd rank does not come first among the merged stacks")
-    ours = min(layouts.timed(lambda: stacks.merge(dumps, said)) for _ in range(REPEAT))
+    ours = min(layouts.timed(lambda: stack_collection.merge(dumps, said)) for _ in range(REPEAT))
     theirs = min(layouts.timed(folded) for _ in range(REPEAT))
     what = f"merging the stacks of {RANKS:,} ranks"
     return Row(what=what, unit="ms of CPU", ours=ours, peer="counting folded stacks", theirs=theirs)

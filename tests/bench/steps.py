@@ -68,7 +68,7 @@ def run_rank(kind: str, pairs: int) -> dict[str, object]:
     import torch.distributed as dist
 
     import ncclwatch
-    from ncclwatch.contract.ring import Word
+    from ncclwatch.contract.ring.layout import Word
     from ncclwatch.native import build
     from ncclwatch.rank import attach
 

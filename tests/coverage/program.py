@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import NO_GROUP, Ring, Word
-from ncclwatch.contract.sites import parse
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.call_sites import parse
+from ncclwatch.contract.ring.layout import NO_GROUP, Ring, Word
 from ncclwatch.rank.torch_versions import flight_recorder_entries
 from tests.coverage.rows import RANK, ROWS, SAVED, SHARED
 

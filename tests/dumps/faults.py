@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations, pairwise
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 from tests.dumps.machine import STEPS, Call, Cut, Death, Fault, Halt, Machine, Stall
 from tests.dumps.program import Action, Job, Kind, draw_job, exchanged, without
 from tests.dumps.truth import circles_of, roots_of, waits_of

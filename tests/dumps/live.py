@@ -6,7 +6,7 @@ What a ring says of a group on a device comes from NCCL's own watchdog, of a gro
 
 import zlib
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
     JobSnapshot,

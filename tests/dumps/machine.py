@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 from tests.dumps.program import Action, Job, Kind
 
 CALL_US = 300.0  # on the host, for anything

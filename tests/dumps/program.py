@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 
 WORLD = "0"
 SCRIPT = "/job/pretrain.py"

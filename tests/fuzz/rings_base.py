@@ -9,9 +9,9 @@ import struct
 from pathlib import Path
 
 from ncclwatch.contract import config
-from ncclwatch.contract import ring as layout
-from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import OPS, Word
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.ring import layout
+from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.simulation.rings import SimulatedRing
 from tests.fuzz.mutation import INTEGERS, TEXTS
 from tests.scenarios.test_scenarios import situation

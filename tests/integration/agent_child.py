@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import Word
-from ncclwatch.rank import own_stacks
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.where import own_stacks
 
 
 def main() -> None:

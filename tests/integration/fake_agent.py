@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Ending,
     Op,
@@ -23,7 +23,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.testimony import Testimony
+from ncclwatch.contract.model.testimony import Testimony
 
 DIGEST_S = 0.25
 SITE = CallSite(file="/home/user/train.py", line=17, function="train")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.wire import CommandKind
 from tests.integration.fake_agent import FakeAgent, until
 

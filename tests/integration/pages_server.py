@@ -4,7 +4,7 @@ import logging
 import sys
 
 from ncclwatch_server.app import create_app
-from ncclwatch_server.serving import Serving, listen, serve
+from ncclwatch_server.serving.uvicorn_server import Serving, listen, serve
 from ncclwatch_server.settings import Settings, read_grants
 
 

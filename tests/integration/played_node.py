@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.ringfile import RingFile, place_of_rings
 from ncclwatch_server.simulation.rings import WrittenRing
 from ncclwatch_server.simulation.run import Standstill

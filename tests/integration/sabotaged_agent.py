@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ncclwatch_agent import agent, faults
 from ncclwatch_agent.__main__ import main
-from ncclwatch_agent.jobs import LocalJob
-from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.uplink import Uplink
+from ncclwatch_agent.ranks.jobs import LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+from ncclwatch_agent.uplink.connection import Uplink
 
 faults.PAUSES_S = (0.2,)
 agent.TICK_STILL_S, agent.TICK_ENDS_S = 1.0, 2.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ncclwatch.contract import liveness
+from ncclwatch.contract.machine import liveness
 from ncclwatch_server import settings
 
 settings.WATCH_STILL_S, settings.WATCH_ENDS_S, settings.PART_STILL_S = 2.5, 6.0, 2.5
@@ -20,14 +20,16 @@ liveness.LOOK_S = 0.1
 liveness.PAUSES_S = (0.01, 0.02, 0.05)
 liveness.Guard.__init__.__kwdefaults__["look_s"] = 0.1
 
-from ncclwatch_server import reader, store, watch  # noqa: E402
+from ncclwatch_server.http import queries  # noqa: E402
 from ncclwatch_server.notify import records  # noqa: E402
 from ncclwatch_server.notify.courier import Courier  # noqa: E402
-from ncclwatch_server.timings import Timings  # noqa: E402
+from ncclwatch_server.store import incident_store  # noqa: E402
 from ncclwatch_server.ui.board import Board  # noqa: E402
+from ncclwatch_server.watch import tick  # noqa: E402
+from ncclwatch_server.watch.timings import Timings  # noqa: E402
 from tests.integration import stub_server  # noqa: E402
 
-store.ROUND_S = records.ROUND_S = 0.1
+incident_store.ROUND_S = records.ROUND_S = 0.1
 
 
 def _due(once: list[int]) -> bool:
@@ -110,19 +112,19 @@ def clock_ahead() -> None:
 
 SABOTAGES = {
     "clock ahead": clock_ahead,
-    "watch dies": die_once(watch.Watch, "_tick", ERROR),
+    "watch dies": die_once(tick.Watch, "_tick", ERROR),
     "pages dies": die_once(Board, "_note_lag", ERROR),
     "lag dies": die_once(Timings, "lagged", ERROR),
-    "store dies": die_once(store.Store, "_write", ERROR),
-    "store dies by exit": die_once(store.Store, "_write", SystemExit(7)),
+    "store dies": die_once(incident_store.Store, "_write", ERROR),
+    "store dies by exit": die_once(incident_store.Store, "_write", SystemExit(7)),
     "records dies": die_once(records.Records, "_write", ERROR),
     "notifier dies by exit": die_once(Courier, "take", SystemExit(7)),
-    "watch dies always": die_always(watch.Watch, "_tick"),
-    "watch hangs": hang_task(watch.Watch, "_sleep"),
+    "watch dies always": die_always(tick.Watch, "_tick"),
+    "watch hangs": hang_task(tick.Watch, "_sleep"),
     "pages hangs": hang_task(Board, "_paint"),
-    "store hangs": hang_thread(store.Store, "_write"),
+    "store hangs": hang_thread(incident_store.Store, "_write"),
     "records hangs": hang_thread(records.Records, "_write"),
-    "desk hangs": hang_thread(reader, "_json"),
+    "desk hangs": hang_thread(queries, "_json"),
 }
 
 if __name__ == "__main__":

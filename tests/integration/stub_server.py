@@ -6,18 +6,10 @@ python -m tests.integration.stub_server PORT [STORE]
 import logging
 import sys
 
-from ncclwatch.contract.model import (
-    Cause,
-    Certainty,
-    Culprit,
-    JobSnapshot,
-    RankView,
-    Severity,
-    Verdict,
-)
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, JobSnapshot, RankView, Severity, Verdict
 from ncclwatch_server.app import create_app
 from ncclwatch_server.notify.targets import read_targets
-from ncclwatch_server.serving import Serving, listen, serve
+from ncclwatch_server.serving.uvicorn_server import Serving, listen, serve
 from ncclwatch_server.settings import Settings, read_grants
 
 

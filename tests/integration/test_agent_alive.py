@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.liveness import EXIT_STOOD_STILL
+from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
 from tests.integration.agent_node import NO_SERVER, ROOT, Node
 from tests.integration.agent_stub import Stub, url_of
 from tests.integration.fake_agent import until

@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import GroupView, RankView
+from ncclwatch.contract.model.rank import GroupView, RankView
 from tests.integration.agent_node import Node
 from tests.integration.agent_stub import Stub, url_of
 

@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.server import serve
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import RankView, WaitKind
-from ncclwatch.contract.ring import HEADER_BYTES
+from ncclwatch.contract.model.rank import RankView, WaitKind
+from ncclwatch.contract.ring.layout import HEADER_BYTES
 from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch_agent import local_server
-from ncclwatch_agent.local_server import LocalServer, is_this_host, missing_parts
+from ncclwatch_agent.uplink import local_server
+from ncclwatch_agent.uplink.local_server import LocalServer, is_this_host, missing_parts
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import ProcessState
-from ncclwatch_agent.processes import MEASURE_S, ProcessWatch
-from ncclwatch_agent.procfs import parse_stat
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch_agent.process.procfs import parse_stat
+from ncclwatch_agent.process.rank_process import MEASURE_S, ProcessWatch
 
 pytestmark = pytest.mark.integration
 

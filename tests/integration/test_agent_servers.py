@@ -14,14 +14,14 @@ import pytest
 from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.ring import Ring
-from ncclwatch_agent import residence
+from ncclwatch.contract.ring.layout import Ring
+from ncclwatch_agent import one_agent_per_node
 from ncclwatch_agent.agent import Settings, watch
 from ncclwatch_agent.commands import CommandDesk
-from ncclwatch_agent.jobs import JobKey, LocalJob
-from ncclwatch_agent.local_server import LocalServer
-from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.servers import Servers, read_token
+from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+from ncclwatch_agent.server_choice import Servers, read_token
+from ncclwatch_agent.uplink.local_server import LocalServer
 from tests.integration.agent_node import Node, tell
 from tests.integration.agent_stub import Stub, free_port, url_of
 
@@ -122,7 +122,7 @@ def test_a_wrong_server_that_was_named_is_told_of_on_the_terminal_and_not_replac
 
 
 def test_a_server_that_is_not_there_is_told_of_later_and_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclwatch_agent.servers.COMPLAIN_S", 0.5)
+    monkeypatch.setattr("ncclwatch_agent.server_choice.COMPLAIN_S", 0.5)
     job = job_of(node, f"http://127.0.0.1:{free_port()}", named=True)
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_a_server_that_is_not_there_is_told_of_later_and_once(node: Node, monkey
 def test_a_job_on_several_nodes_gets_no_server_that_only_this_node_can_reach(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncclwatch_agent.servers.COMPLAIN_S", 0.0)
+    monkeypatch.setattr("ncclwatch_agent.server_choice.COMPLAIN_S", 0.0)
     job = job_of(node, f"http://127.0.0.1:{free_port()}", named=False, local_world=1)
 
     async def scenario() -> None:
@@ -171,7 +171,7 @@ def test_a_server_that_was_named_stays_so_when_its_job_is_gone(node: Node, tmp_p
 
 
 def test_a_connection_that_no_job_needs_is_closed_after_a_while(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclwatch_agent.servers.UNUSED_S", 5.0)
+    monkeypatch.setattr("ncclwatch_agent.server_choice.UNUSED_S", 5.0)
 
     async def scenario() -> None:
         stub = Stub()
@@ -196,8 +196,10 @@ def test_a_connection_that_no_job_needs_is_closed_after_a_while(node: Node, monk
 def test_an_agent_that_goes_on_hangs_up_when_the_last_job_of_a_server_is_over(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncclwatch_agent.servers.UNUSED_S", 0.5)
-    settings = Settings(runtime=residence.enter(str(node.directory)), spawned=False, version="1", kernel_log=-1)
+    monkeypatch.setattr("ncclwatch_agent.server_choice.UNUSED_S", 0.5)
+    settings = Settings(
+        runtime=one_agent_per_node.enter(str(node.directory)), spawned=False, version="1", kernel_log=-1
+    )
 
     async def scenario() -> None:
         stub = Stub()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import StackDump
-from ncclwatch_agent.deep_stacks import deepen
-from ncclwatch_agent.stacks import DUMP_BYTES_MAX, StackDesk
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch_agent.stacks.deep_stacks import deepen
+from ncclwatch_agent.stacks.py_spy import DUMP_BYTES_MAX, StackDesk
 
 pytestmark = pytest.mark.integration
 

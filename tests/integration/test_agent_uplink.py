@@ -13,11 +13,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import ProcessState, ProcessView, RankView
-from ncclwatch_agent import uplink as uplinks
-from ncclwatch_agent.local_server import Answer
-from ncclwatch_agent.spool import SpooledViews
-from ncclwatch_agent.uplink import Callbacks, Failure, News, Uplink
+from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView
+from ncclwatch_agent.uplink import connection as uplinks
+from ncclwatch_agent.uplink.connection import Callbacks, Failure, News, Uplink
+from ncclwatch_agent.uplink.local_server import Answer
+from ncclwatch_agent.uplink.spool import SpooledViews
 from tests.integration.agent_stub import Stub, free_port, url_of
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclwatch.cli.injection import DIRECTORY, injected
+from ncclwatch.cli.running.injection import DIRECTORY, injected
 from tests.integration.launch import free_port
 from tests.integration.server_process import ROOT
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.phases import Phase
-from ncclwatch_server.store import Store
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch_server.store.incident_store import Store
 from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import incidents, runtime, server, torchrun
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.receiver import Received, Receiver

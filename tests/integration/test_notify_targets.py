@@ -11,7 +11,7 @@ import pytest
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server.app import create_app
-from ncclwatch_server.incidents import IncidentState
+from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.notify.courier import Outcome, Rhythm
 from ncclwatch_server.notify.notifier import Notifier
 from ncclwatch_server.notify.records import Records

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import StackDump
-from ncclwatch_agent.own_stacks import ask_at, either, ring_of
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch_agent.stacks.own_stacks import ask_at, either, ring_of
 from tests.integration.agent_node import NO_SERVER, Node
 from tests.integration.test_diagnose import COMMAND, refusing_py_spy
 

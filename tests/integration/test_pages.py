@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import CallSite, RankView
+from ncclwatch.contract.model.rank import CallSite, RankView
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout

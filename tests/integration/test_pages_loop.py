@@ -14,14 +14,14 @@ import uvicorn
 
 from ncclwatch.contract import wire
 from ncclwatch_server.app import create_app
-from ncclwatch_server.links import Link
-from ncclwatch_server.serving import listen
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.serving.uvicorn_server import listen
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training
 from ncclwatch_server.simulation.run import cruising
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.watch.tick import Watch
 from tests.integration.fake_agent import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -8,9 +8,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from ncclwatch.contract import peer_uid
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.peer_uid import End, addresses, check, other_end
+from ncclwatch.contract.network import peer_uid
+from ncclwatch.contract.network.peer_uid import End, addresses, check, other_end
 from tests.integration.machine import MALLORY, needs_root
 
 pytestmark = pytest.mark.integration

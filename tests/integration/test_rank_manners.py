@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.private_dirs import IN_MEMORY, filesystem_of
+from ncclwatch.contract.machine.private_dirs import IN_MEMORY, filesystem_of
 from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks
 
 pytestmark = pytest.mark.integration

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import sockets
-from ncclwatch.contract.ring import Ring
-from ncclwatch.contract.testimony import Testimony
-from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.witnesses import WitnessDesk
+from ncclwatch.contract.model.testimony import Testimony
+from ncclwatch.contract.network import sockets
+from ncclwatch.contract.ring.layout import Ring
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+from ncclwatch_agent.witnesses.asking import WitnessDesk
 from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
 

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 import uvicorn
 
-from ncclwatch.contract.liveness import EXIT_STOOD_STILL
-from ncclwatch_server import serving
-from ncclwatch_server.crowd import Crowd
+from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
+from ncclwatch_server.security.crowd import Crowd
+from ncclwatch_server.serving import uvicorn_server
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.receiver import Receiver
 from tests.integration.server_process import ServerProcess
@@ -155,6 +155,6 @@ def test_a_server_that_cannot_know_whether_it_is_needed_ends_with_a_code() -> No
     async def broken() -> None:
         raise ValueError("no pidfd")
 
-    server = serving._Server(uvicorn.Config("nothing:app"), Crowd(100))
-    asyncio.run(serving._then_stop(server, broken()))
+    server = uvicorn_server._Server(uvicorn.Config("nothing:app"), Crowd(100))
+    asyncio.run(uvicorn_server._then_stop(server, broken()))
     assert (server.should_exit, server.blind) == (True, True)

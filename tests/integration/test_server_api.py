@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from ncclwatch_server import lifetime
+from ncclwatch_server.runtime import lifetime
 from tests.integration.fake_agent import FakeAgent, until
 
 pytestmark = pytest.mark.integration

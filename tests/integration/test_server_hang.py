@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.wire import CommandKind
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess

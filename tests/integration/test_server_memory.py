@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import StackDump, StackFrame
+from ncclwatch.contract.model.rank import StackDump, StackFrame
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 

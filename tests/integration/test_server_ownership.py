@@ -10,16 +10,9 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import (
-    Ending,
-    ProcessState,
-    ProcessView,
-    RankView,
-    StackDump,
-    StackFrame,
-)
-from ncclwatch.contract.preflight import RankFacts
-from ncclwatch.contract.testimony import Testimony
+from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView, StackDump, StackFrame
+from ncclwatch.contract.model.testimony import Testimony
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
 

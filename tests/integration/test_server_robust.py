@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import JobSnapshot, StackDump, StackFrame, Verdict
+from ncclwatch.contract.model.rank import JobSnapshot, StackDump, StackFrame, Verdict
 from ncclwatch_server import settings
-from ncclwatch_server.incidents import IncidentBook
-from ncclwatch_server.jobs import Job
-from ncclwatch_server.links import Link
-from ncclwatch_server.store import NoStore
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.watch.tick import Watch
 from tests.unit.server_values import VERDICT, digest, view
 
 HOSTILE = StackFrame(function="f\x00\x1b[2J", file="/nfs/\x00\ud800", line=-1)

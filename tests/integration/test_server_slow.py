@@ -18,9 +18,9 @@ from starlette.responses import StreamingResponse
 from websockets.sync.client import connect
 
 from ncclwatch_server import settings
-from ncclwatch_server.boundary import Boundary
-from ncclwatch_server.patient_http import PatientHttp
-from ncclwatch_server.serving import listen
+from ncclwatch_server.security.boundary import Boundary
+from ncclwatch_server.serving.slow_clients import PatientHttp
+from ncclwatch_server.serving.uvicorn_server import listen
 
 pytestmark = pytest.mark.integration
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import Ending
+from ncclwatch.contract.model.rank import Ending
 from ncclwatch_server.settings import Keeping
-from ncclwatch_server.store import Store
+from ncclwatch_server.store.incident_store import Store
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 from tests.postgres import Postgres

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from ncclwatch_server.incidents import IncidentState
-from ncclwatch_server.store import Store
+from ncclwatch_server.incidents.book import IncidentState
+from ncclwatch_server.store.incident_store import Store
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 from tests.unit.test_server_texts import INCIDENT

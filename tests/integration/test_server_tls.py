@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from ncclwatch.cli.client import Client, ServerUnreachable
+from ncclwatch.cli.client.http import Client, ServerUnreachable
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_agent.local_server import Answer
-from ncclwatch_agent.uplink import Callbacks, Failure, Uplink
+from ncclwatch_agent.uplink.connection import Callbacks, Failure, Uplink
+from ncclwatch_agent.uplink.local_server import Answer
 from tests.integration.server_process import ROOT
 from tests.integration.test_server_command import first_line, refused, start
 

@@ -11,8 +11,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import RankView, StackDump, StackFrame
-from ncclwatch.contract.testimony import Testimony
+from ncclwatch.contract.model.rank import RankView, StackDump, StackFrame
+from ncclwatch.contract.model.testimony import Testimony
 from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout

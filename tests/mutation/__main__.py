@@ -136,7 +136,7 @@ def _row(case: Case) -> dict[str, Any]:
 
 def _import_what_is_not_judged() -> None:
     """Import what every test needs, so that each fork begins with it; nothing that imports the judge."""
-    for name in ("hypothesis", "msgspec", "numpy", "ncclwatch.contract.model", "ncclwatch.contract.text"):
+    for name in ("hypothesis", "msgspec", "numpy", "ncclwatch.contract.model.rank", "ncclwatch.contract.words.text"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     assert JUDGE not in sys.modules

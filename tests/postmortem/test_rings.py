@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_server.offline import ring_recordings

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from ncclwatch.rank.agreement import Tally
-from ncclwatch.rank.remedies import LoaderFailedError, evenly
+from ncclwatch.rank.remedies.agreement import Tally
+from ncclwatch.rank.remedies.even_batches import LoaderFailedError, evenly
 
 DEADLINE_S = 20.0
 

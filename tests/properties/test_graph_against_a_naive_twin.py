@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch_server.judge.theory.waits import wait_graph as graph
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation, Standing
 

@@ -10,12 +10,12 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring import RING_BYTES, Ring, Word
+from ncclwatch.contract.ring.layout import RING_BYTES, Ring, Word
 
 # Every row it writes is redundant: all fields follow from one number, so that a torn one shows.
 _WRITER = """
 import sys, threading
-from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.rank.ringfile import RingFile
 ring = RingFile(sys.argv[1], rank=3, local_rank=1, world=(8, 4), attempt=2)
 group = ring.add_group("0", "default_pg", list(range(8)), 0)
@@ -120,7 +120,7 @@ def test_a_ring_with_a_right_header_and_garbage_behind_it_is_read_without_an_err
 
 _READER = """
 import sys
-from ncclwatch.contract.ring import Ring
+from ncclwatch.contract.ring.layout import Ring
 with Ring(sys.argv[1]) as ring:
     print("ready", flush=True)
     sys.stdin.readline()

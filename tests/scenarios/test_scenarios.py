@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import Verdict
-from ncclwatch.contract.text import rank_list
+from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.judge import judge
 from tests.scenarios.situation import Situation
 from tests.scenarios.through_rings import through_rings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.members import digest_of
-from ncclwatch.contract.model import GroupView, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.model.rank import GroupView, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.judge import judge
 from tests.scenarios.test_scenarios import FILES, SEPARATOR, render, situation
 

@@ -8,9 +8,8 @@ import dataclasses
 import itertools
 import json
 
-from ncclwatch.contract import config, facts
-from ncclwatch.contract import ring as ring_layout
-from ncclwatch.contract.model import (
+from ncclwatch.contract import config
+from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
     JobSnapshot,
@@ -22,9 +21,11 @@ from ncclwatch.contract.model import (
     ThreadView,
     WaitView,
 )
-from ncclwatch.contract.modules import write as write_module
-from ncclwatch.contract.ring import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
-from ncclwatch.contract.sites import SiteText, write
+from ncclwatch.contract.ring import facts
+from ncclwatch.contract.ring import layout as ring_layout
+from ncclwatch.contract.ring.call_sites import SiteText, write
+from ncclwatch.contract.ring.layout import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
+from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.rank.recorder import NO_ROW, Group, Issued
 from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,
@@ -15,8 +15,8 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch_server.incidents import JobKey
-from ncclwatch_server.state import JobState
+from ncclwatch_server.incidents.book import JobKey
+from ncclwatch_server.state.job_state import JobState
 
 KEY = JobKey(name="job", instance="host:1", attempt=0)
 VERDICT = Verdict(

@@ -12,18 +12,18 @@ from websockets.http11 import Response
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import CallSite, Ending, ProcessState, ProcessView, RankView
-from ncclwatch.contract.ring_views import parse_note
+from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, ProcessView, RankView
+from ncclwatch.contract.ring.views import parse_note
 from ncclwatch_agent.agent import IDLE_S, UNDELIVERED_S, UNHEARD_S, Remains, may_be_buried
-from ncclwatch_agent.endings import Death, describe, is_abnormal, merge
-from ncclwatch_agent.local_server import Answer, wanted_port
-from ncclwatch_agent.processes import CPU_STILL_SHARE, Meter
-from ncclwatch_agent.procfs import kernel_place, parse_io, parse_stat
-from ncclwatch_agent.servers import token_for
-from ncclwatch_agent.spool import Spool, SpooledViews
-from ncclwatch_agent.stacks import parse_dump, refusal
-from ncclwatch_agent.terminal import is_launcher
-from ncclwatch_agent.uplink import STRANGER_BACKOFF_S, backoff_s, explain, websocket_url
+from ncclwatch_agent.process.procfs import kernel_place, parse_io, parse_stat
+from ncclwatch_agent.process.rank_process import CPU_STILL_SHARE, Meter
+from ncclwatch_agent.process.terminal import is_launcher
+from ncclwatch_agent.ranks.endings import Death, describe, is_abnormal, merge
+from ncclwatch_agent.server_choice import token_for
+from ncclwatch_agent.stacks.py_spy import parse_dump, refusal
+from ncclwatch_agent.uplink.connection import STRANGER_BACKOFF_S, backoff_s, explain, websocket_url
+from ncclwatch_agent.uplink.local_server import Answer, wanted_port
+from ncclwatch_agent.uplink.spool import Spool, SpooledViews
 
 S = 1_000_000_000
 EXITED_0, EXITED_3, KILLED = 0, 3 << 8, int(signal.SIGKILL)

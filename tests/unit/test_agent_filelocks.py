@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch_agent.filelocks import LockWait, lock_path, lock_wait, parse_locks
+from ncclwatch_agent.process.file_locks import LockWait, lock_path, lock_wait, parse_locks
 
 LOCKS = """\
 1: POSIX  ADVISORY  WRITE 10 fe:00:700 0 EOF

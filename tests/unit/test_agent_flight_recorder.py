@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.testimony import WITNESSED_OPS_MAX, Testimony
-from ncclwatch_agent import worker_server
-from ncclwatch_agent.flight_recorder import condense
-from ncclwatch_agent.worker_server import Unheard, ask
+from ncclwatch.contract.model.testimony import WITNESSED_OPS_MAX, Testimony
+from ncclwatch_agent.witnesses import worker_server
+from ncclwatch_agent.witnesses.flight_recorder import condense
+from ncclwatch_agent.witnesses.worker_server import Unheard, ask
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

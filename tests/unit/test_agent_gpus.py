@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.devices import DeviceView
-from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.ring.layout import Ring, Word
 from ncclwatch.contract.wire import group_key
-from ncclwatch.rank.facts import Facts
+from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.facts import NEWS_S, RankFacts
-from ncclwatch_agent.gpus import Gpu, NodeGpus, parse, with_node
+from ncclwatch_agent.gpu.devices import Gpu, NodeGpus, parse, with_node
+from ncclwatch_agent.ranks.facts import NEWS_S, RankFacts
 
 ALIKE = NodeGpus(gpus=tuple(Gpu(uuid=f"GPU-{letter}", name="H100") for letter in "abcd"))
 MIXED = NodeGpus(gpus=(Gpu(uuid="GPU-a", name="H100"), Gpu(uuid="GPU-b", name="T4")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch_agent.habits import DeviceHabit
+from ncclwatch_agent.ranks.device_waits import DeviceHabit
 
 
 def told(*ages_s: float) -> list[float]:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import ring as layout
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import Ending
-from ncclwatch.contract.private_dirs import open_private
-from ncclwatch.contract.ring import Ring, Word
-from ncclwatch.contract.sockets import worker_socket
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.network.sockets import worker_socket
+from ncclwatch.contract.ring import layout
+from ncclwatch.contract.ring.layout import Ring, Word
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.deadline import within
-from ncclwatch_agent.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
-from ncclwatch_agent.ranks import LocalRank
-from ncclwatch_agent.rings import BAD_S, IDENTITY_S, RingDirectory
+from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+from ncclwatch_agent.ranks.rings import BAD_S, IDENTITY_S, RingDirectory
 
 S = 1_000_000_000
 MakeRank = Callable[..., LocalRank]

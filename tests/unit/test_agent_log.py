@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.private_dirs import open_private
+from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch_agent.log import BoundedFile, OneLine
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ncclwatch.contract.testimony import CommRank, Communicator
-from ncclwatch_agent import nccl_ras
-from ncclwatch_agent.nccl_ras import Silent, ask, communicators
+from ncclwatch.contract.model.testimony import CommRank, Communicator
+from ncclwatch_agent.witnesses import nccl_ras
+from ncclwatch_agent.witnesses.nccl_ras import Silent, ask, communicators
 
 COUNTS = {"Broadcast": 1, "Reduce": 0, "AllGather": 2, "ReduceScatter": 0, "AllReduce": 50}
 # The sample of the User Guide with other counts and one more rank.

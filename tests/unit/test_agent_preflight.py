@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.preflight import RankFacts
-from ncclwatch.contract.private_dirs import open_private
-from ncclwatch.contract.ring import Word
-from ncclwatch_agent import impostors, preflight
-from ncclwatch_agent.preflight import FactsFile
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch_agent.ranks import impostors, preflight
+from ncclwatch_agent.ranks.preflight import FactsFile
 
 NOW_NS = 10_000_000_000
 

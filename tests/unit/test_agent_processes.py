@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclwatch_agent.processes import ProcessWatch
-from ncclwatch_agent.procfs import parse_stat
+from ncclwatch_agent.process.procfs import parse_stat
+from ncclwatch_agent.process.rank_process import ProcessWatch
 
 SECOND_NS = 1_000_000_000
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.ring import SaveRow
-from ncclwatch_agent import file_places
-from ncclwatch_agent.file_places import FilePlace, look
-from ncclwatch_agent.save_sizes import KINDS_MAX, SaveSizes, kind_of
+from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch_agent.saves import file_places
+from ncclwatch_agent.saves.file_places import FilePlace, look
+from ncclwatch_agent.saves.sizes import KINDS_MAX, SaveSizes, kind_of
 
 S = 1_000_000_000
 GB = 10**9

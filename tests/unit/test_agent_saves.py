@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.ring import SaveRow
-from ncclwatch_agent import file_places
-from ncclwatch_agent.file_places import FilePlaces, Mount, look, mount_of, parse_mounts
-from ncclwatch_agent.open_files import OpenFile, open_file, parse_fdinfo, written_files
-from ncclwatch_agent.saves import SaveWatch, _Save, file_of
+from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch_agent.saves import file_places
+from ncclwatch_agent.saves.file_places import FilePlaces, Mount, look, mount_of, parse_mounts
+from ncclwatch_agent.saves.open_files import OpenFile, open_file, parse_fdinfo, written_files
+from ncclwatch_agent.saves.progress import SaveWatch, _Save, file_of
 
 S = 1_000_000_000
 MOUNTS = """22 27 0:21 / / rw - overlay overlay rw,lowerdir=/a

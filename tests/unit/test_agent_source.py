@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, SourceNote
-from ncclwatch_agent.source import FILE_BYTES_MAX, SourceReader
+from ncclwatch.contract.model.rank import CallSite, SourceNote
+from ncclwatch_agent.source.reading import FILE_BYTES_MAX, SourceReader
 
 HERE = "# here"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract import ring_views as views
-from ncclwatch.contract.model import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.ring import Flag, Ring, Word
-from ncclwatch.contract.ring_views import Picture, pending_event
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
+from ncclwatch.contract.ring import views
+from ncclwatch.contract.ring.layout import Flag, Ring, Word
+from ncclwatch.contract.ring.views import Picture, pending_event
 from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.jobs import JobKey, LocalJob
-from ncclwatch_agent.ranks import LocalRank, sites_to_read
+from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read
 
 ALL_REDUCE = tuple(Op).index(Op.ALL_REDUCE)
 NONE = (-1, 0, 0)

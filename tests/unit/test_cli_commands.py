@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from ncclwatch.cli import contributed
 from ncclwatch.cli.exits import Exit
 from ncclwatch.cli.main import COMMANDS, main
-from ncclwatch.cli.moments import moment, span_s
+from ncclwatch.cli.output.moments import moment, span_s
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 
-HEAVY = ("rich", "msgspec", "jinja2", "psutil", "urllib.request", "torch", "numpy", "ncclwatch.contract.model")
+HEAVY = ("rich", "msgspec", "jinja2", "psutil", "urllib.request", "torch", "numpy", "ncclwatch.contract.model.rank")
 
 
 def modules_after(statement: str) -> set[str]:
@@ -35,7 +35,7 @@ def test_version_imports_nothing_that_takes_time():
 
 def test_help_imports_no_command():
     loaded = modules_after("from ncclwatch.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass")
-    assert not loaded & {*HEAVY, "ncclwatch.cli.status", "ncclwatch_server", "ncclwatch_agent"}
+    assert not loaded & {*HEAVY, "ncclwatch.cli.commands.status", "ncclwatch_server", "ncclwatch_agent"}
 
 
 def test_json_needs_no_rich():

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ncclwatch.cli.doctor import command, node_checks, server_checks, settings_checks, torch_checks
 from ncclwatch.cli.doctor.check import Check, Status, failed, passed, warned
-from ncclwatch.contract.ring import RING_BYTES
+from ncclwatch.contract.ring.layout import RING_BYTES
 
 
 def settings(**environ: str) -> list[Check]:

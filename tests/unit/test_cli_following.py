@@ -5,9 +5,9 @@ import time
 import msgspec
 import pytest
 
-from ncclwatch.cli import following
-from ncclwatch.cli.answers import Incident, Job
-from ncclwatch.cli.following import Following
+from ncclwatch.cli.client.answers import Incident, Job
+from ncclwatch.cli.running import following
+from ncclwatch.cli.running.following import Following
 
 
 class Server:

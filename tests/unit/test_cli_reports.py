@@ -10,13 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ncclwatch.cli.answers import Whole
-from ncclwatch.cli.printable import readable_json
-from ncclwatch.cli.report import written
-from ncclwatch.cli.report_html import html as as_html
-from ncclwatch.cli.report_markdown import in_html, markdown, prose
-from ncclwatch.contract.model import CallSite, Cause, Certainty, Culprit, Divergence, Evidence, MergedStack, StackFrame
-from ncclwatch.contract.text import one_line
+from ncclwatch.cli.client.answers import Whole
+from ncclwatch.cli.commands.report import written
+from ncclwatch.cli.output.printable import readable_json
+from ncclwatch.cli.output.report_html import html as as_html
+from ncclwatch.cli.output.report_markdown import in_html, markdown, prose
+from ncclwatch.contract.model.rank import (
+    CallSite,
+    Cause,
+    Certainty,
+    Culprit,
+    Divergence,
+    Evidence,
+    MergedStack,
+    StackFrame,
+)
+from ncclwatch.contract.words.text import one_line
 
 HOSTILE = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "</pre></details><h1>x",

@@ -5,14 +5,14 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from ncclwatch.cli.answers import HostRanks, Incident, Job, JobStacks, Node, Standing, Unseen
-from ncclwatch.cli.asking import missing_ranks
-from ncclwatch.cli.job_table import shortened
-from ncclwatch.cli.stacks import render as render_stacks
-from ncclwatch.cli.status import render as render_status
-from ncclwatch.cli.terminal import local_time
-from ncclwatch.cli.top import RATE_OVER_S, Rates
-from ncclwatch.contract.model import MergedStack, StackFrame
+from ncclwatch.cli.client.answers import HostRanks, Incident, Job, JobStacks, Node, Standing, Unseen
+from ncclwatch.cli.commands.asking import missing_ranks
+from ncclwatch.cli.commands.stacks import render as render_stacks
+from ncclwatch.cli.commands.status import render as render_status
+from ncclwatch.cli.commands.top import RATE_OVER_S, Rates
+from ncclwatch.cli.output.job_table import shortened
+from ncclwatch.cli.output.terminal import local_time
+from ncclwatch.contract.model.rank import MergedStack, StackFrame
 
 HOSTILE = "evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"
 HARMLESS = r"evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"

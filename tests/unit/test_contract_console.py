@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ncclwatch.contract.console import ERASE, Progress, wants_json
+from ncclwatch.contract.words.console import ERASE, Progress, wants_json
 
 
 class Terminal(io.StringIO):

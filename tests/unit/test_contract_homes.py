@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import homes
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.machine import homes
 from ncclwatch.native import build
 
 MAKESHIFT = (Path(f"/var/tmp/ncclwatch-{os.getuid()}"), True)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.lists import host_list, ranks_of
-from ncclwatch.contract.text import rank_list
+from ncclwatch.contract.words.rank_lists import host_list, ranks_of
+from ncclwatch.contract.words.text import rank_list
 
 
 @pytest.mark.parametrize(

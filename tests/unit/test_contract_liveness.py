@@ -7,8 +7,17 @@ import time
 
 import pytest
 
-from ncclwatch.contract import liveness
-from ncclwatch.contract.liveness import EXIT_STOOD_STILL, PAUSES_S, WELL_S, Guard, LoopLife, keep, keep_thread, where
+from ncclwatch.contract.machine import liveness
+from ncclwatch.contract.machine.liveness import (
+    EXIT_STOOD_STILL,
+    PAUSES_S,
+    WELL_S,
+    Guard,
+    LoopLife,
+    keep,
+    keep_thread,
+    where,
+)
 
 LOG = logging.getLogger("ncclwatch.test")
 

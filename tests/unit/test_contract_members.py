@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclwatch.contract import members, wire
-from ncclwatch.contract.members import runs_of
-from ncclwatch.contract.model import GroupView, RankView
+from ncclwatch.contract import wire
+from ncclwatch.contract.model.rank import GroupView, RankView
+from ncclwatch.contract.ring import members
+from ncclwatch.contract.ring.members import runs_of
 from tests.unit.server_values import view as rank_view
 
 

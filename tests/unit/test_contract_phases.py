@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch.contract.phases import Phase, phase_of_frame, phase_of_name
+from ncclwatch.contract.model.phases import Phase, phase_of_frame, phase_of_name
 
 SITE = "/venv/lib/python3.12/site-packages"
 

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from ncclwatch.contract import config, machine, preflight
-from ncclwatch.contract.preflight import RankFacts, parse, parse_parameters
-from ncclwatch.contract.text import host_words
+from ncclwatch.contract import config
+from ncclwatch.contract.machine import resources
+from ncclwatch.contract.model import preflight
+from ncclwatch.contract.model.preflight import RankFacts, parse, parse_parameters
+from ncclwatch.contract.words.text import host_words
 
 MODEL = {
     "kind": "DDP", "members": "0-1", "units": ["aa", "bb"], "order": "cc", "names": "dd", "count": 2, "used": 0,
@@ -76,15 +78,15 @@ def test_hosts_are_told_briefly(hosts: list[str], said: str):
     ],
 )  # fmt: skip
 def test_nccl_takes_prefixes_whole_names_and_exclusions(choice: str, none: bool):
-    assert machine.nccl_takes_none(choice, ("lo", "eth0")) is none
-    assert machine.nccl_takes_none(choice, ()) is False
+    assert resources.nccl_takes_none(choice, ("lo", "eth0")) is none
+    assert resources.nccl_takes_none(choice, ()) is False
 
 
 def test_gloo_takes_whole_names_and_wants_all_of_them():
-    assert machine.gloo_lacks("eth", ("lo", "eth0"))
-    assert machine.gloo_lacks("eth0,eth1", ("lo", "eth0"))
-    assert not machine.gloo_lacks("eth0", ("lo", "eth0"))
-    assert not machine.gloo_lacks("eth1", ())
+    assert resources.gloo_lacks("eth", ("lo", "eth0"))
+    assert resources.gloo_lacks("eth0,eth1", ("lo", "eth0"))
+    assert not resources.gloo_lacks("eth0", ("lo", "eth0"))
+    assert not resources.gloo_lacks("eth1", ())
 
 
 @pytest.mark.parametrize(
@@ -92,21 +94,21 @@ def test_gloo_takes_whole_names_and_wants_all_of_them():
     [("", 0, False), ("0", 0, False), ("1", 0, False), ("2", 0, True), ("2", 1 << 19, False), ("3", 1 << 19, True)],
 )
 def test_who_may_trace_depends_on_yama_and_a_capability(scope: str, capabilities: int, refused: bool):
-    assert bool(machine.ptrace_refusal(scope, capabilities)) is refused
+    assert bool(resources.ptrace_refusal(scope, capabilities)) is refused
 
 
 def test_the_driver_is_read_from_the_kernels_own_words():
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\nGCC version: 12\n"
-    assert machine.nvidia_driver(text) == "550.54.15"
-    assert machine.nvidia_driver("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat") == "535.104.05"
-    assert machine.nvidia_driver("") == ""
+    assert resources.nvidia_driver(text) == "550.54.15"
+    assert resources.nvidia_driver("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat") == "535.104.05"
+    assert resources.nvidia_driver("") == ""
 
 
 def test_infiniband_is_active_when_a_port_is(tmp_path):
     port = tmp_path / "mlx5_0" / "ports" / "1"
     port.mkdir(parents=True)
     (port / "state").write_text("1: DOWN\n")
-    assert not machine.infiniband_is_active(str(tmp_path))
+    assert not resources.infiniband_is_active(str(tmp_path))
     (port / "state").write_text("4: ACTIVE\n")
-    assert machine.infiniband_is_active(str(tmp_path))
-    assert not machine.infiniband_is_active(str(tmp_path / "nothing"))
+    assert resources.infiniband_is_active(str(tmp_path))
+    assert not resources.infiniband_is_active(str(tmp_path / "nothing"))

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.private_dirs import NotOwnError, NotPrivateError, PrivateDir, open_private, require_memory
+from ncclwatch.contract.machine.private_dirs import (
+    NotOwnError,
+    NotPrivateError,
+    PrivateDir,
+    open_private,
+    require_memory,
+)
 
 
 def test_a_directory_is_made_for_this_user_alone_whatever_the_umask(tmp_path: Path):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclwatch.contract import config
-from ncclwatch.contract.shortening import short_json, short_name, short_text
-from ncclwatch.rank.loaders import bucket_words
-from ncclwatch.rank.preflight import Chain
+from ncclwatch.contract.ring.shortening import short_json, short_name, short_text
+from ncclwatch.rank.checks.preflight import Chain
+from ncclwatch.rank.data.loaders import bucket_words
 from ncclwatch_server.offline.flight_recorder import _config, _pair_of_names
 
 LONG = "数" * 5_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, GradMode, ModuleView
-from ncclwatch.contract.sites import SiteText, parse, read_routes, write
+from ncclwatch.contract.model.rank import CallSite, GradMode, ModuleView
+from ncclwatch.contract.ring.call_sites import SiteText, parse, read_routes, write
 
 NORM = ModuleView(root="model", path="layers.*.norm", kind="Norm", training=True, grad=GradMode.GRAD)
 

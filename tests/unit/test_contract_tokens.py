@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import tokens
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.network import tokens
 
 
 def test_the_client_shows_the_first_token_that_counts_and_never_what_stands_behind_it(tmp_path: Path) -> None:

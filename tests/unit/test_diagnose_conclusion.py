@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, ProcessState, StackDump, StackFrame
-from ncclwatch.contract.stack_places import NOWHERE, Doing, Place
+from ncclwatch.contract.model.rank import CallSite, ProcessState, StackDump, StackFrame
+from ncclwatch.contract.stacks.places import NOWHERE, Doing, Place
 from ncclwatch_agent.diagnose.conclusion import conclude
 from ncclwatch_agent.diagnose.looks import Look, Motion, Seen, summarise
 from ncclwatch_agent.diagnose.ranks import FoundJob, FoundRank, JobName

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from ncclwatch.cli import following, status
-from ncclwatch.cli.answers import Incident, Job
-from ncclwatch.contract.text import harmless, one_line
+from ncclwatch.cli.client.answers import Incident, Job
+from ncclwatch.cli.commands import status
+from ncclwatch.cli.running import following
+from ncclwatch.contract.words.text import harmless, one_line
 from ncclwatch_agent.commands import put_on_terminal
-from ncclwatch_server.logs import FORMAT, HarmlessFormatter
+from ncclwatch_server.runtime.logs import FORMAT, HarmlessFormatter
 
 # A title, the clipboard, a cleared screen, CSI as one character, a line that reads backwards, a surrogate, a bell.
 HOSTILE = "a\x1b]0;pwned\x07\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b31m\u202etxt.exe\u2066\ud800\x7f\r\x00b"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, Op, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
 from ncclwatch_server.judge.theory.histories.skipped_calls import SHIFT_MAX, Shift, find_shift
 from tests.unit.server_values import view
 

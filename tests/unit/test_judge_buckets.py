@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ncclwatch.contract.model import CallSite, LoaderView, RankView
+from ncclwatch.contract.model.rank import CallSite, LoaderView, RankView
 from ncclwatch_server.judge.rules.data_buckets import BUCKETS_MAX, bucket_evidence
 from tests.unit.server_values import view
 

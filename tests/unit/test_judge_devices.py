@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
     Op,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import Ending, Verdict
+from ncclwatch.contract.model.rank import Ending, Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.rules.endings import ending_words, is_victim
 from tests.scenarios.situation import Situation

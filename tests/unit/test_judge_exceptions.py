@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, Op, OpView, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.histories.exceptions import astray, handled_by
 from tests.unit.server_values import view
 

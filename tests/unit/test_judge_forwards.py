@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch.contract.text import ADVICE
+from ncclwatch.contract.words.text import ADVICE
 from ncclwatch_server.judge import judge
 from tests.scenarios.situation import Situation
 

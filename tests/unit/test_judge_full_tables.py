@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     Certainty,
     JobSnapshot,
     Op,
@@ -19,7 +19,7 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitKind,
 )
-from ncclwatch.contract.ring import OPS, Word
+from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing

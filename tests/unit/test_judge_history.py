@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, Op, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
 from ncclwatch_server.judge.theory.histories.habits import (
     PERIOD_MAX,
     Slip,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.devices import DeviceView
-from ncclwatch.contract.model import RankView
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.judge.rules.device_mappings import advice_for, mistake_of, strays_of, visible_words
 from tests.unit.server_values import view
 

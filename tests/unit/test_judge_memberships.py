@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of
-from ncclwatch.contract.model import GroupView, RankView
+from ncclwatch.contract.model.rank import GroupView, RankView
+from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of
 from ncclwatch_server.judge.theory.case import group_words
 from ncclwatch_server.judge.theory.waits.memberships import with_members
 from tests.unit.server_values import view

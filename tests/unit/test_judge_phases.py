@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import (
     CallSite,
     LoaderView,
     Op,
@@ -17,7 +18,6 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.phases import Phase
 from ncclwatch_server.judge.theory.phases import class_of, phase_of, size_class
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 from tests.unit.server_values import view

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.config import EVEN_BATCHES_GROUP
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, Op, OpView, RankView, SourceNote, ThreadView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote, ThreadView
 from ncclwatch_server.judge.theory.histories.call_sites import (
     FRAMES_MAX,
     frames_of,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import Cause, ProcessState
+from ncclwatch.contract.model.rank import Cause, ProcessState
 from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.judge.theory.stillness import (
     Stillness,

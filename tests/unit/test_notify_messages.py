@@ -6,14 +6,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ncclwatch.contract.model import CallSite, Certainty, Culprit, Evidence, MergedStack, Severity, StackFrame
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch.contract.model.rank import CallSite, Certainty, Culprit, Evidence, MergedStack, Severity, StackFrame
+from ncclwatch_server.incidents.book import Incident, IncidentState
+from ncclwatch_server.incidents.report import report_incident
 from ncclwatch_server.notify import alertmanager, mail, pagerduty, slack, webhook
 from ncclwatch_server.notify.message import Message, burnt_hours, clean, cost, cut
 from ncclwatch_server.notify.other import unmentioning
 from ncclwatch_server.notify.stages import Stage
 from ncclwatch_server.notify.webhook import BODY_BYTES_MAX
-from ncclwatch_server.report import report_incident
 from tests.unit.test_server_texts import INCIDENT
 
 AT = INCIDENT.opened_at + 600 - INCIDENT.onset_to_open_s

@@ -7,12 +7,12 @@ import pytest
 from fastapi import FastAPI, HTTPException, Request
 from starlette.testclient import TestClient
 
-from ncclwatch_server.audit import AuditTrail
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
-from ncclwatch_server.scopes import Caller
-from ncclwatch_server.store import NoStore
+from ncclwatch_server.security.audit import AuditTrail
+from ncclwatch_server.security.scopes import Caller
+from ncclwatch_server.store.incident_store import NoStore
 from tests.unit.test_server_texts import INCIDENT
 
 PATH = "/api/v1/silences"

@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ncclwatch.contract.model import Certainty, Lateness, MergedStack, StackFrame
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch.contract.model.rank import Certainty, Lateness, MergedStack, StackFrame
+from ncclwatch_server.incidents.book import Incident, IncidentState
+from ncclwatch_server.incidents.report import IncidentReport, report_incident, revive
 from ncclwatch_server.notify.stages import HOLD_S, NEVER, UNSURE_S, Due, Matter, Stage, Told, digest, due, tell
-from ncclwatch_server.report import IncidentReport, report_incident, revive
 from tests.unit.test_server_texts import INCIDENT
 
 BARE = replace(INCIDENT, stacks=())

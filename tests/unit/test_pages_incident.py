@@ -2,8 +2,8 @@
 
 import re
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, MergedStack, Severity, StackFrame, Verdict
-from ncclwatch_server.incidents import Incident, IncidentState, JobKey
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, MergedStack, Severity, StackFrame, Verdict
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.ui.incident_page import IncidentView, view_incident
 from ncclwatch_server.ui.render import PAGES
 

@@ -1,6 +1,6 @@
 """A list of incidents that is not complete says why, in the words it was given."""
 
-from ncclwatch_server.pagination import Wanted
+from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.ui.render import PAGES
 
 

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch_server.incidents import JobKey
-from ncclwatch_server.showing import GroupName
-from ncclwatch_server.sight import sight_of
+from ncclwatch_server.evidence.rank_labels import GroupName
+from ncclwatch_server.incidents.book import JobKey
+from ncclwatch_server.jobs.group_progress import frontier
+from ncclwatch_server.jobs.rank_states import RankState, states_of
+from ncclwatch_server.jobs.read_model import sight_of
 from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training
 from ncclwatch_server.simulation.run import cruising, run
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
 from ncclwatch_server.ui.board import PAINTED_MAX, Strip, to_paint
-from ncclwatch_server.ui.groups import frontier
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
 from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import panel_of
-from ncclwatch_server.ui.states import RankState, states_of
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 

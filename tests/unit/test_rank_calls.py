@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from ncclwatch.rank.calls import call_name
+from ncclwatch.rank.where.calls import call_name
 
 if sys.version_info < (3, 11):
     pytest.skip("Python 3.10 keeps no positions of instructions", allow_module_level=True)

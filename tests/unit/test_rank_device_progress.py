@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import OPS, Flag
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.ring.layout import OPS, Flag
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclwatch.contract import facts  # noqa: E402 - needs torch
-from ncclwatch.contract.devices import DeviceView  # noqa: E402
-from ncclwatch.contract.ring import Ring, Word  # noqa: E402
+from ncclwatch.contract.model.devices import DeviceView  # noqa: E402
+from ncclwatch.contract.ring import facts  # noqa: E402 - needs torch
+from ncclwatch.contract.ring.layout import Ring, Word  # noqa: E402
 from ncclwatch.rank.patches import devices  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import Ending
-from ncclwatch.contract.ring import Ring, Word
-from ncclwatch.contract.ring_views import parse_note
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.views import parse_note
 
 BEGIN = """
 import io, sys

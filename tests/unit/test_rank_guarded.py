@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile

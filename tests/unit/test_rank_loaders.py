@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import config, ring_views
-from ncclwatch.contract.ring import LoaderFlag, Ring
-from ncclwatch.rank.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
+from ncclwatch.contract import config
+from ncclwatch.contract.ring import views
+from ncclwatch.contract.ring.layout import LoaderFlag, Ring
+from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch.rank.sites import Sites
+from ncclwatch.rank.where.call_sites import Sites
 
 
 class Tensor:
@@ -121,7 +122,7 @@ def test_each_place_that_draws_from_one_pass_is_named(ring: RingFile):
         with Ring(ring.path) as reader:
             (thread,) = reader.threads()
             assert thread.wait is not None
-            seen.append(ring_views.parse_site(reader.string(thread.wait.site)).function)
+            seen.append(views.parse_site(reader.string(thread.wait.site)).function)
         guarded.leave(recorder, outer)
 
     assert seen == ["_warm_up", "_train", "_train", "_warm_up"]

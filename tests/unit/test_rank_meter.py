@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import METER_SLOTS, OPS, Flag, Ring, Word
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.ring.layout import METER_SLOTS, OPS, Flag, Ring, Word
 from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 

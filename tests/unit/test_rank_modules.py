@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
-from ncclwatch.contract import modules as texts  # noqa: E402
-from ncclwatch.contract.model import GradMode, ModuleView  # noqa: E402
-from ncclwatch.rank.modules import Modules  # noqa: E402
+from ncclwatch.contract.model.rank import GradMode, ModuleView  # noqa: E402
+from ncclwatch.contract.ring import modules as texts  # noqa: E402
+from ncclwatch.rank.where.modules import Modules  # noqa: E402
 
 
 class Norm(nn.Module):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch.rank import places
+from ncclwatch.rank import identity
 
 VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
@@ -35,17 +35,17 @@ def test_a_call_of_init_process_group_says_it_as_torch_reads_it(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert places.from_call(said) == place
+    assert identity.from_call(said) == place
 
 
 def test_a_call_that_says_nothing_in_an_environment_that_says_nothing_is_unknown() -> None:
-    assert places.from_call({"init_method": "env://"}) is None
-    assert places.from_environment() is None
+    assert identity.from_call({"init_method": "env://"}) is None
+    assert identity.from_environment() is None
 
 
 @pytest.mark.parametrize(("rank", "world"), [VARIABLES[:2], VARIABLES[2:4], VARIABLES[4:]])
 def test_each_launcher_has_its_own_variables(rank: str, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(rank, "5")
-    assert places.from_environment() is None
+    assert identity.from_environment() is None
     monkeypatch.setenv(world, "8")
-    assert places.from_environment() == (5, 8)
+    assert identity.from_environment() == (5, 8)

@@ -11,11 +11,12 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402 - needs torch
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from ncclwatch.contract import config, preflight  # noqa: E402
-from ncclwatch.contract.preflight import RankFacts, parse, parse_parameters  # noqa: E402
+from ncclwatch.contract import config  # noqa: E402
+from ncclwatch.contract.model import preflight  # noqa: E402
+from ncclwatch.contract.model.preflight import RankFacts, parse, parse_parameters  # noqa: E402
+from ncclwatch.rank.checks.preflight import gather, members_text, unmet_interfaces  # noqa: E402
 from ncclwatch.rank.patches import models  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
-from ncclwatch.rank.preflight import gather, members_text, unmet_interfaces  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
 from ncclwatch.rank.ringfile import RingFile  # noqa: E402
 
@@ -79,7 +80,7 @@ def test_what_cannot_be_written_is_not_tried_again_and_again(recorder: Recorder,
         tried.append(1)
         raise OSError("no space")
 
-    monkeypatch.setattr("ncclwatch.contract.private_dirs.os.open", refuse)
+    monkeypatch.setattr("ncclwatch.contract.machine.private_dirs.os.open", refuse)
     with pytest.raises(OSError, match="no space"):
         recorder.preflight.publish()
     recorder.preflight.publish()

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.model.phases import Phase
 from ncclwatch.rank.pulse import _stack_key
 
 COMPILER = "/v/site-packages/torch/_dynamo/convert_frame.py"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import OPS, Flag, Ring
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.layout import OPS, Flag, Ring
 from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.rank import resume
+from ncclwatch.rank.checks import resume
 
 
 def checkpoint(directory: Path, count: int, name: str = "rng_state_{}.pth") -> str:

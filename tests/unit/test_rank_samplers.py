@@ -11,13 +11,14 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402 - needs torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler  # noqa: E402
 
-from ncclwatch.contract import config, preflight  # noqa: E402
-from ncclwatch.contract.preflight import RankFacts, SamplerFacts, parse  # noqa: E402
+from ncclwatch.contract import config  # noqa: E402
+from ncclwatch.contract.model import preflight  # noqa: E402
+from ncclwatch.contract.model.preflight import RankFacts, SamplerFacts, parse  # noqa: E402
+from ncclwatch.rank.data.samplers import told_of  # noqa: E402
 from ncclwatch.rank.patches import training  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
 from ncclwatch.rank.ringfile import RingFile  # noqa: E402
-from ncclwatch.rank.samplers import told_of  # noqa: E402
 
 DATA = list(range(10))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import config, sockets
+from ncclwatch.contract import config
+from ncclwatch.contract.network import sockets
 from ncclwatch.rank import torch_versions, worker_server
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import OPS, SAMPLE_TEXT_MAX, SAVE_TEXT_MAX
-from ncclwatch.contract.sites import SiteText, write
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.call_sites import SiteText, write
+from ncclwatch.contract.ring.layout import OPS, SAMPLE_TEXT_MAX, SAVE_TEXT_MAX
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import NO_ROW
 from ncclwatch_server.simulation.rings import SimulatedRing

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclwatch.contract import config, members
-from ncclwatch.contract import ring as layout
-from ncclwatch.contract.ring import Ring, Word
-from ncclwatch.contract.ring_views import Picture, parse_note, rank_view
-from ncclwatch.contract.sites import SiteText, parse, write
+from ncclwatch.contract import config
+from ncclwatch.contract.ring import layout, members
+from ncclwatch.contract.ring.call_sites import SiteText, parse, write
+from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
 from ncclwatch.rank import ringfile
-from ncclwatch.rank.facts import Facts
+from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.ringfile import RingFile
 
 WORLD = list(range(98_304))

@@ -7,13 +7,13 @@ import pytest
 from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
-from ncclwatch.contract.tokens import Token
-from ncclwatch_server.access import AuditedGate
-from ncclwatch_server.audit import Act, AuditTrail
-from ncclwatch_server.ingest import _refuse_at_the_end
-from ncclwatch_server.links import Link
-from ncclwatch_server.scopes import EVERYTHING, Access, Caller, Denial, Grant, Lack, Scope
-from ncclwatch_server.store import NoStore
+from ncclwatch.contract.network.tokens import Token
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.ingest.session import _refuse_at_the_end
+from ncclwatch_server.security.access import AuditedGate
+from ncclwatch_server.security.audit import Act, AuditTrail
+from ncclwatch_server.security.scopes import EVERYTHING, Access, Caller, Denial, Grant, Lack, Scope
+from ncclwatch_server.store.incident_store import NoStore
 
 NOW = 1_800_000_000.0
 GRANTS = (
@@ -95,7 +95,7 @@ def test_all_tokens_are_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch)
         compared.append((len(one), len(other)))
         return one == other
 
-    monkeypatch.setattr("ncclwatch_server.scopes.hmac.compare_digest", compare)
+    monkeypatch.setattr("ncclwatch_server.security.scopes.hmac.compare_digest", compare)
     for shown in ("s3-agents", "s3-bob", "a", "x" * 10_000):
         compared.clear()
         access().judge(shown, Scope.AGENT)

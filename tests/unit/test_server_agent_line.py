@@ -21,12 +21,13 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from ncclwatch.contract import config as limits
-from ncclwatch_server import agent_line, settings
-from ncclwatch_server.agent_line import HOST, AgentLine
-from ncclwatch_server.counters import Counters
-from ncclwatch_server.ingest import Door
-from ncclwatch_server.line_budget import LineBudget
-from ncclwatch_server.scopes import Access
+from ncclwatch_server import settings
+from ncclwatch_server.ingest import websocket
+from ncclwatch_server.ingest.line_budget import LineBudget
+from ncclwatch_server.ingest.session import Door
+from ncclwatch_server.ingest.websocket import HOST, AgentLine
+from ncclwatch_server.security.scopes import Access
+from ncclwatch_server.watch.counters import Counters
 
 MESSAGES = st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 125, 126, 127, 3000, 65_535, 65_536, 70_000])))
 
@@ -224,14 +225,14 @@ def test_what_breaks_the_rules_is_refused_as_soon_as_that_is_seen_and_nothing_is
 
 def test_many_small_pieces_of_a_long_message_are_not_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, looks = Scene(), 0
-    frame = agent_line._frame
+    frame = websocket._frame
 
     def counted(data: bytes, at: int) -> tuple[int, int]:
         nonlocal looks
         looks += 1
         return frame(data, at)
 
-    monkeypatch.setattr(agent_line, "_frame", counted)
+    monkeypatch.setattr(websocket, "_frame", counted)
     scene.client.send_binary(b"x" * 1_000_000)
     scene.carry(lambda data: [data[at : at + 1000] for at in range(0, len(data), 1000)])
     assert len(scene.said) == 1
@@ -253,7 +254,7 @@ def test_an_agent_that_hangs_up_is_answered_and_the_talk_is_over_once() -> None:
 def test_nothing_is_listened_to_after_the_last_words_and_the_connection_ends_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_line, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(websocket, "_CLOSE_S", 0.01)
 
     async def dismissed() -> Scene:
         scene = Scene()
@@ -391,7 +392,7 @@ def test_who_sends_nothing_but_pings_is_told_that_this_is_enough() -> None:
 
 
 def test_who_hangs_up_on_a_peer_that_does_not_read_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_line, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(websocket, "_CLOSE_S", 0.01)
 
     async def closed() -> None:
         scene, given_up = Scene(), asyncio.Event()

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, Severity, StackDump, StackFrame, Verdict
-from ncclwatch_server.captures import (
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Severity, StackDump, StackFrame, Verdict
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+from ncclwatch_server.jobs.stack_requests import (
     NATIVE_MAX,
     RANKS_MAX,
     SAMPLE_MAX,
@@ -14,7 +15,6 @@ from ncclwatch_server.captures import (
     deep_ranks,
     why_not_native,
 )
-from ncclwatch_server.incidents import Incident, IncidentState, JobKey
 
 FRAME = StackFrame(function="train", file="/home/u/train.py", line=3)
 

@@ -3,8 +3,8 @@
 import logging
 
 from ncclwatch_server import settings
-from ncclwatch_server.crowd import Crowd, Dropped, room
-from ncclwatch_server.logs import Seldom
+from ncclwatch_server.runtime.logs import Seldom
+from ncclwatch_server.security.crowd import Crowd, Dropped, room
 
 
 def test_of_too_many_newcomers_the_oldest_of_the_greediest_address_goes() -> None:

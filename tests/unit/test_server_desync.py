@@ -5,7 +5,7 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch_server import settings
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
 
 GROUP = wire.group_key("0")
 

@@ -1,7 +1,7 @@
 """What ranks say of themselves makes a job worth a look: two on one device, or something that one has just found."""
 
 from ncclwatch.contract import wire
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
 
 
 def report(

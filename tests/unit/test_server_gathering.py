@@ -1,9 +1,9 @@
 """How long does an incident wait for the stacks of its ranks?"""
 
-from ncclwatch.contract.model import StackDump
-from ncclwatch.contract.testimony import Testimony
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.model.testimony import Testimony
 from ncclwatch_server import settings
-from ncclwatch_server.stacks import Gathering
+from ncclwatch_server.evidence.stack_collection import Gathering
 
 
 def gathering(needed: frozenset[int]) -> Gathering:

@@ -6,14 +6,15 @@ from collections import Counter
 import pytest
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.tokens import Token, weakness
-from ncclwatch_server import guesses, settings
-from ncclwatch_server.access import tell_of_guesses
-from ncclwatch_server.audit import AuditEntry, AuditTrail
-from ncclwatch_server.guesses import FREE, WAITING_MAX, Guesses, place
-from ncclwatch_server.peers import origin, proxies
-from ncclwatch_server.scopes import EVERYTHING, Access, Caller, Denial, Grant, Lack, Scope
-from ncclwatch_server.sessions import SESSION_S, SESSIONS_MAX, Sessions
+from ncclwatch.contract.network.tokens import Token, weakness
+from ncclwatch_server import settings
+from ncclwatch_server.security import guesses
+from ncclwatch_server.security.access import tell_of_guesses
+from ncclwatch_server.security.audit import AuditEntry, AuditTrail
+from ncclwatch_server.security.guesses import FREE, WAITING_MAX, Guesses, place
+from ncclwatch_server.security.peers import origin, proxies
+from ncclwatch_server.security.scopes import EVERYTHING, Access, Caller, Denial, Grant, Lack, Scope
+from ncclwatch_server.security.sessions import SESSION_S, SESSIONS_MAX, Sessions
 
 GRANTS = tuple(Grant(token=Token(secret=word, name=word), scopes=EVERYTHING) for word in ("one", "two"))
 HOME, ELSEWHERE = "10.0.0.7", "10.0.0.8"

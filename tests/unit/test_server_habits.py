@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from ncclwatch.contract.model import Certainty, Severity, Verdict, WaitClass
-from ncclwatch.contract.phases import Phase
-from ncclwatch_server import habits
-from ncclwatch_server.habits import JobHabits, Lesson, Memory, bound_s
-from ncclwatch_server.patience import Patience
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import Certainty, Severity, Verdict, WaitClass
+from ncclwatch_server.state import wait_history
+from ncclwatch_server.state.wait_history import JobHabits, Lesson, Memory, bound_s
+from ncclwatch_server.state.wait_learning import Patience
 from tests.unit.server_values import verdict
 
 STEP, SAVE, VALIDATE = (
@@ -41,7 +41,7 @@ def test_one_outlier_among_many_raises_the_bound_by_its_quantile_only() -> None:
 def test_a_wide_distribution_does_not_allow_for_days() -> None:
     generator = random.Random(1)
     waits = [math.exp(generator.gauss(1.0, 3.0)) for _ in range(150)]
-    assert bound_s(waits) <= habits.BOUND_FACTOR_MAX * max(waits) * (1 + 1e-9)
+    assert bound_s(waits) <= wait_history.BOUND_FACTOR_MAX * max(waits) * (1 + 1e-9)
 
 
 def test_waits_of_the_same_distribution_stay_below_the_bound() -> None:
@@ -53,7 +53,7 @@ def test_waits_of_the_same_distribution_stay_below_the_bound() -> None:
 
 
 def test_a_lesson_keeps_the_newest_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(habits, "KEPT_MAX", 3)
+    monkeypatch.setattr(wait_history, "KEPT_MAX", 3)
     lesson = Lesson(kind=STEP)
     for waited in (9.0, 1.0, 2.0, 3.0):
         lesson = lesson.with_wait(waited, waited / 2)
@@ -62,7 +62,7 @@ def test_a_lesson_keeps_the_newest_and_counts_all(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_class_that_taught_nothing_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(habits, "CLASSES_MAX", 2)
+    monkeypatch.setattr(wait_history, "CLASSES_MAX", 2)
     job = JobHabits()
     for kind in (STEP, SAVE, STEP, VALIDATE):
         job.learn(kind, 5.0, 0.0)
@@ -72,7 +72,7 @@ def test_the_class_that_taught_nothing_for_longest_is_forgotten(monkeypatch: pyt
 def test_a_job_of_the_same_name_finds_its_habits_again_and_the_number_of_names_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(habits, "JOBS_MAX", 2)
+    monkeypatch.setattr(wait_history, "JOBS_MAX", 2)
     memory = Memory({"old": [Lesson(kind=SAVE).with_wait(40.0, 0.0)]})
     memory.of("a").learn(STEP, 5.0, 0.0)
     assert memory.of("old").habits[SAVE].longest_s == 40.0

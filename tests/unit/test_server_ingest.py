@@ -11,14 +11,14 @@ import pytest
 from starlette.datastructures import Headers
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import StackDump
-from ncclwatch_server.incidents import IncidentBook
-from ncclwatch_server.ingest import UNREAD_MAX, Door
-from ncclwatch_server.jobs import Job
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.ingest.session import UNREAD_MAX, Door
+from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge
-from ncclwatch_server.scopes import Access
-from ncclwatch_server.store import NoStore
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.security.scopes import Access
+from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.watch.tick import Watch
 from tests.unit.server_values import digest, view
 
 HELLO = wire.Hello(protocol=config.PROTOCOL, agent="a", host="h", version="1")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ncclwatch.contract.model import ChildStack, Ending, StackDump, StackFrame
-from ncclwatch.contract.testimony import CommRank, Communicator, Testimony
+from ncclwatch.contract.model.rank import ChildStack, Ending, StackDump, StackFrame
+from ncclwatch.contract.model.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import settings
-from ncclwatch_server.inspection import Inspection
-from ncclwatch_server.stacks import CHILD, NATIVE, Gathering, failures, merge
-from ncclwatch_server.state import Suspicion
+from ncclwatch_server.evidence.inspection import Inspection
+from ncclwatch_server.evidence.stack_collection import CHILD, NATIVE, Gathering, failures, merge
+from ncclwatch_server.state.job_state import Suspicion
 from tests.unit.server_values import VERDICT, view
 
 USER = StackFrame(function="train", file="/u/train.py", line=3)

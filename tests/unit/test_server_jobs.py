@@ -5,12 +5,12 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.preflight import RankFacts
-from ncclwatch.contract.tokens import Bounds
+from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import settings
-from ncclwatch_server.jobs import Job, Jobs
-from ncclwatch_server.links import Link
-from ncclwatch_server.scopes import Caller
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.jobs.registry import Job, Jobs
+from ncclwatch_server.security.scopes import Caller
 
 
 def link(number: int, agent: str = "") -> Link:

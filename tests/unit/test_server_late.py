@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
     Lateness,
@@ -22,16 +23,15 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.phases import Phase
-from ncclwatch_server.habits import Memory
-from ncclwatch_server.incidents import IncidentBook, IncidentState
-from ncclwatch_server.jobs import Job
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents.book import IncidentBook, IncidentState
+from ncclwatch_server.jobs.read_model import sight_of
+from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge
-from ncclwatch_server.links import Link
-from ncclwatch_server.publisher import Keeper
-from ncclwatch_server.sight import sight_of
-from ncclwatch_server.store import NoStore, Store
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.state.wait_history import Memory
+from ncclwatch_server.store.incident_store import NoStore, Store
+from ncclwatch_server.watch.publisher import Keeper
+from ncclwatch_server.watch.tick import Watch
 from tests.unit.server_values import digest, view
 
 TIMEOUT_S = 600.0

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.wire import WAIT_KINDS
-from ncclwatch_server.leads import Leads, Memberships, Waits, follow, worth_a_look
-from ncclwatch_server.state import GROUP_DTYPE
-from ncclwatch_server.topology import Topology
+from ncclwatch_server.state.group_index import Topology
+from ncclwatch_server.state.job_state import GROUP_DTYPE
+from ncclwatch_server.state.wait_chains import Leads, Memberships, Waits, follow, worth_a_look
 
 RECV, COLLECTIVE, INIT = (WAIT_KINDS.index(k) for k in (WaitKind.RECV, WaitKind.COLLECTIVE, WaitKind.INIT))
 Entry = tuple[int, int, int, int]  # (rank, group, enqueued, hash)

@@ -1,11 +1,11 @@
 """What ranks say of their setup is kept once for all that are alike, and compared when it has changed."""
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import Habit, WaitClass
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.preflight import ModelFacts, RankFacts
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.preflight import ModelFacts, RankFacts
+from ncclwatch.contract.model.rank import Habit, WaitClass
 from ncclwatch_server import settings
-from ncclwatch_server.likeness import Likeness
+from ncclwatch_server.state.rank_setup import Likeness
 
 PLAIN = RankFacts(values=(("backend", "nccl"), ("launcher", "elastic")))
 RING = RankFacts(values=(("NCCL_ALGO", "Ring"), ("backend", "nccl"), ("launcher", "elastic")))

@@ -1,7 +1,7 @@
 """Which ranks deserve a look because of the loops they are in?"""
 
 from ncclwatch.contract.wire import Loop
-from ncclwatch_server.loops import RANKS_MAX, Loops
+from ncclwatch_server.state.dataloaders import RANKS_MAX, Loops
 
 LOOP = "/u/train.py:10"
 

@@ -15,12 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as older_families
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import Cause, Culprit, Severity
-from ncclwatch_server.counters import RefusedAt
-from ncclwatch_server.incidents import IncidentBook, Opening
-from ncclwatch_server.jobs import Jobs
+from ncclwatch.contract.model.rank import Cause, Culprit, Severity
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents.book import IncidentBook, Opening
+from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.judge import judge
-from ncclwatch_server.links import Link
 from ncclwatch_server.metrics import PerRank, Scrapes, Wanted, moment
 from ncclwatch_server.metrics.families import SUSPECTS_MAX, Families
 from ncclwatch_server.metrics.per_rank import escaped
@@ -30,8 +29,9 @@ from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
-from ncclwatch_server.store import NoStore
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.watch.counters import RefusedAt
+from ncclwatch_server.watch.tick import Watch
 from tests.unit.server_values import VERDICT, digest
 
 WALL = 1_800_000_000.0

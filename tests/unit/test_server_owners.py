@@ -3,8 +3,8 @@
 import pytest
 
 from ncclwatch_server import settings
-from ncclwatch_server.owners import Speaker
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
+from ncclwatch_server.state.owners import Speaker
 from tests.unit.server_values import digest
 
 FIRST, AGAIN, ELSEWHERE = Speaker(agent="a", host="x"), Speaker(agent="b", host="x"), Speaker(agent="c", host="y")

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
 from ncclwatch_server import settings as limits
-from ncclwatch_server.finding import wanted_rows
-from ncclwatch_server.incidents import Incident, IncidentState, JobKey
-from ncclwatch_server.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
-from ncclwatch_server.store import StoreFailed, opened
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+from ncclwatch_server.incidents.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
+from ncclwatch_server.store.incident_store import StoreFailed, opened
+from ncclwatch_server.store.queries import wanted_rows
 from tests.integration.fake_agent import until
 
 KEY = JobKey(name="job", instance="i", attempt=0)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
-from ncclwatch_server import reader
-from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, JobKey
-from ncclwatch_server.pagination import Wanted
-from ncclwatch_server.reader import Reader
-from ncclwatch_server.store import NoStore, StoreFailed
-from ncclwatch_server.store_health import StoreHealth
-from ncclwatch_server.watch import Watch
+from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
+from ncclwatch_server.http import queries
+from ncclwatch_server.http.queries import Reader
+from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey
+from ncclwatch_server.incidents.pagination import Wanted
+from ncclwatch_server.store.health import StoreHealth
+from ncclwatch_server.store.incident_store import NoStore, StoreFailed
+from ncclwatch_server.watch.tick import Watch
 
 
 def incident(number: int) -> Incident:
@@ -79,7 +79,7 @@ def test_what_is_in_memory_is_not_asked_for():
 
 
 def test_a_store_that_does_not_answer_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reader, "ARCHIVE_S", 0.05)
+    monkeypatch.setattr(queries, "ARCHIVE_S", 0.05)
     archive = Archive(answers=False)
 
     async def readers(found: Reader) -> list[list[str]]:

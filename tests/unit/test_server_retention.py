@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DatabaseError
 
-from ncclwatch_server import database, retention
-from ncclwatch_server.audit import Act, AuditTrail
-from ncclwatch_server.habits import Lesson
-from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState
+from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
+from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.settings import Keeping
-from ncclwatch_server.store import NoStore, Store, StoreFailed
+from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.store import database, retention
+from ncclwatch_server.store.incident_store import NoStore, Store, StoreFailed
 from tests.unit.test_server_store import SAVE, STEP, execute
 from tests.unit.test_server_texts import INCIDENT
 
@@ -131,7 +131,7 @@ def test_the_store_itself_keeps_the_lines_of_the_audit_log_for_a_year(store_url:
 
 
 def test_without_a_store_the_newest_lines_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclwatch_server.store.NOTED_MAX", 3)
+    monkeypatch.setattr("ncclwatch_server.store.incident_store.NOTED_MAX", 3)
     store = NoStore()
     trail = AuditTrail(store)
     entries = [trail.note("alice", Act.STACKS, str(number), "\x1b[2J") for number in range(5)]
@@ -169,7 +169,7 @@ def test_runs_that_are_shorter_than_a_look_for_what_is_old_count_too(
     later = time.time() + 2 * DAY_S
     with closing(Store(store_url)):
         pass
-    monkeypatch.setattr("ncclwatch_server.store.time.time", lambda: later)
+    monkeypatch.setattr("ncclwatch_server.store.incident_store.time.time", lambda: later)
     store = Store(store_url)
     with store:
         deadline = time.monotonic() + 30

@@ -4,7 +4,7 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch_server import settings
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
 
 
 def state_of(saves_to: list[int], ended: tuple[int, ...] = ()) -> JobState:

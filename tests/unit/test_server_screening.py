@@ -1,9 +1,9 @@
 """Of many jobs those of which something shows are looked at now, and the others in their turn."""
 
 from ncclwatch_server import settings
-from ncclwatch_server.jobs import Job, Jobs
-from ncclwatch_server.links import Link
-from ncclwatch_server.screening import Screening
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.jobs.registry import Job, Jobs
+from ncclwatch_server.watch.screening import Screening
 from tests.unit.server_values import digest
 from tests.unit.test_server_jobs import announce
 

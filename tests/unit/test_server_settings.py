@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server import settings
-from ncclwatch_server.scopes import Scope
+from ncclwatch_server.security.scopes import Scope
 
 
 def test_a_public_address_needs_a_token() -> None:

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from ncclwatch.contract.model import CallSite, Severity
-from ncclwatch.contract.slowness import SlowKind
+from ncclwatch.contract.model.rank import CallSite, Severity
+from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch.contract.wire import Loop
-from ncclwatch_server.audit import AuditEntry
-from ncclwatch_server.counters import Counters
-from ncclwatch_server.incidents import Incident, IncidentBook, IncidentState, Opening
-from ncclwatch_server.jobs import Job
-from ncclwatch_server.publisher import Publisher
-from ncclwatch_server.report import report_incident, revive
-from ncclwatch_server.slowdowns import Slowdowns
-from ncclwatch_server.state import RANK_DTYPE, JobState
-from ncclwatch_server.stream import Announcements
-from ncclwatch_server.terminal import render
+from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
+from ncclwatch_server.incidents.event_stream import Announcements
+from ncclwatch_server.incidents.report import report_incident, revive
+from ncclwatch_server.incidents.terminal_text import render
+from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.security.audit import AuditEntry
+from ncclwatch_server.state.job_state import RANK_DTYPE, JobState
+from ncclwatch_server.watch.counters import Counters
+from ncclwatch_server.watch.publisher import Publisher
+from ncclwatch_server.watch.slowdowns import Slowdowns
 from tests.unit.server_values import KEY, VERDICT
 
 GROUPS = memoryview(b"")

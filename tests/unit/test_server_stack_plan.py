@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ncclwatch.contract.model import CallSite, Certainty, Op, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import CallSite, Certainty, Op, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch_server import settings
-from ncclwatch_server.stack_plan import plan
+from ncclwatch_server.evidence.stack_sampling import plan
 from tests.unit.server_values import VERDICT, verdict, view
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server.state import JobState, Suspicion
+from ncclwatch_server.state.job_state import JobState, Suspicion
 from tests.unit.server_values import digest
 
 

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.model import WaitClass
-from ncclwatch.contract.phases import Phase
-from ncclwatch_server import database, settings
-from ncclwatch_server.habits import Lesson
-from ncclwatch_server.incidents import IncidentState
-from ncclwatch_server.store import Store
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import WaitClass
+from ncclwatch_server import settings
+from ncclwatch_server.incidents.book import IncidentState
+from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.store import database
+from ncclwatch_server.store.incident_store import Store
 from tests.unit.test_server_texts import INCIDENT
 
 
@@ -110,7 +111,7 @@ def test_what_comes_during_a_write_that_fails_counts_for_the_bound(
         for name in ("1", "2"):
             store.put(replace(INCIDENT, id=name))
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store._write_all", breaks)
+            broken.setattr("ncclwatch_server.store.incident_store._write_all", breaks)
             store._write()
         assert (store.health().waiting, store.health().not_stored) == (2, 2)
         store._write()
@@ -128,7 +129,7 @@ def test_what_comes_during_a_write_that_fails_is_newer_than_what_was_written(
 
         store.put(INCIDENT)
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store._write_all", breaks)
+            broken.setattr("ncclwatch_server.store.incident_store._write_all", breaks)
             store._write()
         store._write()
         assert [incident.state for incident in store.load()] == [IncidentState.RESOLVED]
@@ -155,7 +156,7 @@ def test_a_mistake_in_our_own_writing_does_not_end_the_thread(
 ) -> None:
     with closing(Store(store_url)) as store:
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store._write_all", lambda *_: 1 // 0)
+            broken.setattr("ncclwatch_server.store.incident_store._write_all", lambda *_: 1 // 0)
             store.put(INCIDENT)
             store._write()
             assert not store.health().working
@@ -241,7 +242,7 @@ def test_only_the_newest_lessons_are_kept(store_url: str, monkeypatch: pytest.Mo
     with Store(url) as store:
         for name in "abc":
             store.learn(name, Lesson(kind=STEP))
-    monkeypatch.setattr("ncclwatch_server.store.LESSONS_MAX", 2)
+    monkeypatch.setattr("ncclwatch_server.store.incident_store.LESSONS_MAX", 2)
     with Store(url) as store:
         assert set(store.lessons()) == {"b", "c"}
     monkeypatch.undo()

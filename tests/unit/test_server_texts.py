@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import msgspec
 
-from ncclwatch.contract.model import CallSite, Culprit, Divergence, Evidence, MergedStack, StackFrame, Verdict
-from ncclwatch.contract.text import rank_list
-from ncclwatch_server.incidents import Incident, IncidentState
-from ncclwatch_server.report import IncidentReport, report_incident, report_job, revive
-from ncclwatch_server.terminal import plain, render
+from ncclwatch.contract.model.rank import CallSite, Culprit, Divergence, Evidence, MergedStack, StackFrame, Verdict
+from ncclwatch.contract.words.text import rank_list
+from ncclwatch_server.incidents.book import Incident, IncidentState
+from ncclwatch_server.incidents.report import IncidentReport, report_incident, report_job, revive
+from ncclwatch_server.incidents.terminal_text import plain, render
 from tests.unit.server_values import KEY, VERDICT
 
 HERE = CallSite(file="/home/me/train.py", line=12, function="train")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ncclwatch_server.listening import Listening
-from ncclwatch_server.state import GROUP_DTYPE
-from ncclwatch_server.topology import Topology
+from ncclwatch_server.state.group_index import Topology
+from ncclwatch_server.state.job_state import GROUP_DTYPE
+from ncclwatch_server.state.last_heard import Listening
 
 Entry = tuple[int, int, int, int]  # (rank, key of the group, enqueued, hash)
 

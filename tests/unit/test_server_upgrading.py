@@ -12,9 +12,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server import database, tables, upgrading
-from ncclwatch_server.habits import Lesson
-from ncclwatch_server.store import Store
+from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.store import database, tables, upgrading
+from ncclwatch_server.store.incident_store import Store
 from tests.unit.test_server_store import STEP, execute
 from tests.unit.test_server_texts import INCIDENT
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclwatch.contract.model import CallSite, StackFrame
-from ncclwatch.contract.stack_places import Doing, Place, is_own_thread, place_of, telling
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.stacks.places import Doing, Place, is_own_thread, place_of, telling
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclwatch.contract.model import StackDump, StackFrame
-from ncclwatch.contract.stack_places import Doing, Place, place_of
-from ncclwatch.contract.stack_tree import Branch, classes, gang_line, gangs, role_of, short_path, tree, tree_lines
+from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch.contract.stacks.places import Doing, Place, place_of
+from ncclwatch.contract.stacks.tree import Branch, classes, gang_line, gangs, role_of, short_path, tree, tree_lines
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from ncclwatch.contract.model import Severity
-from ncclwatch.contract.slowness import SlowKind
+from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch.contract.wire import Loop
-from ncclwatch_server.state import RANK_DTYPE
+from ncclwatch_server.state.job_state import RANK_DTYPE
 from ncclwatch_server.stragglers.batches import Mixture, mixture
 from ncclwatch_server.stragglers.kinds import SPENT, kind_of
 from ncclwatch_server.stragglers.scores import Bounds, lateness

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model import Op, OpView, RankView
+from ncclwatch.contract.model.rank import Op, OpView, RankView
 from ncclwatch_server.stragglers.closely import AGAIN_S, LIKE_MAX, Closely, Detail
 from ncclwatch_server.stragglers.gradients import STEPS_MIN, gaps, slow_buckets
 from tests.unit.server_values import view

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import StackDump
-from ncclwatch.contract.ownership import is_users, is_users_by_path
-from ncclwatch.contract.stack_places import MAIN_THREAD, Place, place_of
-from ncclwatch.contract.stack_tree import Branch, Gang, StackClass, classes, gangs, tree, tree_lines
-from ncclwatch.contract.text import rank_list, ranks_words, seconds_words
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.stacks.ownership import is_users, is_users_by_path
+from ncclwatch.contract.stacks.places import MAIN_THREAD, Place, place_of
+from ncclwatch.contract.stacks.tree import Branch, Gang, StackClass, classes, gangs, tree, tree_lines
+from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
 from ncclwatch_agent.diagnose.conclusion import Conclusion
 from ncclwatch_agent.diagnose.looks import Motion, Seen
 from ncclwatch_agent.diagnose.ranks import FoundJob

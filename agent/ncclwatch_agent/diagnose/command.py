@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from ncclwatch.contract.console import Progress
+from ncclwatch.contract.words.console import Progress
 from ncclwatch_agent.diagnose.answer import SCHEMA, Answer, JobAnswer, answer_of, text_of
 from ncclwatch_agent.diagnose.conclusion import conclude
 from ncclwatch_agent.diagnose.looks import LOOKS, look_at
 from ncclwatch_agent.diagnose.ranks import FoundJob, Process, above_of, find_jobs, numbered, read_processes
-from ncclwatch_agent.stacks import StackDesk
+from ncclwatch_agent.stacks.py_spy import StackDesk
 
 EXIT_NOBODY_STANDS = 0
 EXIT_STANDS = 1

@@ -8,9 +8,9 @@ collective is said to be outside, and that others wait for it only with an if.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import ProcessState
-from ncclwatch.contract.stack_places import Doing, Place
-from ncclwatch.contract.text import rank_list, ranks_words
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.stacks.places import Doing, Place
+from ncclwatch.contract.words.text import rank_list, ranks_words
 from ncclwatch_agent.diagnose.looks import Motion, Seen
 from ncclwatch_agent.diagnose.ranks import FoundJob
 

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model import ProcessState, StackDump
-from ncclwatch.contract.ownership import is_users
-from ncclwatch.contract.stack_places import NOWHERE, Doing, Place, place_of
-from ncclwatch_agent.deep_stacks import deepen, main_frames
+from ncclwatch.contract.model.rank import ProcessState, StackDump
+from ncclwatch.contract.stacks.ownership import is_users
+from ncclwatch.contract.stacks.places import NOWHERE, Doing, Place, place_of
 from ncclwatch_agent.diagnose.ranks import FoundRank
-from ncclwatch_agent.own_stacks import ask_at, either, ring_of
-from ncclwatch_agent.processes import CPU_STILL_SHARE, FROZEN
-from ncclwatch_agent.procfs import descendants, environ_of, kernel_place, parse_stat, read_text
-from ncclwatch_agent.stacks import StackDesk
+from ncclwatch_agent.process.procfs import descendants, environ_of, kernel_place, parse_stat, read_text
+from ncclwatch_agent.process.rank_process import CPU_STILL_SHARE, FROZEN
+from ncclwatch_agent.stacks.deep_stacks import deepen, main_frames
+from ncclwatch_agent.stacks.own_stacks import ask_at, either, ring_of
+from ncclwatch_agent.stacks.py_spy import StackDesk
 
 LOOKS = 3
 EVERY_S = 1.0

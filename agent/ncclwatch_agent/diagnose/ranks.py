@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ncclwatch.contract import config
-from ncclwatch_agent.procfs import environ_of, parse_stat, read_text
+from ncclwatch_agent.process.procfs import environ_of, parse_stat, read_text
 
 PROCESSES_MAX = 65_536
 RANKS_MAX = 1024  # of one node

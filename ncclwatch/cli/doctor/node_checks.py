@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
-from ncclwatch.contract import config, machine
-from ncclwatch.contract.private_dirs import NotPrivateError, PrivateDir, open_private, require_memory
-from ncclwatch.contract.ring import RING_BYTES
+from ncclwatch.contract import config
+from ncclwatch.contract.machine import resources
+from ncclwatch.contract.machine.private_dirs import NotPrivateError, PrivateDir, open_private, require_memory
+from ncclwatch.contract.ring.layout import RING_BYTES
 from ncclwatch.contract.undecodable import UNDECODABLE
 
 SHM_SMALL_MB = 64  # what docker gives without --shm-size
@@ -67,7 +68,7 @@ def _place(directory: Path, base: Path) -> PrivateDir:
 def shared_memory(size_mb: int | None = None) -> Check:
     """Look at the size of /dev/shm, which NCCL and DataLoader workers need."""
     name = "/dev/shm"
-    found = machine.shm_mb() if size_mb is None else size_mb
+    found = resources.shm_mb() if size_mb is None else size_mb
     if found is None:
         return failed(name, "there is none", _SHM_FIX)
     if found <= SHM_SMALL_MB:
@@ -84,7 +85,7 @@ def stacks(refusal: str | None = None) -> Check:
     tool = str(beside) if beside.exists() else shutil.which("py-spy")
     if tool is None:
         return warned(name, "there is no py-spy", f"run: {sys.executable} -m pip install py-spy")
-    refused = machine.ptrace_refusal() if refusal is None else refusal
+    refused = resources.ptrace_refusal() if refusal is None else refusal
     if refused:
         return warned(name, f"{refused}: nobody may read the stacks of ranks from outside", _TRACE_FIX)
     trouble = try_to_read_a_stack(tool)
@@ -120,7 +121,7 @@ class _Gpu(msgspec.Struct):
 
 
 class _Gpus(msgspec.Struct):
-    """What `python -m ncclwatch_agent.nvml` prints."""
+    """What `python -m ncclwatch_agent.gpu.nvml` prints."""
 
     gpus: tuple[_Gpu, ...] = ()
     failure: str = ""
@@ -129,7 +130,7 @@ class _Gpus(msgspec.Struct):
 def gpus(driver: str | None = None, ask: "Callable[[], bytes | None] | None" = None) -> Check:
     """Look at the driver and its library, in a child: NVML blocks for ever on some sick GPUs."""
     name = "GPUs"
-    version = machine.nvidia_driver() if driver is None else driver
+    version = resources.nvidia_driver() if driver is None else driver
     if not version:
         return passed(name, "no NVIDIA driver is loaded here; nothing to look at")
     fix = "run nvidia-smi on this node; reset or drain it, and look for Xid errors in dmesg"
@@ -149,7 +150,7 @@ def gpus(driver: str | None = None, ask: "Callable[[], bytes | None] | None" = N
 
 
 def _ask_nvml() -> bytes | None:
-    command = [sys.executable, "-m", "ncclwatch_agent.nvml"]
+    command = [sys.executable, "-m", "ncclwatch_agent.gpu.nvml"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         return child.communicate(timeout=NVML_S_MAX)[0]
@@ -179,7 +180,7 @@ def locked_memory(limit: int | None = None, active: bool | None = None) -> Check
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] if limit is None else limit
     if soft == resource.RLIM_INFINITY:
         return passed(name, "unlimited")
-    if not (machine.infiniband_is_active() if active is None else active):
+    if not (resources.infiniband_is_active() if active is None else active):
         return passed(name, f"{soft // 1024} kB; no InfiniBand here needs more")
     return warned(
         name,

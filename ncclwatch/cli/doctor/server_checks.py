@@ -5,12 +5,12 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-from ncclwatch.cli.client import ServerUnreachable, dial, token
+from ncclwatch.cli.client.http import ServerUnreachable, dial, token
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.peer_uid import NotOurs
-from ncclwatch.contract.text import seconds_words
+from ncclwatch.contract.network.peer_uid import NotOurs
+from ncclwatch.contract.words.text import seconds_words
 
 CLOCK_S_MAX = 5.0  # a server tells whole seconds; torchrun's rendezvous takes 15 s for a dead node
 _START = f"start ncclwatch-server there, or correct {config.ENV_SERVER}"

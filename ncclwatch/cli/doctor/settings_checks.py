@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
-from ncclwatch.contract import machine
+from ncclwatch.contract.machine import resources
 
 HEARTBEAT_S = (60, 3600)  # of NCCL's watchdog: below, a slow host dies of it; above, a dead one is not noticed
 
@@ -80,10 +80,10 @@ def settings(environ: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 def interfaces(environ: Mapping[str, str] = os.environ, names: Sequence[str] | None = None) -> Check:
     """Look whether this node has the network interfaces that are chosen."""
-    name, here = "interfaces", machine.interfaces() if names is None else names
+    name, here = "interfaces", resources.interfaces() if names is None else names
     for variable, unmet in (
-        ("NCCL_SOCKET_IFNAME", machine.nccl_takes_none),
-        ("GLOO_SOCKET_IFNAME", machine.gloo_lacks),
+        ("NCCL_SOCKET_IFNAME", resources.nccl_takes_none),
+        ("GLOO_SOCKET_IFNAME", resources.gloo_lacks),
     ):
         choice = environ.get(variable, "")
         if choice and unmet(choice, here):

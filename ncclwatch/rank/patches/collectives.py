@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch._C import DispatchKey, _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
-from ncclwatch.contract.model import Op, WaitKind
-from ncclwatch.contract.ring import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
+from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.ring.layout import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.devices import note_used

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder

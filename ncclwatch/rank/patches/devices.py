@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ncclwatch.contract import facts
+from ncclwatch.contract.ring import facts
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder

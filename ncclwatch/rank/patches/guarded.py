@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TypeVar
 
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.rank.loaders import Pass
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.rank.data.loaders import Pass
 from ncclwatch.rank.recorder import Recorder
 
 Answer = TypeVar("Answer")

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import NO_GROUP, Word
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.layout import NO_GROUP, Word
 from ncclwatch.rank.patches import devices, guarded
 from ncclwatch.rank.patches.collectives import known_groups
 from ncclwatch.rank.patches.patching import Patches

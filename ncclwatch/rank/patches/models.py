@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.checks.preflight import Parameter
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
-from ncclwatch.rank.preflight import Parameter
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.sites import describe
+from ncclwatch.rank.where.call_sites import describe
 
 Current = Callable[[], Recorder | None]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sized
 
 import torch
 
-from ncclwatch.contract import facts
+from ncclwatch.contract.ring import facts
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.sites import describe
+from ncclwatch.rank.where.call_sites import describe
 
 Current = Callable[[], Recorder | None]
 Tell = Callable[[str, str], None]  # (sentence, subject)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches import guarded, save_errors
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches

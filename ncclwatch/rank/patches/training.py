@@ -14,16 +14,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ncclwatch.contract.model import WaitKind
-from ncclwatch.contract.ring import Word
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank import torch_versions
-from ncclwatch.rank.loaders import Pass
+from ncclwatch.rank.data.loaders import Pass
+from ncclwatch.rank.data.samplers import told_of
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.samplers import told_of
-from ncclwatch.rank.sites import describe
+from ncclwatch.rank.where.call_sites import describe
 
 Current = Callable[[], Recorder | None]
 _PASS = "_ncclwatch_pass"

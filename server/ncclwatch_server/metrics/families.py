@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ncclwatch.contract.model import Cause, Severity
+from ncclwatch.contract.model.rank import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
-from ncclwatch_server.counters import RefusedAt
-from ncclwatch_server.incidents import Incident
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
 from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigures, Spread, summarise
-from ncclwatch_server.sight import JobStatus
+from ncclwatch_server.watch.counters import RefusedAt
 
 SUSPECTS_MAX = 16  # of one job
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from ncclwatch.contract.liveness import LoopLife
-from ncclwatch_server.timings import Timings
+from ncclwatch.contract.machine.liveness import LoopLife
+from ncclwatch_server.watch.timings import Timings
 
 EVERY_S = 0.25
 

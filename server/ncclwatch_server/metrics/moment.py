@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch_server.counters import Counters
-from ncclwatch_server.incidents import Incident
-from ncclwatch_server.jobs import Job, Served
-from ncclwatch_server.sight import JobStatus, status_of
-from ncclwatch_server.state import Picture
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.jobs.read_model import JobStatus, status_of
+from ncclwatch_server.jobs.registry import Job, Served
+from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.watch.counters import Counters
+from ncclwatch_server.watch.tick import Watch
 
 
 class Losses(Protocol):

@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from ncclwatch_server.metrics import per_rank
 from ncclwatch_server.metrics.families import Families
 from ncclwatch_server.metrics.moment import Losses, Moment, take
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.watch.tick import Watch
 
 FRESH_S = 0.9  # two servers that scrape each second still see each second
 _END = b"# EOF\n"

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import ProcessState
+from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch_server import settings
 from ncclwatch_server.metrics.moment import JobMoment
-from ncclwatch_server.state import Picture
-from ncclwatch_server.topology import Topology
+from ncclwatch_server.state.group_index import Topology
+from ncclwatch_server.state.job_state import Picture
 
 GROUPS_SHOWN_MAX = 32  # of one job
 WAIT_BOUNDS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

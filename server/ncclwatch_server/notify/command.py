@@ -10,9 +10,9 @@ import httpx
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.model import CallSite, Cause, Certainty, Culprit, Severity, Verdict
-from ncclwatch.contract.text import ADVICE
-from ncclwatch_server.incidents import Incident, IncidentState, JobKey
+from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Culprit, Severity, Verdict
+from ncclwatch.contract.words.text import ADVICE
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.notify.channels import open_channel
 from ncclwatch_server.notify.delivery import SEND_S
 from ncclwatch_server.notify.message import Message

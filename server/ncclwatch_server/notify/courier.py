@@ -21,7 +21,7 @@ from tenacity import (
 )
 
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch_server.incidents import Incident
+from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.notify.delivery import SEND_S, Channel, Refused, Undelivered
 from ncclwatch_server.notify.message import Message
 from ncclwatch_server.notify.records import Records

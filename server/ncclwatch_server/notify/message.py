@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from shlex import quote
 
-from ncclwatch.contract.model import Certainty, Severity
-from ncclwatch.contract.stack_tree import gang_line
-from ncclwatch.contract.text import ranks_words, seconds_words
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch.contract.model.rank import Certainty, Severity
+from ncclwatch.contract.stacks.tree import gang_line
+from ncclwatch.contract.words.text import ranks_words, seconds_words
+from ncclwatch_server.evidence.stack_collection import main_tree, where
+from ncclwatch_server.incidents.book import Incident, IncidentState
+from ncclwatch_server.incidents.terminal_text import certainty, who
 from ncclwatch_server.notify.stages import Stage
-from ncclwatch_server.stacks import main_tree, where
-from ncclwatch_server.terminal import certainty, who
 
 TITLE_MAX = 300
 FACT_MAX = 700

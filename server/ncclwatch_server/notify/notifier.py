@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from ncclwatch.contract.liveness import LoopLife, keep_thread
+from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
 from ncclwatch_server import settings
-from ncclwatch_server.incidents import Incident
+from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.notify.courier import Courier, News, Outcome, Rhythm
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.silences import Silences

@@ -17,13 +17,14 @@ from sqlalchemy.engine import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError, TimeoutError
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.liveness import LoopLife, keep_thread
-from ncclwatch_server import database, retention, settings, upgrading
+from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
+from ncclwatch_server import settings
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
-from ncclwatch_server.store import RETRY_S, ROUND_S
-from ncclwatch_server.tables import notifications as _told
-from ncclwatch_server.tables import silences as _silences
+from ncclwatch_server.store import database, retention, upgrading
+from ncclwatch_server.store.incident_store import RETRY_S, ROUND_S
+from ncclwatch_server.store.tables import notifications as _told
+from ncclwatch_server.store.tables import silences as _silences
 
 log = logging.getLogger("ncclwatch.server")
 

@@ -10,8 +10,6 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import AwareDatetime, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ncclwatch_server.access import client_of
-from ncclwatch_server.audit import Act, AuditTrail
 from ncclwatch_server.notify.message import iso
 from ncclwatch_server.notify.silences import (
     JOB_MAX,
@@ -22,7 +20,9 @@ from ncclwatch_server.notify.silences import (
     Silences,
     SilenceState,
 )
-from ncclwatch_server.scopes import Caller
+from ncclwatch_server.security.access import client_of
+from ncclwatch_server.security.audit import Act, AuditTrail
+from ncclwatch_server.security.scopes import Caller
 
 Gate = Callable[[Request], Caller | Awaitable[Caller]]
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch_server.incidents import Incident
+from ncclwatch_server.incidents.book import Incident
 
 SILENCES_MAX = 1000  # that are not over
 LASTS_S_MAX = 366 * 86_400.0

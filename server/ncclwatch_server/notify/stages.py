@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch_server.incidents import Incident, IncidentState
+from ncclwatch_server.incidents.book import Incident, IncidentState
 
 NEVER = float("inf")
 HOLD_S = 5.0  # a hang that comes back so soon has not ended

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ncclwatch.contract import config, homes
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.model import Severity
-from ncclwatch_server.incidents import Incident
+from ncclwatch.contract.machine import homes
+from ncclwatch.contract.model.rank import Severity
+from ncclwatch_server.incidents.book import Incident
 
 TARGETS_MAX = 32
 NAME_MAX = 40

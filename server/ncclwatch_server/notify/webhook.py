@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import httpx
 import msgspec
 
+from ncclwatch_server.incidents.report import SCHEMA, IncidentReport, report_incident
 from ncclwatch_server.notify.message import Message, burnt_hours, clean, iso
 from ncclwatch_server.notify.posting import post
 from ncclwatch_server.notify.stages import Stage
 from ncclwatch_server.notify.targets import Webhook, plain, signing_key
-from ncclwatch_server.report import SCHEMA, IncidentReport, report_incident
 
 BODY_BYTES_MAX = 1024 * 1024
 TEXT_MAX = 4000

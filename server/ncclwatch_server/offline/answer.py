@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import Verdict
-from ncclwatch.contract.text import ranks_words
-from ncclwatch_server import terminal
-from ncclwatch_server.incidents import Incident, IncidentState, JobKey, fingerprint
+from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.evidence.stack_collection import merge
+from ncclwatch_server.incidents import terminal_text
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey, fingerprint
+from ncclwatch_server.incidents.report import IncidentReport, JobReport, report_job, revive
 from ncclwatch_server.offline.gather import Gathered
 from ncclwatch_server.postmortem.matter import Matter
-from ncclwatch_server.report import IncidentReport, JobReport, report_job, revive
-from ncclwatch_server.stacks import merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ def notes_of(matter: Matter, gathered: Gathered) -> tuple[str, ...]:
 
 def text(matter: Matter, gathered: Gathered, incidents: tuple[Incident, ...]) -> str:
     """Return the answer for people."""
-    blocks = [terminal.render(incident) for incident in incidents]
+    blocks = [terminal_text.render(incident) for incident in incidents]
     if not blocks:
         blocks = [_nothing_wrong(matter, gathered)]
-    notes = "".join(f"  note      {terminal.plain(note)}\n" for note in notes_of(matter, gathered))
+    notes = "".join(f"  note      {terminal_text.plain(note)}\n" for note in notes_of(matter, gathered))
     return "\n".join(blocks) + notes
 
 

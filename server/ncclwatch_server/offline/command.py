@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from ncclwatch.contract.console import JSON_HELP, Progress, wants_json
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.words.console import JSON_HELP, Progress, wants_json
 from ncclwatch_server.offline.answer import answer, incidents_of, text
 from ncclwatch_server.offline.errors import NothingToAnalyze
 from ncclwatch_server.offline.gather import Gathered, gather, look_deeper

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model import CallSite
-from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch_server.judge.theory.histories.signatures import Signature, signature_of, split_name
 from ncclwatch_server.offline.recording import Issued
 

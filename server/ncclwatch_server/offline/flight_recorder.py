@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclwatch.contract.shortening import short_name
+from ncclwatch.contract.ring.shortening import short_name
 from ncclwatch_server.offline.entries import (
     Entry,
     Names,

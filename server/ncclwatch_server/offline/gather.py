@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import StackDump
+from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.undecodable import UNDECODABLE
+from ncclwatch_server.incidents.report import JobReport
 from ncclwatch_server.offline import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.offline.entries import Names
 from ncclwatch_server.offline.errors import NothingToAnalyze, Unreadable
@@ -25,7 +26,6 @@ from ncclwatch_server.offline.ring_recordings import by_clock_of, lags_of
 from ncclwatch_server.offline.ring_recordings import recordings_of as ring_recordings_of
 from ncclwatch_server.offline.rings import Left
 from ncclwatch_server.postmortem.matter import Witness
-from ncclwatch_server.report import JobReport
 
 FILES_MAX = 200_000
 FILE_BYTES_MAX = 512 << 20

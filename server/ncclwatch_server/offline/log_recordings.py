@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.histories.signatures import Signature
 from ncclwatch_server.offline.logs import OPS, GroupLines, Logs, RankLines, Work
 from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, Recording

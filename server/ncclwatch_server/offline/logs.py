@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model import CallSite, Ending, Op
-from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.model.rank import CallSite, Ending, Op
+from ncclwatch.contract.stacks.ownership import is_users_by_path
 
 LINE_CHARS_MAX = 4000
 RANKS_MAX = 200_000

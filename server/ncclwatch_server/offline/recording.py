@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclwatch.contract.model import CallSite
+from ncclwatch.contract.model.rank import CallSite
 from ncclwatch_server.judge.theory.histories.signatures import Signature
 
 TAIL = 8  # newest operations kept of each group

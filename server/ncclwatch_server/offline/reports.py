@@ -2,8 +2,8 @@
 
 import msgspec
 
+from ncclwatch_server.incidents.report import SCHEMA, JobReport
 from ncclwatch_server.offline.errors import Unreadable
-from ncclwatch_server.report import SCHEMA, JobReport
 
 
 def is_report(value: object) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ncclwatch.contract.model import GroupView, Op, OpView, PeerView, RankView
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, PeerView, RankView
 from ncclwatch_server.judge.theory.histories.signatures import Signature
 from ncclwatch_server.judge.theory.waits.memberships import with_members
 from ncclwatch_server.offline.recording import (

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.members import unpacked
-from ncclwatch.contract.model import Ending, RankView, ThreadView, WaitKind
-from ncclwatch.contract.ring import MAGIC, Ring, Word
-from ncclwatch.contract.ring_views import Picture, parse_note, rank_view
+from ncclwatch.contract.model.rank import Ending, RankView, ThreadView, WaitKind
+from ncclwatch.contract.ring.layout import MAGIC, Ring, Word
+from ncclwatch.contract.ring.members import unpacked
+from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
 from ncclwatch_server.offline.errors import Unreadable
 
 __all__ = ["MAGIC", "Left", "read"]

@@ -7,7 +7,7 @@ the state of the process stays unknown.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     GroupView,
     JobSnapshot,
     Op,
@@ -20,7 +20,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.text import rank_list
+from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.offline.recording import GroupKey, Issued, PairRecord, Recording
 
 AGE_UNKNOWN_S = 1.0  # enough to count as a wait; how long it was is told in words

@@ -1,7 +1,7 @@
 """Which stacks are in a file that py-spy wrote as JSON?"""
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import StackDump, StackFrame
+from ncclwatch.contract.model.rank import StackDump, StackFrame
 from ncclwatch_server.offline.entries import TEXT_CHARS_MAX, number
 
 THREADS_MAX = 256

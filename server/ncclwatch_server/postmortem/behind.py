@@ -1,7 +1,7 @@
 """Nobody waits in any record, and one record ends before the others: a fact for the reader, no hang."""
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.offline.recording import Recording
 from ncclwatch_server.offline.snapshot import is_age_known
 from ncclwatch_server.postmortem.frontier import Roster, rosters, through

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict
-from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.offline.logs import SharedDevice
 
 

@@ -7,7 +7,7 @@ is one whose file was written before the others went on, and one whose buffer lo
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, PairRecord, Recording
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract.model import CallSite, Ending, Evidence, JobSnapshot, RankView, StackDump
-from ncclwatch.contract.text import ranks_words, seconds_words
+from ncclwatch.contract.model.rank import CallSite, Ending, Evidence, JobSnapshot, RankView, StackDump
+from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.offline.logs import SharedDevice
 from ncclwatch_server.offline.recording import GroupKey, Issued, Recording
 from ncclwatch_server.offline.snapshot import age_s, group_names, is_age_known, keys_of, snapshot_of

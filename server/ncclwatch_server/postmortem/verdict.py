@@ -1,7 +1,7 @@
 """What is wrong with this job, by the files it left? The stages in order of what they can prove."""
 
-from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.mismatch import mismatches as parted_mismatches
 from ncclwatch_server.judge.rules.rendezvous import scattered

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, Cause, Evidence, RankView, StackFrame, ThreadView, WaitKind
-from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch.contract.text import WAIT_WORDS, seconds_words
+from ncclwatch.contract.model.rank import CallSite, Cause, Evidence, RankView, StackFrame, ThreadView, WaitKind
+from ncclwatch.contract.stacks.ownership import is_users_by_path
+from ncclwatch.contract.words.text import WAIT_WORDS, seconds_words
 from ncclwatch_server.postmortem.matter import Matter, last_words
 
 STILL_S_MIN = 6.0  # as for a live job

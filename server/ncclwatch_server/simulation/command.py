@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import click
 
-from ncclwatch.contract import tls, tokens
-from ncclwatch.contract.direct_http import DirectHttp
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.network import tls, tokens
+from ncclwatch.contract.network.direct_http import DirectHttp
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.nodes import Nodes, NoServer

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import Op, ProcessState, RankView, WaitKind
+from ncclwatch.contract.model.rank import Op, ProcessState, RankView, WaitKind
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import WORLD_NAME, Axis
 from ncclwatch_server.simulation.pace import Told
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
-from ncclwatch_server.state import GROUP_DTYPE, RANK_DTYPE
+from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
 
 _STATE = {state: code for code, state in enumerate(wire.PROCESS_STATES)}
 _KIND = {kind: code for code, kind in enumerate(wire.WAIT_KINDS)}

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model import JobSnapshot, RankView, Verdict
-from ncclwatch_server.examiner import ranks_to_inspect
-from ncclwatch_server.incidents import JobKey
-from ncclwatch_server.jobs import Job
+from ncclwatch.contract.model.rank import JobSnapshot, RankView, Verdict
+from ncclwatch_server.incidents.book import JobKey
+from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
+from ncclwatch_server.watch.examiner import ranks_to_inspect
 
 JOB = "simulated"
 

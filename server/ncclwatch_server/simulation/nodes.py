@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from ncclwatch.contract import config, tls, wire
-from ncclwatch.contract.direct_websocket import DirectWebSocket
+from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import NcclwatchError, WireError
-from ncclwatch.contract.model import RankView, StackDump, StackFrame
+from ncclwatch.contract.model.rank import RankView, StackDump, StackFrame
+from ncclwatch.contract.network import tls
+from ncclwatch.contract.network.direct_websocket import DirectWebSocket
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.simulation.timeline import Timeline
 

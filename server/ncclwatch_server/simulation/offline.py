@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import Severity, Verdict
-from ncclwatch_server.confirmation import Confirmation
+from ncclwatch.contract.model.rank import Severity, Verdict
+from ncclwatch_server.incidents.confirmation import Confirmation
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.timeline import Timeline

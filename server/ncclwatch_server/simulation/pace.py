@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract.slowness import SlowKind
+from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch_server.stragglers.kinds import SPENT
 
 NOISE = 0.02  # of a rank's work in a step, one standard deviation of the logarithm

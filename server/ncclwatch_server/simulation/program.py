@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract.model import CallSite, Op
-from ncclwatch.contract.ring import DTYPES, OPS, REDUCE_OPS, signature_word
+from ncclwatch.contract.model.rank import CallSite, Op
+from ncclwatch.contract.ring.layout import DTYPES, OPS, REDUCE_OPS, signature_word
 from ncclwatch_server.simulation.layout import AXES, Axis, Layout
 
 SCRIPT = "/job/train.py"

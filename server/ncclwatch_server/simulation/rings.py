@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from ncclwatch.contract.members import unpacked
-from ncclwatch.contract.model import RankView
-from ncclwatch.contract.ring import Ring, Word
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.members import unpacked
 from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.ranks import LocalRank
+from ncclwatch_agent.ranks.rank_rows import LocalRank
 
 __all__ = ["NOW_NS", "Group", "SimulatedRing", "WrittenRing"]
 

@@ -8,17 +8,9 @@ import json
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import (
-    CallSite,
-    Ending,
-    Op,
-    ProcessState,
-    ProcessView,
-    RankView,
-    WaitKind,
-)
-from ncclwatch.contract.ring import OPS, Word
-from ncclwatch.contract.sites import SiteText, write
+from ncclwatch.contract.model.rank import CallSite, Ending, Op, ProcessState, ProcessView, RankView, WaitKind
+from ncclwatch.contract.ring.call_sites import SiteText, write
+from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import Axis
 from ncclwatch_server.simulation.program import SCRIPT, Step

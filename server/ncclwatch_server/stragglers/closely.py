@@ -7,8 +7,8 @@ process, and the gradient buckets in which it loses time.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import RankView
-from ncclwatch_server.inspection import Question
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.stragglers.gradients import SlowBucket, slow_buckets
 
 SUSPECTS_MAX = 4

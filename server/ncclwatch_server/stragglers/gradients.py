@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import OpView, RankView
+from ncclwatch.contract.model.rank import OpView, RankView
 
 STEPS_MIN = 5  # backwards in which a gap is seen
 SLOWER_MIN = 0.25  # a gap is longer than that of the others by so much

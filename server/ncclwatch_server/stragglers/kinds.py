@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract.slowness import SlowKind
+from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch_server.stragglers.windows import Floats, Numbers, Rows
 
 # Columns of a digest, the deepest cause first.

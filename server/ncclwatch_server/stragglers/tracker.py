@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ncclwatch.contract.slowness import SlowKind
+from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch_server.stragglers import kinds
 from ncclwatch_server.stragglers.batches import EXPLAINS, Batches, Mixture
 from ncclwatch_server.stragglers.kinds import Spending

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ncclwatch.contract.liveness import LoopLife
+from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
-from ncclwatch_server.incidents import Incident, JobKey
-from ncclwatch_server.jobs import Job
-from ncclwatch_server.offloop import Desk
-from ncclwatch_server.sight import JobSight, sights_of
+from ncclwatch_server.incidents.book import Incident, JobKey
+from ncclwatch_server.jobs.rank_states import states_of
+from ncclwatch_server.jobs.read_model import JobSight, sights_of
+from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.ui.matrix import Matrix
 from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
-from ncclwatch_server.ui.states import states_of
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
 

@@ -10,14 +10,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ncclwatch.contract import config
-from ncclwatch.contract.text import bytes_words, seconds_words
 from ncclwatch.contract.version import VERSION
+from ncclwatch.contract.words.text import bytes_words, seconds_words
 from ncclwatch_server import settings
-from ncclwatch_server.scopes import Grant
+from ncclwatch_server.security.scopes import Grant
 from ncclwatch_server.settings import Settings
-from ncclwatch_server.store_health import MEMORY, StoreHealth
+from ncclwatch_server.store.health import MEMORY, StoreHealth
 from ncclwatch_server.ui.board import Board
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.watch.tick import Watch
 
 _STARTED = time.monotonic()
 

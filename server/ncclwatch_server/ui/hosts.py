@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclwatch_server.incidents import Incident
-from ncclwatch_server.ranks import RankRow, ranks_of
-from ncclwatch_server.showing import RankNote
-from ncclwatch_server.sight import JobSight, JobStatus
-from ncclwatch_server.views import NodeView, nodes_of
+from ncclwatch_server.evidence.rank_labels import RankNote
+from ncclwatch_server.http.job_views import NodeView, nodes_of
+from ncclwatch_server.http.rank_views import RankRow, ranks_of
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 
 RANKS_MAX = 64  # of one job on one machine
 INCIDENTS_MAX = 50

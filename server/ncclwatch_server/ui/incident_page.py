@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import MergedStack
-from ncclwatch.contract.stack_places import MAIN_THREAD, Place
-from ncclwatch.contract.stack_tree import Branch, Gang, tree
-from ncclwatch.contract.text import seconds_words
-from ncclwatch_server.incidents import Incident, IncidentState
-from ncclwatch_server.stacks import where
+from ncclwatch.contract.model.rank import MergedStack
+from ncclwatch.contract.stacks.places import MAIN_THREAD, Place
+from ncclwatch.contract.stacks.tree import Branch, Gang, tree
+from ncclwatch.contract.words.text import seconds_words
+from ncclwatch_server.evidence.stack_collection import where
+from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.ui.graph import Drawing, drawing_of
 from ncclwatch_server.ui.slack import slack_text
 

@@ -13,8 +13,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
-from ncclwatch_server.access import COOKIE
-from ncclwatch_server.sessions import Sessions
+from ncclwatch_server.security.access import COOKIE
+from ncclwatch_server.security.sessions import Sessions
 from ncclwatch_server.ui.render import PAGES
 
 FORM_BYTES_MAX = 8192

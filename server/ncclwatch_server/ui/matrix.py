@@ -8,7 +8,7 @@ import zlib
 from collections import deque
 from dataclasses import dataclass
 
-from ncclwatch_server.ui.states import States
+from ncclwatch_server.jobs.rank_states import States
 
 COLUMNS_MAX = 600
 KEPT_S = 600.0  # also where a job is not painted every second, lest thousands of jobs keep as many columns each

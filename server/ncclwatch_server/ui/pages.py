@@ -18,13 +18,15 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ncclwatch.contract.model import Cause, Severity
-from ncclwatch_server import methods, stream
-from ncclwatch_server.incidents import Incident, IncidentState
-from ncclwatch_server.pagination import CURSOR_PATTERN, Cursor, Wanted
-from ncclwatch_server.reader import Archive, Reader
+from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch_server.http import allowed_methods
+from ncclwatch_server.http.queries import Archive, Reader
+from ncclwatch_server.incidents import event_stream
+from ncclwatch_server.incidents.book import Incident, IncidentState
+from ncclwatch_server.incidents.pagination import CURSOR_PATTERN, Cursor, Wanted
+from ncclwatch_server.jobs.rank_states import RankState, states_of
+from ncclwatch_server.jobs.read_model import JobSight
 from ncclwatch_server.settings import Settings
-from ncclwatch_server.sight import JobSight
 from ncclwatch_server.ui import effective, matrix
 from ncclwatch_server.ui.board import Board, Sections
 from ncclwatch_server.ui.headers import SafeHeaders
@@ -35,7 +37,6 @@ from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
 from ncclwatch_server.ui.shared import Lines, Shared
-from ncclwatch_server.ui.states import RankState, states_of
 
 PAGE_INCIDENTS = 50
 LATEST_INCIDENTS = 12
@@ -63,7 +64,9 @@ class Site:
         """Return an open line. Raises 503 if there are too many."""
         if self.lines.full:
             raise HTTPException(status_code=503, detail=f"{self.lines.open} pages are open already; close some")
-        return StreamingResponse(self.lines.counted(events), media_type=stream.MEDIA_TYPE, headers=stream.HEADERS)
+        return StreamingResponse(
+            self.lines.counted(events), media_type=event_stream.MEDIA_TYPE, headers=event_stream.HEADERS
+        )
 
     async def changes(self, topic: str, make: Callable[[], Awaitable[Sections]]) -> AsyncIterator[bytes]:
         """Send parts whenever they have changed; a comment when they have not for a while."""
@@ -73,10 +76,10 @@ class Site:
             data = await self.shared.get(topic, make)
             if data != sent:
                 sent, told_at = data, time.monotonic()
-                yield stream.event("parts", data)
+                yield event_stream.event("parts", data)
             elif time.monotonic() - told_at > ALIVE_S:
                 told_at = time.monotonic()
-                yield stream.ALIVE
+                yield event_stream.ALIVE
             await asyncio.sleep(REFRESH_S)
 
     async def render(self, task: Callable[[], str]) -> HTMLResponse:
@@ -101,7 +104,7 @@ async def _tell(request: Request, error: Exception) -> Response:
     if not isinstance(error, StarletteHTTPException):
         raise error
     if request.url.path.startswith(MACHINES) or "text/html" not in request.headers.get("accept", ""):
-        return await methods.tell(request, error)
+        return await allowed_methods.tell(request, error)
     html = PAGES.render("missing.html", title=f"{error.status_code}", sentence=str(error.detail))
     return HTMLResponse(html, status_code=error.status_code, headers=error.headers)
 
@@ -207,13 +210,13 @@ async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
     yield b": ncclwatch\n\n"
     async for frame in site.board.follow(sight.key, sight.world_size):
         if frame is None:
-            yield stream.ALIVE
+            yield event_stream.ALIVE
             continue
-        yield stream.event("column", frame.column)
+        yield event_stream.event("column", frame.column)
         changed = {name: html for name, html in frame.parts.items() if sent.get(name) != html}
         sent = frame.parts
         if changed:
-            yield stream.event("parts", msgspec.json.encode(changed))
+            yield event_stream.event("parts", msgspec.json.encode(changed))
 
 
 def _incident_routes(site: Site) -> APIRouter:

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclwatch.contract.model import Cause, Severity
-from ncclwatch.contract.text import WAIT_WORDS, ranks_words
+from ncclwatch.contract.model.rank import Cause, Severity
 from ncclwatch.contract.wire import WAIT_KINDS
-from ncclwatch_server.incidents import Incident
-from ncclwatch_server.sight import JobSight, JobStatus
+from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words
+from ncclwatch_server.http.job_views import nodes_of
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.jobs.group_progress import Frontier, frontier
+from ncclwatch_server.jobs.rank_states import LONG_S, RankState, States, counted
+from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 from ncclwatch_server.ui.batches import LoopTable, loop_tables
-from ncclwatch_server.ui.groups import Frontier, frontier
 from ncclwatch_server.ui.pace import Pace
-from ncclwatch_server.ui.states import LONG_S, RankState, States, counted
-from ncclwatch_server.views import nodes_of
 
 GROUPS_MAX = 16
 HOSTS_MAX = 32

@@ -8,10 +8,10 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup, escape
 
-from ncclwatch.contract.ownership import is_users_by_path
-from ncclwatch.contract.stack_tree import short_path
-from ncclwatch.contract.text import harmless, one_line, rank_list, ranks_words, seconds_words
+from ncclwatch.contract.stacks.ownership import is_users_by_path
+from ncclwatch.contract.stacks.tree import short_path
 from ncclwatch.contract.version import VERSION
+from ncclwatch.contract.words.text import harmless, one_line, rank_list, ranks_words, seconds_words
 
 RANKS_CHARS_MAX = 60
 

@@ -3,9 +3,9 @@
 https://api.slack.com/reference/surfaces/formatting: "&", "<" and ">" are the control characters.
 """
 
-from ncclwatch.contract.text import ranks_words
-from ncclwatch_server.incidents import Incident
-from ncclwatch_server.terminal import plain
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.terminal_text import plain
 
 CULPRITS_MAX = 4
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server.state import JobState
+from ncclwatch_server.state.job_state import JobState
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 

@@ -11,8 +11,8 @@ import msgspec
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model import Certainty, JobSnapshot, RankView, Severity, Verdict
-from ncclwatch.contract.text import harmless
+from ncclwatch.contract.model.rank import Certainty, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.words.text import harmless
 from ncclwatch_server.judge import judge
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface

@@ -12,14 +12,14 @@ from collections.abc import Hashable, Mapping
 from starlette.datastructures import Headers
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.model import RankView
-from ncclwatch_server.incidents import IncidentBook
-from ncclwatch_server.ingest import Door
-from ncclwatch_server.jobs import Job
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.ingest.session import Door
+from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge
-from ncclwatch_server.scopes import Access
-from ncclwatch_server.store import NoStore
-from ncclwatch_server.watch import Watch
+from ncclwatch_server.security.scopes import Access
+from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.watch.tick import Watch
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 from tests.fuzz.surfaces.digests import digest

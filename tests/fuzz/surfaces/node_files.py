@@ -6,9 +6,11 @@ The first byte of an input says which of them it is.
 import random
 from collections.abc import Callable, Hashable
 
-from ncclwatch.contract import foreign_json, preflight, wire
-from ncclwatch_agent import flight_recorder, gpus, nccl_ras
-from ncclwatch_agent.stacks import parse_dump
+from ncclwatch.contract import foreign_json, wire
+from ncclwatch.contract.model import preflight
+from ncclwatch_agent.gpu import devices
+from ncclwatch_agent.stacks.py_spy import parse_dump
+from ncclwatch_agent.witnesses import flight_recorder, nccl_ras
 from tests.fuzz import mutation
 from tests.fuzz.engine import Surface
 
@@ -50,7 +52,7 @@ def _ras(data: bytes) -> Hashable:
 
 
 def _gpus(data: bytes) -> Hashable:
-    found = gpus.parse(data)
+    found = devices.parse(data)
     return len(found.gpus), found.failure
 
 

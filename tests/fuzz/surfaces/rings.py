@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring import Ring
-from ncclwatch_agent.jobs import JobKey, LocalJob
-from ncclwatch_agent.ranks import LocalRank, sites_to_read
+from ncclwatch.contract.ring.layout import Ring
+from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read
 from ncclwatch_server.offline import rings
 from ncclwatch_server.offline.errors import Unreadable
 from ncclwatch_server.simulation.rings import NOW_NS

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch_agent.commands import CommandDesk
-from ncclwatch_agent.uplink import explain
+from ncclwatch_agent.uplink.connection import explain
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 

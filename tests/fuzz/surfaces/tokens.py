@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable
 
-from ncclwatch.contract import tokens
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.network import tokens
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 

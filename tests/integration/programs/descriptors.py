@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import ncclwatch
-from ncclwatch.contract import sockets
+from ncclwatch.contract.network import sockets
 from ncclwatch.rank import worker_server
 from ncclwatch.rank.ringfile import process_start_ticks
 

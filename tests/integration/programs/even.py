@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import ncclwatch
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.ring import LoaderFlag, Ring
+from ncclwatch.contract.ring.layout import LoaderFlag, Ring
 from ncclwatch.rank import attach
-from ncclwatch.rank.remedies import LoaderFailedError
+from ncclwatch.rank.remedies.even_batches import LoaderFailedError
 
 
 class Numbers(Dataset[torch.Tensor]):

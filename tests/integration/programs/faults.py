@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 
 import ncclwatch
 from ncclwatch.contract import config
-from ncclwatch.rank import attach, ringfile, sites
+from ncclwatch.rank import attach, ringfile
 from ncclwatch.rank.patches import collectives
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.where import call_sites
 
 warnings.simplefilter("ignore")
 NATIVE = sys.argv[1] == "native"
@@ -71,10 +72,10 @@ def recorder_functions() -> list[tuple[object, str]]:
     """Return every function of the recorder that runs in training, with what holds it."""
     recorder = type(attach.current())
     found: list[tuple[object, str]] = []
-    for owner in dict.fromkeys((recorder, Recorder, ringfile.RingFile, sites.Sites)):
+    for owner in dict.fromkeys((recorder, Recorder, ringfile.RingFile, call_sites.Sites)):
         found += [(owner, name) for name, value in vars(owner).items() if inspect.isfunction(value)]
     found += [(collectives, name) for name in ("group_of", "_first_tensor", "_global_rank")]
-    found += [(sites, "describe"), (sites, "is_users")]
+    found += [(call_sites, "describe"), (call_sites, "is_users")]
     return [(owner, name) for owner, name in found if name not in NEVER]
 
 
@@ -138,7 +139,7 @@ def patched_by_another(expected: list[float]) -> None:
         assert train() == expected
         ncclwatch.attach(native=NATIVE)  # in the order "after", our dead wrapper is still inside theirs
         assert train() == expected
-        from ncclwatch.contract.ring import Ring
+        from ncclwatch.contract.ring.layout import Ring
 
         drawn = Ring(attach.current().ring.path).loaders()[0].last_drawn
         assert drawn == 3, f"{drawn} batches counted, 3 drawn"

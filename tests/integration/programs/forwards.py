@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import ncclwatch
-from ncclwatch.contract import ring_views as views
-from ncclwatch.contract.modules import write
+from ncclwatch.contract.ring import views
+from ncclwatch.contract.ring.modules import write
 from ncclwatch.rank import attach
 
 

@@ -52,7 +52,7 @@ class Numbers(Dataset):
 
 
 def events() -> int:
-    from ncclwatch.contract.ring import Word
+    from ncclwatch.contract.ring.layout import Word
     from ncclwatch.rank import attach
 
     return attach.current().ring.word(Word.EVENTS_HEAD)
@@ -117,7 +117,7 @@ def many_threads_issue_at_once() -> None:
 
 
 def steps_and_phases_are_marked() -> None:
-    from ncclwatch.contract.ring import Ring, Word
+    from ncclwatch.contract.ring.layout import Ring, Word
     from ncclwatch.rank import attach
 
     ring = attach.current().ring

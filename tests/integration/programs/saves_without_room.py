@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from ncclwatch.contract.ring import Ring
-from ncclwatch.contract.ring_views import Picture
+from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.views import Picture
 from ncclwatch.rank.patches import saves
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.saves import SaveWatch
+from ncclwatch_agent.saves.progress import SaveWatch
 
 KILOBYTE = 256  # elements of four bytes
 DEADLINE_S = 30.0

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from ncclwatch.contract.devices import DeviceView
-from ncclwatch.contract.model import LoaderView, RngRestore, SaveView
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.rank import LoaderView, RngRestore, SaveView
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import options_of, ranks_of, site_of
 

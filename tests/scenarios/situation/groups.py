@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import ProcessState, ProcessView, RankView, ThreadView
+from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView, ThreadView
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import options_of, ranks_of
 

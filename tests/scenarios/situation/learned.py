@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import Habit, WaitClass
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.testimony import Testimony, WitnessedGroup, WitnessedOp
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import Habit, WaitClass
+from ncclwatch.contract.model.testimony import Testimony, WitnessedGroup, WitnessedOp
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import options_of, ranks_of
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import CallSite, Op, OpView, PeerView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, PeerView, ThreadView, WaitKind, WaitView
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import module_of, options_of, ranks_of, site_of
 

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import Ending, ProcessState, SourceNote, ThreadView, WaitKind, WaitView
-from ncclwatch.contract.phases import Phase
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import Ending, ProcessState, SourceNote, ThreadView, WaitKind, WaitView
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import options_of, ranks_of, site_of
 

@@ -4,8 +4,8 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from ncclwatch.contract.preflight import SamplerFacts, parse, parse_parameters
-from ncclwatch.rank.preflight import Chain
+from ncclwatch.contract.model.preflight import SamplerFacts, parse, parse_parameters
+from ncclwatch.rank.checks.preflight import Chain
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import ranks_of, site_of
 

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Mapping
 
-from ncclwatch.contract.model import JobSnapshot
-from ncclwatch.contract.preflight import LikeRanks, RankFacts, Setup, bounded
-from ncclwatch.contract.testimony import CommRank, Communicator
+from ncclwatch.contract.model.preflight import LikeRanks, RankFacts, Setup, bounded
+from ncclwatch.contract.model.rank import JobSnapshot
+from ncclwatch.contract.model.testimony import CommRank, Communicator
 from tests.scenarios.situation import data, groups, learned, operations, processes, setup
 from tests.scenarios.situation.state import Command, State
 

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 
-from ncclwatch.contract.model import GroupView, Habit, OpView, RankView, WaitClass, WaitView
-from ncclwatch.contract.preflight import ModelFacts, SamplerFacts
-from ncclwatch.contract.testimony import Testimony
+from ncclwatch.contract.model.preflight import ModelFacts, SamplerFacts
+from ncclwatch.contract.model.rank import GroupView, Habit, OpView, RankView, WaitClass, WaitView
+from ncclwatch.contract.model.testimony import Testimony
 
 
 class State:

@@ -1,6 +1,6 @@
 """Reads the words of a command: ranks, call sites, modules, options."""
 
-from ncclwatch.contract.model import CallSite, GradMode, ModuleView
+from ncclwatch.contract.model.rank import CallSite, GradMode, ModuleView
 
 
 def ranks_of(text: str) -> list[int]:

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
-from ncclwatch.contract.model import Op
-from ncclwatch.contract.ring import Flag, GroupRow, Ring
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.ring.layout import Flag, GroupRow, Ring
 from ncclwatch.rank import attach as life
 
 LATE_S = 1.5

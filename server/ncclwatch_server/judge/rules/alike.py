@@ -6,8 +6,8 @@ A pair of calls that cannot meet hangs in each of a thousand small groups, and t
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model import Verdict
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.theory.case import Case, explained
 
 ALIKE_MAX = 8  # roots at the same lines that are judged; the ranks of more are named as victims

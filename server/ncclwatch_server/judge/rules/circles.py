@@ -2,17 +2,8 @@
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model import (
-    CallSite,
-    Cause,
-    Certainty,
-    Op,
-    OpView,
-    Severity,
-    Verdict,
-    WaitKind,
-)
-from ncclwatch.contract.text import ADVICE, ADVICE_LOCK, ranks_words
+from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Op, OpView, Severity, Verdict, WaitKind
+from ncclwatch.contract.words.text import ADVICE, ADVICE_LOCK, ranks_words
 from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.reasons import handled_words
 from ncclwatch_server.judge.theory.case import (

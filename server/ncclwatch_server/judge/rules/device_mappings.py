@@ -6,9 +6,9 @@ devices suffice and the program chooses none, the same for all, or hands a tenso
 
 from collections.abc import Mapping
 
-from ncclwatch.contract.devices import DeviceView
-from ncclwatch.contract.model import RankView
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.words.text import ranks_words
 
 _FIRST_THING = (
     "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first thing in each process, and device_ids or .to() "

@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Iterable
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,
@@ -19,7 +19,7 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitKind,
 )
-from ncclwatch.contract.text import (
+from ncclwatch.contract.words.text import (
     ADVICE,
     ADVICE_EXCEPTION,
     ADVICE_KILLED,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import Cause, Evidence, Verdict
-from ncclwatch.contract.text import ADVICE
+from ncclwatch.contract.model.rank import Cause, Evidence, Verdict
+from ncclwatch.contract.words.text import ADVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,
@@ -14,7 +14,7 @@ from ncclwatch.contract.model import (
     Severity,
     Verdict,
 )
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.data_buckets import bucket_evidence
 from ncclwatch_server.judge.rules.forwards import OneSided, one_sided_forward, remedies, words

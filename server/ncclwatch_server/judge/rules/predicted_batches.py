@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,
@@ -24,7 +24,7 @@ from ncclwatch.contract.model import (
     SourceNote,
     Verdict,
 )
-from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.rules.data_buckets import bucket_evidence
 from ncclwatch_server.judge.theory.case import Case, at, counts_words, culprit
 

@@ -8,8 +8,8 @@ that save one file for each rank leave the ranks that are new without one.
 import re
 from collections.abc import Sequence
 
-from ncclwatch.contract.model import Cause, Certainty, Ending, Evidence, RngRestore, Severity, Verdict
-from ncclwatch.contract.text import ADVICE, ranks_words
+from ncclwatch.contract.model.rank import Cause, Certainty, Ending, Evidence, RngRestore, Severity, Verdict
+from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.rules.known_ends import KnownEnd
 from ncclwatch_server.judge.theory.case import Case, at, culprit
 

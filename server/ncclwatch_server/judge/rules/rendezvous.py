@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from ncclwatch.contract.model import Cause, Certainty, Culprit, Evidence, Severity, Verdict, WaitKind
-from ncclwatch.contract.text import ADVICE, WAIT_WORDS, ranks_words, seconds_words
+from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict, WaitKind
+from ncclwatch.contract.words.text import ADVICE, WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.case import (
     Case,
     at,

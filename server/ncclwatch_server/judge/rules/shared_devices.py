@@ -7,9 +7,9 @@ permission sharing is legal, and ranks that have completed a collective together
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclwatch.contract.devices import DeviceView
-from ncclwatch.contract.model import Cause, Certainty, Evidence, RankView, Severity, Verdict
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.rank import Cause, Certainty, Evidence, RankView, Severity, Verdict
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.device_mappings import advice_for, mistake_of, strays_of, visible_words
 from ncclwatch_server.judge.rules.known_ends import KnownEnd
 from ncclwatch_server.judge.theory.case import Case, culprit

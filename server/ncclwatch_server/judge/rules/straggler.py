@@ -6,7 +6,8 @@ once more in good time before the backend of the group gives it up and the job e
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import (
     Cause,
     Certainty,
     Evidence,
@@ -17,8 +18,7 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitClass,
 )
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.text import ADVICE, ADVICE_GIL, ranks_words, seconds_words
+from ncclwatch.contract.words.text import ADVICE, ADVICE_GIL, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.saves import save_words
 from ncclwatch_server.judge.theory.case import (
     Case,

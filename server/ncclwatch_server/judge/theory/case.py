@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     CallSite,
     Culprit,
     Evidence,
@@ -15,7 +15,7 @@ from ncclwatch.contract.model import (
     WaitKind,
     WaitView,
 )
-from ncclwatch.contract.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
+from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_at
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members

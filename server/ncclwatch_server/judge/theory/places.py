@@ -1,7 +1,7 @@
 """At which line of the user's code does a rank stand that is in no operation?"""
 
-from ncclwatch.contract.model import CallSite, RankView
-from ncclwatch.contract.ownership import is_users_by_path
+from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
 

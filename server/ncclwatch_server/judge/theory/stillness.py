@@ -7,9 +7,9 @@ pulse that needs the GIL). One sign is not enough, and any sign of work is a vet
 import re
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import Cause, ProcessState, RankView, ThreadView, WaitKind
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.text import ADVICE_GIL, WAIT_WORDS
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.rank import Cause, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.words.text import ADVICE_GIL, WAIT_WORDS
 from ncclwatch_server.judge.rules.saves import save_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.call_sites import note_at

@@ -8,9 +8,9 @@ frame in which the waiting ones stand still. Ranks that have yet to come to init
 nothing here.
 """
 
-from ncclwatch.contract import preflight
-from ncclwatch.contract.model import Cause, Certainty, Severity, Verdict, WaitKind
-from ncclwatch.contract.text import ranks_words
+from ncclwatch.contract.model import preflight
+from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict, WaitKind
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.drift.findings import Finding, findings
 from ncclwatch_server.judge.theory.case import Case, at, block_evidence, culprit, explained, onset_s, waiting_words
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, generation

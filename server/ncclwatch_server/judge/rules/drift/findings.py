@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclwatch.contract import preflight
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model import preflight
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.preflight import LikeRanks, Setup
+from ncclwatch.contract.model.rank import (
     CallSite,
     Cause,
     Certainty,
@@ -21,9 +23,7 @@ from ncclwatch.contract.model import (
     Verdict,
     WaitClass,
 )
-from ncclwatch.contract.phases import Phase
-from ncclwatch.contract.preflight import LikeRanks, Setup
-from ncclwatch.contract.text import ADVICE, host_words, ranks_words, seconds_words
+from ncclwatch.contract.words.text import ADVICE, host_words, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.drift import models as drift_models
 from ncclwatch_server.judge.rules.drift import samplers as drift_samplers
 from ncclwatch_server.judge.rules.drift.settings import RULES, Rule, Scope

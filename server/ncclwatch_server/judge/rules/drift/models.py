@@ -7,7 +7,7 @@ be slower: it is compared as far as it has come, and as a whole once it has begu
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclwatch.contract.preflight import LikeRanks, ModelFacts, Setup
+from ncclwatch.contract.model.preflight import LikeRanks, ModelFacts, Setup
 
 RANKS_ASKED_MAX = 4  # of one difference, for what they have wrapped by name
 

@@ -9,7 +9,7 @@ with data of their own have no such sampler: of all these nothing is said. Nor o
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.preflight import PART_FIRST, PART_LOCAL, PART_OTHER, PART_OWN, SamplerFacts, Setup
+from ncclwatch.contract.model.preflight import PART_FIRST, PART_LOCAL, PART_OTHER, PART_OWN, SamplerFacts, Setup
 
 Site = tuple[str, int, str]
 Told = Mapping[SamplerFacts, tuple[int, ...]]  # of one loop: ranks by what they said

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract import preflight
-from ncclwatch.contract.model import Cause
-from ncclwatch.contract.preflight import RankFacts
+from ncclwatch.contract.model import preflight
+from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.model.rank import Cause
 
 Meaning = Callable[[RankFacts], str | None]
 

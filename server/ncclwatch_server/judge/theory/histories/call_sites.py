@@ -7,7 +7,7 @@ not proof: it chooses the name of the cause, never whether there is a hang.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, OpView, RankView, SourceNote, WaitView
+from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote, WaitView
 
 FRAMES_MAX = 8
 

@@ -7,7 +7,7 @@ the others are in: they know nothing of the exception.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, RankView
+from ncclwatch.contract.model.rank import CallSite, RankView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

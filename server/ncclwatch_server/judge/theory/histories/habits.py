@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import CallSite, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
 PERIOD_MAX = 150  # operations in one iteration that a habit may have

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ncclwatch.contract.model import Op
+from ncclwatch.contract.model.rank import Op
 
 _OPS = {
     "all_reduce": Op.ALL_REDUCE, "all_reduce_sparse": Op.ALL_REDUCE, "allreduce_coalesced": Op.ALL_REDUCE,

@@ -10,7 +10,7 @@ between ranks by design may hide a shift, so lines alone are tried too.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model import CallSite, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.histories.call_sites import route_of
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 

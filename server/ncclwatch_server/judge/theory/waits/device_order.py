@@ -9,7 +9,7 @@ That a device has not finished says nothing about a hang: it may compute. What t
 issued the same operation.
 """
 
-from ncclwatch.contract.model import GroupView, OpView, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import GroupView, OpView, RankView, ThreadView, WaitKind
 
 PULSE_LOST_S = 3.0  # without it nobody knows what is finished, nor whether the host stands
 READING_S = 1.0  # in a call that reads from the device

@@ -7,7 +7,7 @@ a peer that is not in it was perhaps used, and a thread that is not in it perhap
 from dataclasses import replace
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import RankView, WaitKind
+from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 
 _P2P = (WaitKind.SEND, WaitKind.RECV)

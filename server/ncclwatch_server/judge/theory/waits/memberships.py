@@ -9,8 +9,8 @@ still missing then stays unnamed: a group has members, and one whose members nob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract.members import GROUP_MEMBERS_MAX, digest_of, digest_of_all
-from ncclwatch.contract.model import GroupView, RankView
+from ncclwatch.contract.model.rank import GroupView, RankView
+from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of, digest_of_all
 
 _Key = tuple[str, int, int]  # name, number of members, digest
 

@@ -7,7 +7,7 @@ the one that is missing. The first is no finding at all, the others are only lik
 
 from collections.abc import Iterable, Mapping
 
-from ncclwatch.contract.model import Op, RankView, WaitKind
+from ncclwatch.contract.model.rank import Op, RankView, WaitKind
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_peers
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, waited_for

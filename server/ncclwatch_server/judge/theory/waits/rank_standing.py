@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model import (
+from ncclwatch.contract.model.rank import (
     GroupView,
     JobSnapshot,
     Op,

@@ -14,7 +14,7 @@ nobody sees who only counts what was issued.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model import WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered

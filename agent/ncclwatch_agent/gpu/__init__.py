@@ -1,0 +1,1 @@
+"""Says which GPUs this node has, and whose they are."""

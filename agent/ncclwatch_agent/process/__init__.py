@@ -1,0 +1,1 @@
+"""Says what the kernel tells of processes, terminals and this node."""

@@ -1,0 +1,252 @@
+"""What does the kernel say of a rank's process: its state, whether it works, and with which status it ended?
+
+Progress is measured over MEASURE_S at least, because the kernel counts CPU time in ticks of 10 ms.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+
+from ncclwatch.contract.model.rank import ProcessState, ProcessView
+from ncclwatch_agent.process.file_locks import lock_path, lock_wait
+from ncclwatch_agent.process.pidfd import PidFd
+from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
+
+MEASURE_S = 0.9  # shortest interval over which progress is judged
+CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
+IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
+CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
+FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)  # and cannot answer anything
+CHILDREN_EVERY = 3  # observations between two looks for new children
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class Meter:
+    """For how long a running total has grown by less than a rate. Time is an argument."""
+
+    __slots__ = ("_grown", "_measured_ns", "_moved_ns", "_rate", "_still")
+
+    def __init__(self, rate_per_s: float) -> None:
+        self._rate = rate_per_s
+        self._grown = 0.0
+        self._measured_ns = 0
+        self._moved_ns = 0
+        self._still = False
+
+    def add(self, grown: float, now_ns: int) -> None:
+        """Take what the total grew by since the last call; the first call only sets the beginning."""
+        if self._measured_ns == 0:
+            self._measured_ns = self._moved_ns = now_ns
+            return
+        self._grown += grown
+        interval_s = (now_ns - self._measured_ns) / 1e9
+        if interval_s < MEASURE_S:
+            return
+        self._still = self._grown / interval_s < self._rate
+        if not self._still:
+            self._moved_ns = now_ns
+        self._grown, self._measured_ns = 0.0, now_ns
+
+    def still_s(self, now_ns: int) -> float:
+        """Return for how long it has been still; 0 while it moves or nothing is known yet."""
+        return (now_ns - self._moved_ns) / 1e9 if self._still else 0.0
+
+
+class _Counters:
+    """CPU time and I/O of one process, as growth since the last look."""
+
+    __slots__ = ("_cpu_ticks", "_io", "_io_bytes", "_stat", "io_unknown")
+
+    def __init__(self, pid: int) -> None:
+        self._stat = ProcFile(f"/proc/{pid}/stat")
+        self._io = ProcFile(f"/proc/{pid}/io")
+        self._cpu_ticks = self._io_bytes = -1
+        self.io_unknown = False
+
+    def look(self) -> tuple[Stat | None, float, int]:
+        """Return (stat, CPU seconds since the last look, bytes since the last look)."""
+        stat = parse_stat(self._stat.read())
+        if stat is None:
+            return None, 0.0, 0
+        cpu_s = (stat.cpu_ticks - self._cpu_ticks) * _TICK_S if self._cpu_ticks >= 0 else 0.0
+        self._cpu_ticks = stat.cpu_ticks
+        total = parse_io(self._io.read())
+        self.io_unknown = total is None and stat.state is not ProcessState.ZOMBIE
+        grown = total - self._io_bytes if total is not None and self._io_bytes >= 0 else 0
+        self._io_bytes = self._io_bytes if total is None else total
+        return stat, max(0.0, cpu_s), max(0, grown)
+
+    def close(self) -> None:
+        self._stat.close()
+        self._io.close()
+
+
+class _ThreadCounter:
+    """CPU time of one thread."""
+
+    __slots__ = ("_file", "_ran_ns", "alive", "meter", "scheduled_ns")
+
+    def __init__(self, pid: int, tid: int) -> None:
+        self._file = ProcFile(f"/proc/{pid}/task/{tid}/schedstat")
+        self._ran_ns = -1
+        self.scheduled_ns = 0, 0  # on a core; ready to run, and without one
+        self.meter = Meter(CPU_STILL_SHARE)
+        self.alive = True
+
+    def look(self, now_ns: int) -> None:
+        fields = self._file.read().split()
+        self.alive = bool(fields) or self._file.refused
+        if not fields:
+            return
+        ran_ns = int(fields[0])
+        self.scheduled_ns = ran_ns, int(fields[1]) if len(fields) > 1 else 0
+        self.meter.add((ran_ns - self._ran_ns) / 1e9 if self._ran_ns >= 0 else 0.0, now_ns)
+        self._ran_ns = ran_ns
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ProcessWatch:
+    """Watches one process from outside. Never disturbs it, never waits for it, never raises.
+
+    `start_ticks` is when the process that we mean was started: if the pid belongs to another
+    one by now, ours is gone.
+    """
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self.pid = pid
+        self.pidfd = PidFd(pid)
+        self.state = ProcessState.UNKNOWN
+        self.parent = 0
+        self.seen_alive = False
+        self._counters = _Counters(pid)
+        self._start_ticks = start_ticks
+        self._children: dict[int, _Counters] = {}
+        self._threads: dict[int, _ThreadCounter] = {}
+        self._cpu = Meter(CPU_STILL_SHARE)
+        self._io = Meter(IO_STILL_BYTES)
+        self._first_ns = 0
+        self._answering = 0  # questions of ours that it is answering
+        self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
+        self._looks = 0
+        self._exit_status: int | None = None
+
+    def observe(self, now_ns: int, tids: Iterable[int] = ()) -> ProcessState:
+        """Look once: state, progress of the process with its live children, and of these threads."""
+        self._first_ns = self._first_ns or now_ns
+        stat, cpu_s, io_bytes = self._counters.look()
+        if stat is None or stat.start_ticks != self._start_ticks or stat.state is ProcessState.GONE:
+            self.state = ProcessState.GONE
+            return self.state
+        self.state, self.parent = stat.state, stat.parent
+        if stat.state is ProcessState.ZOMBIE:
+            self._exit_status = stat.exit_status
+            return self.state
+        self.seen_alive = True
+        cpu_s, io_bytes = self._own(cpu_s, io_bytes)
+        for child in self._live_children():
+            found, child_cpu_s, child_bytes = child.look()
+            if found is not None:
+                cpu_s, io_bytes = cpu_s + child_cpu_s, io_bytes + child_bytes
+        self._cpu.add(cpu_s, now_ns)
+        self._io.add(io_bytes, now_ns)
+        for tid in tids:
+            thread = self._threads.get(tid)
+            if thread is None:
+                thread = self._threads[tid] = _ThreadCounter(self.pid, tid)
+            thread.look(now_ns)
+        self._looks += 1
+        return self.state
+
+    @contextlib.contextmanager
+    def overlooking(self) -> Iterator[None]:
+        """Take nothing that the process does meanwhile for a sign of work: it answers us.
+
+        Writing down 2,000 operations takes tens of milliseconds of CPU, and a rank that stands still would seem to
+        have gone on.
+        """
+        _, cpu_s, io_bytes = self._counters.look()
+        cpu_s, io_bytes = self._own(cpu_s, io_bytes)
+        self._owed = (cpu_s, io_bytes)
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._counters.look()
+            self._answering -= 1
+
+    def _own(self, cpu_s: float, io_bytes: int) -> tuple[float, int]:
+        """Return what of a growth is the process's own, with what is owed from before."""
+        owed_cpu_s, owed_bytes = self._owed
+        self._owed = (0.0, 0)
+        if self._answering:
+            return owed_cpu_s, owed_bytes
+        return owed_cpu_s + cpu_s, owed_bytes + io_bytes
+
+    def _live_children(self) -> list[_Counters]:
+        """Return the counters of the children, of theirs, and so on; new ones are looked for now and then."""
+        if self._looks % CHILDREN_EVERY:
+            return list(self._children.values())
+        keep = set(descendants(self.pid, CHILDREN_MAX))
+        for pid in self._children.keys() - keep:
+            self._children.pop(pid).close()
+        for pid in keep - self._children.keys():
+            self._children[pid] = _Counters(pid)
+        return list(self._children.values())
+
+    def exit_status(self) -> int | None:
+        """Return with which status the process ended, as waitpid() gives it; None if that is not known."""
+        if self._exit_status is None:
+            stat, _, _ = self._counters.look()
+            if stat is not None and stat.start_ticks == self._start_ticks and stat.state is ProcessState.ZOMBIE:
+                self._exit_status = stat.exit_status
+            elif self.seen_alive:  # or the pidfd may be that of another process with the same pid
+                self._exit_status = self.pidfd.exit_status()
+        return self._exit_status
+
+    def view(self, now_ns: int) -> ProcessView:
+        """Return what is known of the process now."""
+        lock = lock_wait(self.pid) if self.state is ProcessState.SLEEPING else None
+        return ProcessView(
+            lock_holder=lock.holder if lock else 0,
+            lock_path=lock_path(self.pid, lock.inode) if lock else "",
+            state=self.state,
+            cpu_still_s=self._cpu.still_s(now_ns),
+            io_still_s=0.0 if self._counters.io_unknown else self._io.still_s(now_ns),
+            io_unknown=self._counters.io_unknown,
+            in_kernel=self.in_kernel(self.pid),
+            observed_s=(now_ns - self._first_ns) / 1e9 if self._first_ns else 0.0,
+        )
+
+    def in_kernel(self, tid: int) -> str:
+        """Return where a thread sits in the kernel, "" if it runs, is gone, or nobody may look."""
+        if self.state in (ProcessState.GONE, ProcessState.ZOMBIE):
+            return ""
+        task = f"/proc/{self.pid}/task/{tid}"
+        return kernel_place(read_text(f"{task}/syscall"), read_text(f"{task}/wchan"))
+
+    def thread_still_s(self, tid: int, now_ns: int) -> float:
+        """Return for how long a thread has used next to no CPU; 0: it works, or nothing is known."""
+        thread = self._threads.get(tid)
+        return thread.meter.still_s(now_ns) if thread else 0.0
+
+    @property
+    def scheduled_ns(self) -> tuple[int, int]:
+        """For how long in all the main thread had a core, and was ready to run without one; (0, 0): nobody knows."""
+        main = self._threads.get(self.pid)
+        return main.scheduled_ns if main is not None else (0, 0)
+
+    def thread_alive(self, tid: int) -> bool:
+        """Return whether a thread still exists, as of the last observation."""
+        thread = self._threads.get(tid)
+        return thread.alive if thread else self.state not in (ProcessState.GONE, ProcessState.ZOMBIE)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self.pidfd.close()
+        for counters in (self._counters, *self._children.values()):
+            counters.close()
+        for thread in self._threads.values():
+            thread.close()

@@ -1,0 +1,197 @@
+"""Keeps which jobs run on this node, and which ranks of them.
+
+A job here is one attempt of one launch: a restart by the launcher is another one, so that the
+ranks of both are never mixed.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch_agent.process.terminal import Candidate, Terminal
+from ncclwatch_agent.ranks import impostors, preflight
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+
+LOOPS_S = 5.0  # a server is told of loops in which none begins or ends
+TOLD_MAX = 256  # texts that a terminal has seen, remembered so that each is shown once
+LEFTOVER_S = 30.0  # a job whose last sign of life is older than this was over before the agent came
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """What tells two jobs apart."""
+
+    job: str
+    instance: str
+    attempt: int
+    world_size: int
+
+    @classmethod
+    def of(cls, rank: LocalRank) -> "JobKey":
+        """Return the job that a rank says it belongs to."""
+        return cls(
+            job=rank.identity.get("job") or _directory_name(rank.path),
+            instance=rank.identity.get("instance", ""),
+            attempt=rank.header.attempt,
+            world_size=rank.header.world_size,
+        )
+
+
+class LocalJob:
+    """One job's ranks on this node."""
+
+    def __init__(self, key: JobKey, index: int, first: LocalRank) -> None:
+        self.key = key
+        self.index = index
+        self.server = first.identity.get("server") or config.server_url({})
+        naming = first.identity.get("server_named")
+        self.naming = naming if naming in (config.NAMED, config.OWN) else config.UNNAMED
+        self.wants_terminal = first.identity.get("terminal", "1") != "0"
+        self.terminal = Terminal()
+        self.ranks: dict[int, LocalRank] = {}
+        self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
+        self.over_since_ns = 0
+        self._loops_told: tuple[tuple[int, str, int, bool], ...] = ()
+        self._loops_told_ns = 0
+        self._joined: tuple[int, ...] = ()
+        self._twice: tuple[int, ...] = ()
+        self.told: dict[int, None] = {}  # hashes of what its terminal has seen, the newest last
+
+    def add(self, rank: LocalRank) -> None:
+        """Add a rank. Of two processes with one number the living one counts, or else the newer.
+
+        Of two that live, the older one counts: the other is a child that inherited the environment. But one that has
+        detached yields, as a parent does that forked the process that trains.
+        Of two rings of one process the newer counts: it has detached and attached again.
+        """
+        known = self.ranks.get(rank.rank)
+        if known is None:
+            self.ranks[rank.rank] = rank
+            return
+        newer = rank.header.created_ns > known.header.created_ns
+        same = (known.header.pid, known.header.start_ticks) == (rank.header.pid, rank.header.start_ticks)
+        if same:
+            replaces = newer
+        elif known.gone or rank.gone:
+            replaces = known.gone and (newer or not rank.gone)
+        else:
+            detached = known.has_detached(), rank.has_detached()
+            replaces = detached == (True, False) or (detached != (False, True) and not newer)
+        self.ranks[rank.rank] = rank if replaces else known
+        self.extras.append(known if replaces else rank)
+
+    def everyone(self) -> list[LocalRank]:
+        """Return all processes of the job on this node."""
+        return [*self.ranks.values(), *self.extras]
+
+    def note_over(self, now_ns: int) -> bool:
+        """Note and return whether all processes of the job on this node are gone."""
+        if not all(rank.gone for rank in self.everyone()):
+            self.over_since_ns = 0
+            return False
+        self.over_since_ns = self.over_since_ns or now_ns
+        return True
+
+    def spans_nodes(self) -> bool:
+        """Whether some of the job's ranks run elsewhere, as far as its launcher said."""
+        local = max((rank.header.local_world_size for rank in self.ranks.values()), default=0)
+        return 0 < local < self.key.world_size and len(self.ranks) < self.key.world_size
+
+    def announce(self) -> wire.Announce:
+        """Return what a server is told of the job first."""
+        return wire.Announce(
+            index=self.index,
+            job=self.key.job,
+            instance=self.key.instance,
+            attempt=self.key.attempt,
+            world_size=self.key.world_size,
+            ranks=tuple(sorted(self.ranks)),
+            terminal=self.wants_terminal,
+        )
+
+    def digest(self, now_ns: int) -> bytes:
+        """Return what a server is told of the job each second."""
+        rows = [self.ranks[number].rows(now_ns) for number in sorted(self.ranks)]
+        return wire.pack_digest(
+            self.index, [rank_row for rank_row, _ in rows], [row for _, group_rows in rows for row in group_rows]
+        )
+
+    def loops(self, now_ns: int) -> wire.Loops | None:
+        """Return the loops over data of all ranks, None if no server needs to hear of them now."""
+        found = tuple(loop for number in sorted(self.ranks) if (loop := self.ranks[number].loop()) is not None)
+        state = tuple((loop.rank, loop.loader, loop.number, loop.ended) for loop in found)
+        if not found or (state == self._loops_told and now_ns - self._loops_told_ns < LOOPS_S * 1e9):
+            return None
+        self._loops_told, self._loops_told_ns = state, now_ns
+        return wire.Loops(index=self.index, ranks=found)
+
+    def facts(self, now_ns: int, pids: Collection[int]) -> wire.Facts | None:
+        """Return how the ranks were set up, None if that is no news. `pids` are the ranks of all jobs on this node."""
+        changed = [rank.setup.look() for rank in self.ranks.values()]
+        joined = tuple(
+            number
+            for number, rank in sorted(self.ranks.items())
+            if number in self._joined or impostors.takes_part(rank, now_ns, pids)
+        )
+        twice = impostors.twice(self.ranks, self.extras, now_ns, pids) if self.extras else ()
+        if not any(changed) and (joined, twice) == (self._joined, self._twice):
+            return None
+        self._joined, self._twice = joined, twice
+        return self.all_facts()
+
+    def all_facts(self) -> wire.Facts:
+        """Return how the ranks were set up, as far as they have said."""
+        found = ((number, self.ranks[number].setup.facts) for number in sorted(self.ranks))
+        return wire.Facts(index=self.index, alike=preflight.grouped(found), joined=self._joined, twice=self._twice)
+
+    def is_news(self, text: str) -> bool:
+        """Note that its terminal is shown a text. Returns whether it has not seen it, as far as that is remembered."""
+        key = hash(text)
+        new = key not in self.told
+        self.told.pop(key, None)
+        self.told[key] = None
+        while len(self.told) > TOLD_MAX:
+            del self.told[next(iter(self.told))]
+        return new
+
+    def candidates(self) -> list[Candidate]:
+        """Return the processes that may have the job's terminal, the lowest rank first."""
+        ordered = [self.ranks[number] for number in sorted(self.ranks)]
+        return [Candidate(pid=rank.header.pid if rank.is_here else 0, parent=rank.watch.parent) for rank in ordered]
+
+    def newly_ended(self) -> list[LocalRank]:
+        """Return the ranks of whose end something is known that no server was told yet."""
+        return [
+            rank
+            for rank in self.ranks.values()
+            if rank.ending is not None and not rank.detached and not _same_end(rank.ending, rank.reported)
+        ]
+
+    def close(self) -> None:
+        """Let go of all its rings, processes and its terminal."""
+        self.terminal.close()
+        for rank in self.everyone():
+            rank.close()
+
+
+def _same_end(one: Ending, other: Ending | None) -> bool:
+    if other is None:
+        return False
+    return (one.kind, one.exit_code, one.signal, one.exception) == (
+        other.kind, other.exit_code, other.signal, other.exception,
+    )  # fmt: skip
+
+
+def _directory_name(path: str) -> str:
+    return path.rsplit("/", 2)[-2]
+
+
+def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_ns: int) -> list[LocalRank]:
+    """Return those of some new ranks whose whole job was over long before the agent came.
+
+    To tell a server of them now would be news of yesterday.
+    """
+    new = list(ranks)
+    living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)} | jobs.keys()
+    return [rank for rank in new if JobKey.of(rank) not in living]

@@ -1,0 +1,1 @@
+"""Says what encloses a line of the user's source."""

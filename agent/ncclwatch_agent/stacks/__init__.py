@@ -1,0 +1,1 @@
+"""Says where the threads of a rank stand: by py-spy, or by the rank itself."""

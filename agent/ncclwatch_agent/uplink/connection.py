@@ -1,0 +1,347 @@
+"""Brings news to one server and its commands back: one WebSocket, dialled from here, for ever again.
+
+State on the server is soft: every new connection begins with a full picture. What is sent while
+there is no connection is therefore dropped, except the last views of ranks that ended.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.http11 import Response
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import ConfigError, NcclwatchError, WireError
+from ncclwatch.contract.network import tls
+from ncclwatch.contract.network.direct_websocket import DirectWebSocket
+from ncclwatch.contract.network.peer_uid import NotOurs
+from ncclwatch.contract.words.text import one_line
+from ncclwatch_agent.deadline import within
+from ncclwatch_agent.log import log
+from ncclwatch_agent.uplink.local_server import Answer
+from ncclwatch_agent.uplink.proof import Elsewhere, connect_to_ours
+from ncclwatch_agent.uplink.refusals import Refusals
+from ncclwatch_agent.uplink.spool import Spool, SpooledViews
+
+OPEN_S_MAX = 3.0
+PING_S = 5.0
+BACKOFF_S = (0.2, 5.0)  # first, most
+STRANGER_BACKOFF_S = 30.0
+OUTBOX_MAX = 1024  # messages that wait for a slow server; then the connection starts over
+
+News = wire.AgentMessage | bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there is no connection."""
+
+    answer: Answer
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What an uplink asks of the agent."""
+
+    picture: Callable[[], Iterable[News]]  # announcements and digests of this server's jobs
+    command: Callable[[wire.Command], None]
+    failed: Callable[[Failure], None]
+    job_refused: Callable[[wire.JobRefused], None] = lambda _: None  # the first time with this reason
+
+
+def websocket_url(url: str) -> str:
+    """Return the address of the agents' WebSocket of a server: ws://host:port/ws/agent."""
+    base = url if "://" in url else f"http://{url}"
+    scheme, _, rest = base.partition("://")
+    secure = scheme in ("https", "wss")
+    return f"{'wss' if secure else 'ws'}://{rest.rstrip('/')}{wire.AGENT_PATH}"
+
+
+def backoff_s(failures: int, answer: Answer, chance: float) -> float:
+    """Return how long to wait after so many failures in a row; `chance` in 0..1 spreads many agents."""
+    if answer is not Answer.NOBODY:
+        return STRANGER_BACKOFF_S * (0.75 + 0.5 * chance)
+    first, most = BACKOFF_S
+    return min(most, first * 1.7 ** min(failures - 1, 20)) * (0.75 + 0.5 * chance)
+
+
+def explain(url: str, error: Exception) -> Failure:
+    """Return what a failed attempt says about the server, and what to do."""
+    if isinstance(error, InvalidStatus):
+        return _explain_answer(url, error.response)
+    if isinstance(error, ConfigError) or (distrusted := tls.distrust_words(url, error)):
+        # Another server in its place would be no better: somebody has to look at it.
+        sentence = str(error) if isinstance(error, ConfigError) else distrusted
+        return Failure(answer=Answer.REFUSAL, sentence=f"{sentence}. Training goes on unwatched")
+    if isinstance(error, NotOurs):
+        sentence = (
+            f"{error}, so that it was told nothing; name the right one in {config.ENV_SERVER}, and put its token into "
+            f"{config.ENV_TOKEN}"
+        )
+        return Failure(answer=Answer.FOREIGN, sentence=sentence)
+    if isinstance(error, Elsewhere):
+        return Failure(answer=Answer.REFUSAL, sentence=f"{error}. Training goes on unwatched")
+    if isinstance(error, InvalidURI):
+        sentence = f"{url} is no address of a server; set {config.ENV_SERVER} to http://HOST:{config.DEFAULT_PORT}"
+        return Failure(answer=Answer.REFUSAL, sentence=sentence)
+    if isinstance(error, InvalidHandshake | WireError):
+        return Failure(answer=Answer.STRANGER, sentence=_stranger(url, str(error)[:200]))
+    what = "it does not answer in time" if isinstance(error, TimeoutError | asyncio.TimeoutError) else str(error)
+    sentence = (
+        f"no server at {url} ({what[:200]}); start ncclwatch-server there, or name another in {config.ENV_SERVER}. "
+        "Training goes on, and this is tried again"
+    )
+    return Failure(answer=Answer.NOBODY, sentence=sentence)
+
+
+def _explain_answer(url: str, response: Response) -> Failure:
+    """Return what an HTTP answer says about the server, where a WebSocket was asked for."""
+    status = response.status_code
+    if status == 403 and config.FOREIGN_HEADER in response.headers:
+        said = one_line((response.body or b"").decode(errors="replace"))[:500]
+        return Failure(answer=Answer.FOREIGN, sentence=f"{url} refused this agent: {said}")
+    if status in (401, 403):
+        sentence = (
+            f"{url} wants a token: set {config.ENV_TOKEN} or {config.ENV_TOKEN_FILE} in the job's environment, "
+            f"or name another server in {config.ENV_SERVER}"
+        )
+        return Failure(answer=Answer.REFUSAL, sentence=sentence)
+    if status >= 500:
+        return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
+    where = "it names another address, to which nothing is sent: " if 300 <= status < 400 else ""
+    return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"{where}HTTP {status} on {wire.AGENT_PATH}"))
+
+
+def _stranger(url: str, what: str) -> str:
+    return (
+        f"{url} is not an ncclwatch server ({what}); name the right one in {config.ENV_SERVER}. "
+        "Training goes on unwatched"
+    )
+
+
+class _Refusal(Exception):
+    """The server said that it does not take this agent's news."""
+
+
+class Uplink:
+    """The way to one server. `run` is its life; everything else may be called at any time and never waits.
+
+    How its address came about (`config.NAMED` and so on) is fixed with it: jobs that say the same address otherwise
+    have another uplink, and what is named stays so when its jobs are gone.
+    """
+
+    def __init__(self, url: str, hello: wire.Hello, token: str, naming: str) -> None:
+        self.name = url  # as jobs call it
+        self.naming = naming
+        self.url = url  # where it is, which a server of our own may change
+        self.reached = False  # a server has welcomed us at least once
+        self.spool = Spool()
+        self.delivered_at = 0.0  # monotonic, of the last views of an ended rank that got through
+        self.failures = 0
+        self.connections = 0  # made so far; an answer to a command of an earlier one is no use to anybody
+        self._hello = hello
+        self._token = token if naming == config.NAMED else ""  # no other server is shown one
+        self._failing_since = 0.0
+        self._socket: ClientConnection | None = None
+        self._outbox: deque[News] = deque()
+        self._digests: dict[int, bytes] = {}
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._retry = asyncio.Event()
+        self._told = ""
+        self.refusals = Refusals()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server listens now."""
+        return self._socket is not None
+
+    def send(self, message: wire.AgentMessage) -> None:
+        """Send a message, if there is a connection and the job is not refused. A server that does not read loses it."""
+        if isinstance(message, wire.Announce):
+            self.refusals.lift(message.index)
+        refused = not isinstance(message, wire.Hello) and self.refusals.holds(message.index)
+        if self._socket is None or refused:
+            return
+        if len(self._outbox) >= OUTBOX_MAX:
+            self._socket.transport.abort()
+            return
+        self._outbox.append(message)
+        self._wake()
+
+    def send_digest(self, index: int, digest: bytes) -> None:
+        """Send the newest digest of a job; one that still waits is replaced."""
+        if self._socket is not None and not self.refusals.holds(index):
+            self._digests[index] = digest
+            self._wake()
+
+    def keep(self, entry: SpooledViews) -> None:
+        """Send the last views of ranks, now or as soon as there is a server."""
+        if not self.refusals.holds(entry.index):
+            self.spool.put(entry)
+            self._wake()
+
+    def gone(self, index: int) -> None:
+        """Say that a job has ended, and forget it."""
+        self._digests.pop(index, None)
+        self.send(wire.Gone(index=index))
+        self.spool.forget(index)
+        self.refusals.forget(index)
+
+    def redirect(self, url: str) -> None:
+        """Dial another address from now on, at once. Never done to a server that somebody named."""
+        assert self.naming == config.UNNAMED
+        if url != self.url:
+            log.info("using the server at %s instead of %s", url, self.url)
+        self.url = url
+        self.failures = 0
+        self._retry.set()
+
+    async def flush(self, wait_s: float) -> None:
+        """Wait until everything is sent, at most so long."""
+        if self._socket is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(wait_s, self._idle.wait())
+
+    def failing_s(self) -> float:
+        """Return for how long no server was reached; 0 while one listens."""
+        return time.monotonic() - self._failing_since if self._failing_since else 0.0
+
+    async def run(self, callbacks: Callbacks) -> None:
+        """Connect, talk, and connect again, until cancelled."""
+        while True:
+            failure = await self._attempt(callbacks)
+            self.failures += 1
+            self._failing_since = self._failing_since or time.monotonic()
+            if failure.sentence != self._told:
+                self._told = failure.sentence
+                log.warning("%s", failure.sentence)
+            self._retry.clear()
+            callbacks.failed(failure)
+            delay = backoff_s(self.failures, failure.answer, random.random())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(delay, self._retry.wait())
+
+    async def _attempt(self, callbacks: Callbacks) -> Failure:
+        before = self.connections
+        try:
+            async with await self._dial() as socket:
+                await self._welcome(socket)
+                await self._talk(socket, callbacks)
+        except _Refusal as error:
+            sentence = f"{self.url} refused this agent: {error}"
+            if self.naming != config.NAMED:
+                sentence += f" (no token was shown to it, for {config.ENV_SERVER} does not name it)"
+            return Failure(answer=Answer.REFUSAL, sentence=sentence)
+        except ConnectionClosed as error:
+            if self.connections == before:
+                return explain(self.url, OSError(f"the connection was closed: {error}"))
+            return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
+        except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
+            return explain(self.url, error)
+        except ValueError as error:  # of a port or a name in the address that is none; UnicodeError is one
+            return explain(self.url, InvalidURI(self.url, str(error)))
+        return Failure(answer=Answer.NOBODY, sentence=f"the server at {self.url} hung up; connecting again")
+
+    async def _dial(self) -> DirectWebSocket:
+        """Return the connection to make: on a socket that was proven, unless somebody named the server."""
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        sock = None if self.naming == config.NAMED else await connect_to_ours(self.url, OPEN_S_MAX)
+        return DirectWebSocket(
+            websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
+            open_timeout=OPEN_S_MAX, additional_headers=headers,
+            proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
+            max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}", sock=sock,
+        )  # fmt: skip
+
+    async def _welcome(self, socket: ClientConnection) -> None:
+        await socket.send(wire.encode(msgspec.structs.replace(self._hello, wall_s=time.time())).decode())
+        answer = wire.decode_from_server(await within(OPEN_S_MAX, socket.recv()))
+        if isinstance(answer, wire.Refused):
+            raise _Refusal(answer.reason)
+        if not isinstance(answer, wire.Welcome):
+            raise WireError("its first message is no welcome")
+        if not self.reached or self._told:
+            log.info("connected to %s (%s %s)", self.url, answer.server, answer.version)
+        self.reached, self.failures, self._told, self._failing_since = True, 0, "", 0.0
+
+    async def _talk(self, socket: ClientConnection, callbacks: Callbacks) -> None:
+        self._socket = socket
+        self.connections += 1
+        self._outbox.clear()
+        self._digests.clear()
+        self.spool.start_over()
+        self.refusals.start_over()
+        self._outbox.extend(callbacks.picture())
+        self._wake()
+        sending = asyncio.create_task(self._send_all(socket))
+        listening = asyncio.create_task(self._listen(socket, callbacks))
+        try:
+            await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (listening, sending):
+                if task.done():
+                    task.result()
+        finally:
+            self._socket = None
+            for task in (sending, listening):
+                task.cancel()
+            await asyncio.gather(sending, listening, return_exceptions=True)
+
+    async def _listen(self, socket: ClientConnection, callbacks: Callbacks) -> None:
+        async for data in socket:
+            message = wire.decode_from_server(data)
+            if isinstance(message, wire.Refused):
+                raise _Refusal(message.reason)
+            if isinstance(message, wire.Command):
+                callbacks.command(message)
+            if isinstance(message, wire.JobRefused):
+                self._digests.pop(message.index, None)
+                self.spool.forget(message.index)
+                if self.refusals.note(message.index, message.reason, time.monotonic()):
+                    callbacks.job_refused(message)
+
+    async def _send_all(self, socket: ClientConnection) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._outbox:
+                await _send(socket, self._outbox.popleft())
+            for entry in self.spool.unsent():
+                await _send(socket, entry.message(time.monotonic_ns()))
+                entry.sent = True
+                if not entry.delivered:
+                    entry.delivered, self.delivered_at = True, time.monotonic()
+            while self._digests:
+                _, digest = self._digests.popitem()
+                await socket.send(digest)
+            if not self._news.is_set():
+                self._idle.set()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._news.set()
+
+
+async def _send(socket: ClientConnection, news: News) -> None:
+    """Send one message: words as text, digests as bytes, and views in parts that a server takes."""
+    if isinstance(news, bytes):
+        await socket.send(news)
+        return
+    data = wire.encode(news)
+    limit = wire.bytes_max(wire.kind_of(data))
+    if len(data) <= limit:
+        await socket.send(data.decode())
+        return
+    parts = wire.parts(news)
+    for part in parts:
+        await _send(socket, part)
+    if not parts:
+        log.warning("a message of %d bytes was not sent; the limit is %d", len(data), limit)

@@ -1,0 +1,1 @@
+"""Asks second witnesses: torch's Flight Recorder and NCCL's RAS."""

@@ -1,0 +1,1 @@
+"""Asks a server over HTTP, and reads its answers."""

@@ -1,0 +1,147 @@
+"""The command `ncclwatch run`: run a training and say who hangs it."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ncclwatch.cli.client.http import Client, token
+from ncclwatch.cli.output.report_file import ReportFile, prepare
+from ncclwatch.cli.running.embedded import EmbeddedServer, NoServer
+from ncclwatch.cli.running.following import Following, tell
+from ncclwatch.cli.running.injection import NOBODY, injected
+from ncclwatch.cli.running.training import CommandFailed, Training, own_name
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.network import tls
+from ncclwatch.contract.words.console import Progress
+
+EXIT_USAGE = 2
+EXIT_ABORTED = 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be run, and how."""
+
+    command: tuple[str, ...]
+    abort: bool
+    server: str  # "": one of its own
+    report: ReportFile | None
+    job: str
+    token: str
+    inject: bool  # attach in ranks that do not do so themselves
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--on-hang",
+    type=click.Choice(["report", "abort"]),
+    default="report",
+    show_default=True,
+    help="Only tell of a hang, or end the command with exit code 70.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Write all incidents to this file, as JSON, when the command has ended.",
+)
+@click.option("--inject", is_flag=True, help="Attach in every rank, for a script that cannot be edited.")
+@click.option("--server", default="", help="URL of a server; without it one is started for this run.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(on_hang: str, report: Path | None, inject: bool, server: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND, and say on standard error who hangs it.
+
+    The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
+    code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
+    """
+    named = os.environ.get(config.ENV_JOB, "").strip() or own_name(command)
+    try:
+        if tls.is_secure(server):
+            tls.trust()  # a file of certificates that cannot be read is told before anything starts
+        order = Order(
+            command=command,
+            abort=on_hang == "abort",
+            server=server,
+            token=token(),
+            report=prepare(report) if report is not None else None,
+            job=config.job_name({config.ENV_JOB: named}),
+            inject=inject,
+        )
+    except ConfigError as error:
+        _complain(error)
+        sys.exit(EXIT_USAGE)
+    sys.exit(_run(order))
+
+
+def _run(order: Order) -> int:
+    try:
+        with EmbeddedServer() as own:
+            url = order.server.rstrip("/")
+            if not url:
+                try:
+                    with Progress("starting a server for this run", elsewhere=False):
+                        own.start()
+                    url = own.url
+                except NoServer as error:
+                    tell(f"ncclwatch: {error}. The training runs, unwatched.\n")
+            return _watched(order, url) if url else _unwatched(order)
+    except CommandFailed as error:
+        _complain(error)
+        if order.report is not None:
+            order.report.discard()
+        return error.exit_code
+
+
+def _watched(order: Order, url: str) -> int:
+    naming = config.NAMED if order.server else config.OWN
+    following = Following(Client(url, order.token, naming=naming), order.job, tell)
+    following.begin()
+    training = Training(order.command, _environment(order, url))
+    following.start()
+    aborted = False
+    while training.exit_code is None:
+        training.wait_a_little()
+        if order.abort and following.abort_wanted.is_set() and training.exit_code is None:
+            training.end()
+            aborted = True
+    report = following.finish()
+    if order.inject and not following.ranks_seen:
+        tell(NOBODY)
+    _write(order, report)
+    return EXIT_ABORTED if aborted else training.exit_code
+
+
+def _unwatched(order: Order) -> int:
+    """Run the command without any server; the report then says that nothing was seen."""
+    training = Training(order.command, {**os.environ, config.ENV_DISABLE: "1"})
+    while training.exit_code is None:
+        training.wait_a_little()
+    empty = f'{{"schema": 1, "job": "{order.job}", "world_size": 0, "incidents": []}}\n'
+    _write(order, empty.encode())
+    return training.exit_code
+
+
+def _environment(order: Order, url: str) -> Mapping[str, str]:
+    own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
+    if not order.server:
+        own[config.ENV_SERVER_OWN] = url
+    environ = {**os.environ, **own}
+    return injected(environ) if order.inject else environ
+
+
+def _write(order: Order, report: bytes) -> None:
+    if order.report is None:
+        return
+    try:
+        order.report.write(report)
+    except OSError as error:
+        order.report.discard()
+        tell(f"ncclwatch: cannot write the report to {order.report.path} ({error.strerror})\n")
+
+
+def _complain(error: Exception) -> None:
+    click.echo(f"ncclwatch: {error}", err=True)

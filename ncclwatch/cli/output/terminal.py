@@ -1,0 +1,60 @@
+"""How does an answer look on a terminal? Colours and tables of rich, which is imported only where somebody looks.
+
+Words carry everything; colour only repeats it. What ranks have chosen goes in as plain text, never as markup.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ncclwatch.contract.words.text import one_line
+
+WIDTH_ELSEWHERE = 120  # columns where no terminal tells how many it has
+STYLES = {
+    "hung": "bold red", "waiting": "yellow", "running": "green", "ended": "dim",
+    "critical": "bold red", "warning": "yellow", "info": "dim",
+    "open": "bold", "resolved": "green",
+}  # fmt: skip
+
+
+def console() -> Console:
+    """Return a console on standard output. It follows NO_COLOR and the width of the terminal, or COLUMNS."""
+    # A locale that cannot say a character must not cost the answer.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WIDTH_ELSEWHERE
+    return Console(markup=False, highlight=False, emoji=False, width=width)
+
+
+def said(text: str, style: str = "") -> Text:
+    """Return what somebody else has written, safe to show."""
+    return Text(one_line(text), style=style)
+
+
+def word(text: str) -> Text:
+    """Return a word of ours, such as a state, in its colour."""
+    return said(text, STYLES.get(text, ""))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Text]], *, flexible: str = "") -> Table:
+    """Return rows under headings. Cells are folded where there is no room for them; `flexible` gives way first."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold", ratio=1 if column == flexible else None)
+    made.expand = bool(flexible)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def local_time(iso: str) -> str:
+    """Return a moment that the server has written, in the time zone of the reader."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return iso

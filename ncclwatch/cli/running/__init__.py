@@ -1,0 +1,1 @@
+"""What `ncclwatch run` does around a training: its server, its environment, its verdicts."""

@@ -1,0 +1,105 @@
+"""Starts and ends the server of `ncclwatch run`."""
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import IO
+
+from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.network import tokens
+
+READY_S = 20.0
+STOP_S = 4.0
+
+
+class NoServer(NcclwatchError):
+    """The server did not start. The message says why and what to do."""
+
+
+class EmbeddedServer:
+    """An ncclwatch-server on a free loopback port that ends with the context, or with this process."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "EmbeddedServer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it listens. Raises `NoServer`."""
+        reader, writer = os.pipe()
+        try:
+            with tempfile.TemporaryFile() as errors:
+                self._spawn(writer, errors)
+                os.close(writer)
+                writer = -1
+                port = _read_line(reader, READY_S)
+                if not port:
+                    self.stop()
+                    raise NoServer(f"the server did not start: {_last_line(errors)}")
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+        self.url = f"http://127.0.0.1:{port}"
+
+    def stop(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _spawn(self, writer: int, errors: IO[bytes]) -> None:
+        command = (sys.executable, "-m", "ncclwatch_server", "--port", "0", "--ephemeral")
+        try:
+            # In a session of its own: Ctrl-C is for the training, the report comes after it.
+            self._process = subprocess.Popen(
+                (*command, "--ready-fd", str(writer), "--parent", str(os.getpid())),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=(writer,),
+                env=tokens.without(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoServer(f"the server did not start: {error}") from error
+
+
+def _read_line(reader: int, patience_s: float) -> str:
+    """Return the line that the other side writes, "" if it ends or takes too long."""
+    deadline = time.monotonic() + patience_s
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        chunk = os.read(reader, 64) if ready else b""
+        if not chunk:
+            return ""
+        line += chunk
+    return line.decode().strip()
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    text = ""
+    with suppress(OSError):
+        errors.seek(0)
+        text = errors.read(1 << 20).decode(errors="replace").strip()
+    last = text.splitlines()[-1] if text else f"it was not ready within {READY_S:.0f} s"
+    return last.removeprefix("ncclwatch-server: ")

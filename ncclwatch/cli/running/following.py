@@ -1,0 +1,167 @@
+"""What happens to the job that `ncclwatch run` started? Asks the server, in a thread of its own.
+
+Nothing here can hold up the training: a server that does not answer is told of once.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ncclwatch.cli.client.answers import Incident, Job
+from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
+from ncclwatch.contract import config
+from ncclwatch.contract.model.rank import Lateness
+from ncclwatch.contract.words.text import harmless
+
+POLL_S = 0.3
+RETRY_S = 2.0  # while the server does not answer
+STACKS_S = 2.0  # an abort waits so long for stacks
+CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
+LAST_NEWS_S = 4.0  # after the end of the command
+OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
+_TOLD = ("critical", "warning")
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of DESIGN.md section 5, as far as this has to understand it."""
+
+    schema: int
+    job: str
+    world_size: int
+    incidents: tuple[msgspec.Raw, ...]
+
+
+class _Identified(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class Following:
+    """Follows one job by its name, tells of each incident once and when it grows urgent, and collects the report."""
+
+    def __init__(self, client: Client, job: str, tell: Callable[[str], None]) -> None:
+        self.abort_wanted = threading.Event()
+        self._client = client
+        self._job = job
+        self._tell = tell
+        self._earlier: frozenset[str] = frozenset()  # incidents of former jobs of this name
+        self._mine: set[str] = set()  # incidents of this command
+        self._told_at: dict[str, float] = {}
+        self._urgent: set[str] = set()  # incidents that were told of once more
+        self._report = _Report(schema=1, job=job, world_size=0, incidents=())
+        self._unreachable = ""
+        self._began = time.monotonic()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ncclwatch-follow", daemon=True)
+
+    def begin(self) -> None:
+        """Look at what was there before the command. An unreachable server is told of."""
+        self._began = time.monotonic()
+        try:
+            self._client.check()
+            self._earlier = frozenset(i.id for i in self._client.incidents(OVERLAP_S) if self._is_mine(i.job))
+        except ServerUnreachable as error:
+            self._complain(error)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    @property
+    def ranks_seen(self) -> bool:
+        """Whether any rank of the job has reported, as far as the server has told."""
+        return bool(self._report.world_size) or bool(self._unreachable)
+
+    def finish(self) -> bytes:
+        """Hear the last news of the command that has ended, and return the report."""
+        self._ending.set()
+        self._thread.join(LAST_NEWS_S + 1.0)
+        return msgspec.json.format(msgspec.json.encode(self._report), indent=2) + b"\n"
+
+    def _run(self) -> None:
+        deadline = float("inf")
+        while True:
+            ending = self._ending.is_set()
+            if ending:
+                deadline = min(deadline, time.monotonic() + LAST_NEWS_S)
+            over = self._look()
+            if ending and (over or time.monotonic() >= deadline):
+                return
+            if ending:
+                time.sleep(POLL_S / 3)
+            else:
+                self._ending.wait(RETRY_S if self._unreachable else POLL_S)
+
+    def _look(self) -> bool:
+        """Ask once. Returns whether no more news is to be expected of an ended command."""
+        try:
+            # Jobs first: what was judged before a job was called ended is then in the incidents.
+            jobs = [job for job in self._client.jobs() if self._is_mine(job.id)]
+            lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
+            incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
+            self._mine |= {incident.id for incident in incidents}
+            for incident in reversed(incidents):
+                self._consider(incident)
+            self._collect(jobs)
+        except (ServerUnreachable, NotKnown) as error:
+            self._complain(error)
+            return True
+        self._unreachable = ""
+        if jobs:
+            return all(job.state == "ended" for job in jobs)
+        return not _is_attached(self._job)
+
+    def _consider(self, incident: Incident) -> None:
+        if incident.severity not in _TOLD:
+            return
+        now = time.monotonic()
+        urgent = incident.lateness == Lateness.DEADLINE.value and incident.id not in self._urgent
+        if incident.id not in self._told_at or urgent:
+            text = self._client.incident_text(incident.id)
+            self._told_at.setdefault(incident.id, now)
+            if urgent:
+                self._urgent.add(incident.id)
+            self._tell(text)
+        if incident.severity == "critical" and incident.state == "open":
+            patience_s = CRASH_S if incident.cause == "rank_crashed" else 0.0 if incident.stacks else STACKS_S
+            if now - self._told_at[incident.id] >= patience_s:
+                self.abort_wanted.set()
+
+    def _collect(self, jobs: list[Job]) -> None:
+        """Keep the newest report, without what was there before the command."""
+        parts = [msgspec.json.decode(self._client.report(job.id), type=_Report) for job in jobs]
+        incidents = [
+            incident
+            for part in parts
+            for incident in part.incidents
+            if msgspec.json.decode(incident, type=_Identified).id in self._mine
+        ]
+        if parts:
+            world_size = max(part.world_size for part in parts)
+            self._report = _Report(schema=1, job=self._job, world_size=world_size, incidents=tuple(incidents))
+
+    def _complain(self, error: Exception) -> None:
+        if not self._unreachable:
+            self._tell(f"ncclwatch: {error}. The training runs on, unwatched.\n")
+        self._unreachable = str(error)
+
+    def _is_mine(self, job: str) -> bool:
+        # Two jobs of one name are told apart by the server with a "~".
+        return job == self._job or job.startswith(f"{self._job}~")
+
+
+def tell(text: str) -> None:
+    """Write to standard error at once. The training's own output is not touched."""
+    data = harmless(text, keep_lines=True).encode("ascii", "backslashreplace")
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
+
+
+def _is_attached(job: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ranks of the job left rings on this node of which the agent has not told all."""
+    return Path(config.runtime_dir(environ), job).is_dir()

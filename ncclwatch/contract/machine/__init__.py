@@ -1,0 +1,1 @@
+"""What one machine gives: directories of a user, limits, and whether loops live."""

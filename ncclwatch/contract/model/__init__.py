@@ -1,0 +1,1 @@
+"""The nouns of ncclwatch, as values: a rank, a job, a verdict."""

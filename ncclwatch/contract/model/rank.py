@@ -1,0 +1,580 @@
+"""The nouns of ncclwatch: what a rank is doing, and what is said about it.
+
+Everything here is a value. The agent builds `RankView`s out of rings and /proc, the
+server judges them, and a `Verdict` is what people and machines read in the end.
+Durations are ages in seconds, measured on the machine that owns the clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.phases import Phase
+from ncclwatch.contract.model.preflight import Setup
+from ncclwatch.contract.model.slowness import Slowness
+from ncclwatch.contract.model.testimony import Communicator, Testimony
+
+UNTOLD = "?"  # a part of a signature that a recorder leaves out: it agrees with whatever another one tells
+UNTOLD_RANK = -2
+
+
+class Op(str, Enum):
+    """A communication operation, by the name users type."""
+
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    ALL_GATHER = "all_gather"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BARRIER = "barrier"
+    MONITORED_BARRIER = "monitored_barrier"
+    SEND = "send"
+    RECV = "recv"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_p2p(self) -> bool:
+        """Whether this involves two ranks only and has its own sequence numbers."""
+        return self in (Op.SEND, Op.RECV)
+
+
+class WaitKind(str, Enum):
+    """What a thread of a rank is inside of, as far as the rank itself recorded it."""
+
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECV = "recv"
+    STORE = "store"
+    INIT = "init"
+    NEW_GROUP = "new_group"
+    DESTROY = "destroy"
+    BACKWARD = "backward"  # in the autograd engine; blocked only if a work of this rank is unfinished
+    DATA = "data"  # in a DataLoader's next()
+    SAVE = "save"
+    LOCK = "lock"  # of a file, that a process of this node holds; seen by the agent, never recorded by the rank
+
+    @property
+    def needs_peers(self) -> bool:
+        """Whether only other ranks can end it."""
+        return self not in (WaitKind.DATA, WaitKind.SAVE, WaitKind.BACKWARD)
+
+
+class ProcessState(str, Enum):
+    """What the kernel says of a process."""
+
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    DISK_WAIT = "disk_wait"  # state D: uninterruptible
+    STOPPED = "stopped"  # state T: SIGSTOP or a job-control stop
+    TRACED = "traced"  # state t: a debugger holds it
+    ZOMBIE = "zombie"
+    GONE = "gone"
+    UNKNOWN = "unknown"  # nobody could look; never a synonym of healthy or of dead
+
+
+class Cause(str, Enum):
+    """Why a job hangs. Each has a sentence and an advice in `contract.text`."""
+
+    RANK_CONDITIONAL_COLLECTIVE = "rank_conditional_collective"
+    UNEVEN_BATCHES = "uneven_batches"
+    DIVERGENT_CONTROL_FLOW = "divergent_control_flow"
+    COLLECTIVE_ORDER = "collective_order"
+    P2P_DEADLOCK = "p2p_deadlock"
+    SIGNATURE_MISMATCH = "signature_mismatch"
+    INIT_INCOMPLETE = "init_incomplete"
+    GROUP_DESTROYED = "group_destroyed"
+    DATA_STALL = "data_stall"
+    HOST_STALL = "host_stall"
+    PROCESS_FROZEN = "process_frozen"
+    SWALLOWED_EXCEPTION = "swallowed_exception"
+    RANK_CRASHED = "rank_crashed"
+    RANK_EXITED = "rank_exited"
+    STUCK_SAVE = "stuck_save"
+    CONFLICTING_SAVE = "conflicting_save"
+    FAILED_SAVE = "failed_save"
+    FILESYSTEM_VIEW = "filesystem_view"
+    DUPLICATE_DEVICE = "duplicate_device"
+    RNG_STATE_MISMATCH = "rng_state_mismatch"
+    CONFIGURATION_DRIFT = "configuration_drift"
+    TRANSPORT = "transport"
+    STRAGGLER = "straggler"
+    UNDETERMINED = "undetermined"
+
+
+class Certainty(str, Enum):
+    """How sure a verdict is: proof, stillness, or mere lateness."""
+
+    PROVEN = "PROVEN"
+    STALLED = "STALLED"
+    LATE = "LATE"
+
+
+class Severity(str, Enum):
+    """Whom a verdict may wake."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSite:
+    """A line of the user's own code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}()"
+
+
+class GradMode(str, Enum):
+    """Whether gradients are recorded where a module runs."""
+
+    UNKNOWN = ""
+    GRAD = "grad"
+    NO_GRAD = "no_grad"
+    INFERENCE = "inference_mode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleView:
+    """A module of a model that makes collectives in its forward."""
+
+    root: str  # what the program calls the model: "codec"
+    path: str  # of the module in it: "encoder.layers.3.norm"; "" for the model itself; a * stands for any number
+    kind: str  # its class
+    training: bool  # train() or eval()
+    grad: GradMode = GradMode.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpView:
+    """One operation that a rank issued, as its ring remembers it."""
+
+    group: str  # name of the process group
+    seq: int  # collectives and p2p count apart; >= 1
+    op: Op
+    dtype: str = ""  # UNTOLD: its recorder does not tell
+    numel: int = 0  # elements, summed over the tensors that must agree; -1: they may differ, or are not told
+    peer: int = -1  # root of a rooted collective or the other side of p2p, global rank; -1: none; UNTOLD_RANK: not told
+    reduce_op: str = ""  # UNTOLD: its recorder does not tell
+    site: CallSite | None = None
+    route: int = 0  # index into RankView.routes, plus one: who called the function of `site`; 0: unknown
+    module: int = 0  # index into RankView.modules, plus one: in whose forward it was made; 0: in none, or unknown
+    thread: int = 0  # native thread id
+    batch: int = 0  # batches drawn in the current pass of the current loader
+    loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
+    forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
+    completed: bool = False
+    in_order: bool = False  # issued with async_op=False: what its thread issues later, in any group, comes after it
+    age_s: float = 0.0  # since it was issued
+    label: str = (
+        ""  # what it is for, where that is known: "gradient bucket 2 (fc.weight and 3 more)", "FSDP unit layers.3"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitView:
+    """What a thread has entered and not left."""
+
+    kind: WaitKind
+    age_s: float
+    group: str = ""
+    seq: int = 0
+    op: Op = Op.UNKNOWN
+    peer: int = -1  # global rank, for p2p and rooted collectives
+    site: CallSite | None = None
+    route: int = 0  # as of an operation
+    label: str = ""  # as of an operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadView:
+    """One thread that matters: the main thread, and each that ever issued an operation."""
+
+    tid: int
+    main: bool
+    issued: int  # operations this thread issued so far
+    wait: WaitView | None = None
+    doing: CallSite | None = None  # innermost line of the user's code
+    frames: tuple[CallSite, ...] = ()  # the user's own frames, innermost first (bounded)
+    leaf: str = ""  # innermost Python frame of all, "function file:line"
+    calling: str = ""  # what `doing` is calling, by its last name: "item"; "" if it calls nothing or nobody can tell
+    same_s: float = 0.0  # for how long the Python stack has not changed; 0: unknown or moving
+    cpu_still_s: float = 0.0  # for how long the thread has used next to no CPU
+    in_kernel: str = ""  # wait channel or system call, where readable
+    exception: str = ""  # the exception being handled, "Type: message"; "" if none
+    exception_site: CallSite | None = None
+    alive: bool = True
+    name: str = ""  # as Python calls it; "" for threads that native code made, such as autograd's
+    work: Phase | None = None  # what a framework does on its stack, where that tells
+    module: ModuleView | None = None  # in whose forward it has stood still for a while
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A rank's own frontier in one process group. 0 <= completed <= enqueued."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]  # global ranks, in group order; (): nobody knows them, for a group has members
+    enqueued: int
+    completed: int
+    prefix_hash: int  # order-sensitive, over the signatures 1..enqueued
+    pending: OpView | None = None  # the oldest unfinished operation; None also where nobody knows what is complete
+    destroyed: bool = False
+    runs: tuple[tuple[int, int, int], ...] = ()  # on the wire, of a big group instead of `ranks`: see `members`
+    late: bool = False  # recorded from the middle on: its prefix_hash says nothing
+    blind: bool = False  # nobody tells what of it is complete
+    asynchronous: bool = (
+        False  # a device waits for its operations, in the order of their issue, and the host runs ahead
+    )
+    timeout_s: float = 0.0  # after which its backend gives an operation up and the job ends; 0: unknown
+    size: int = 0  # members it has; 0: as many as `ranks`, or unknown
+    members_digest: int = 0  # of all of them in their order, see `members`; 0: unknown
+    untold: bool = False  # nobody tells what of it was entered: `enqueued` and `completed` say nothing
+
+    @property
+    def unnamed(self) -> int:
+        """How many members it has besides `ranks`, at least one where these are not known at all."""
+        return max(self.size - len(self.ranks), 0 if self.ranks else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerView:
+    """How many p2p operations a rank issued to one peer of a group, and how many are through."""
+
+    group: str
+    peer: int  # global rank
+    sends: int = 0
+    sends_completed: int = 0
+    recvs: int = 0
+    recvs_completed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderView:
+    """One place in the user's code that iterates over a DataLoader."""
+
+    site: CallSite
+    passes: int  # iterations begun
+    drawn: int  # batches drawn in the latest pass
+    exhausted: bool  # the latest pass ended by itself
+    last_drawn: int = 0  # batches of the latest pass that ended by itself
+    length: int = 0  # len(loader) where it has one
+    even: bool = False  # even_batches or Join keeps ranks with unequal numbers of batches together in this pass
+    buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in the latest pass), the largest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a rank ended."""
+
+    kind: str  # "exited" | "crashed" | "signalled" | "vanished" (nobody saw how)
+    exit_code: int | None = None
+    signal: int | None = None
+    exception: str = ""  # "Type: message" of an uncaught exception
+    site: CallSite | None = None  # innermost user line of that exception
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """What the node sees of a rank's process from outside."""
+
+    state: ProcessState
+    cpu_still_s: float = 0.0  # next to no CPU, children included, for so long; 0: working or unknown
+    io_still_s: float = 0.0  # no bytes read or written for so long; 0: moving or unknown
+    io_unknown: bool = False  # the kernel refused /proc/<pid>/io
+    in_kernel: str = ""
+    observed_s: float = 0.0  # for how long this process has been observed at all
+    lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
+    lock_path: str = ""  # of that file, where it can be found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNote:
+    """What the source text around a call site says. Read on the node that has the file."""
+
+    site: CallSite
+    text: str  # the line itself, stripped
+    condition: str = ""  # nearest enclosing `if` test that mentions the rank, "" if none
+    other_branch_ops: tuple[str, ...] = ()  # communication calls in the branch not taken
+    branch_ops: tuple[str, ...] = ()  # communication calls in the branch that holds the site
+    loop: str = ""  # head of the nearest enclosing loop
+    loop_lines: tuple[int, int] = (0, 0)
+    loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
+    early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
+    rank_exit: str = ""  # a return above the site, in its own function, that only ranks under a test can take
+    handler: str = ""  # nearest enclosing `except` clause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
+    """One Python (or native) frame."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStack:
+    """The main thread of a process that a rank started, such as a DataLoader worker."""
+
+    pid: int
+    frames: tuple[StackFrame, ...]  # innermost first
+    in_kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackDump:
+    """The stacks of one process at one moment, or why there are none."""
+
+    rank: int
+    threads: tuple[tuple[str, tuple[StackFrame, ...]], ...] = ()  # (thread name, innermost frame first)
+    failure: str = ""  # what was refused and the command that would allow it
+    native: tuple[StackFrame, ...] = ()  # the main thread with its native frames, where they were asked for
+    children: tuple[ChildStack, ...] = ()  # where the rank waits for one of them, or may
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveView:
+    """A save that a thread of a rank is in, or has ended a moment ago."""
+
+    call: str  # "torch.save"
+    path: str  # that the rank gave; "": it goes to an object without one
+    tid: int  # of the thread
+    began_s: float  # since it began
+    ended_s: float | None = None  # since it ended; None: it is under way
+    site: CallSite | None = None
+    error: str = ""  # what it raised
+    file: str = ""  # that is written, as the kernel has it: it may have a temporary name
+    identity: str = ""  # of the file, by whatever path and from whatever node it is reached; "": unknown, or no file
+    inode: int = 0  # 0: unknown
+    appends: bool = False  # the kernel puts whatever is written at the end
+    written_bytes: int = -1  # how far the writer has come; -1: nobody knows
+    total_bytes: int = -1  # that the whole has at least, -1: unknown; ended: that its file has
+    as_before: bool = False  # the total is that of the last save like this one, and not of what is being saved
+    lacks_bytes: int = 0  # of the room that it still needs or, ended, that one more like it needs; 0: none, or unknown
+    bytes_per_s: float = 0.0  # over the last seconds
+    still_s: float = 0.0  # for how long it has come no further
+    filesystem: str = ""  # type
+    free_bytes: int = -1  # -1: unknown
+    refused: str = ""  # why nothing can be written there
+    unanswered_s: float = 0.0  # for how long the file system has not answered a question about the path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RngRestore:
+    """Random states of devices that a rank was to restore, when their number did not fit its devices."""
+
+    call: str  # the function of torch that was called
+    saved: int  # states there were
+    present: int  # devices there are; >= 1
+    own: int = -1  # index of the rank's own device; -1: unknown
+    site: CallSite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileView:
+    """The file that a view of a rank comes from, and what it leaves open. A file is an agent that reported late."""
+
+    source: str  # who wrote it, for evidence: "flight recorder", "ring" or "log"
+    path: str
+    timed: bool  # the moment of the file is known. False: its ages count to its newest stamp only, and tell the order
+    quiet_s: float = 0.0  # from its newest stamp to its moment; 0: unknown
+    saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
+    whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """Everything one node knows of one rank at one moment."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    world_size: int
+    local_world_size: int
+    attempt: int
+    process: ProcessView
+    pulse_age_s: float  # since the rank's own pulse thread last ran (it needs the GIL)
+    initialised: bool  # init_process_group has returned on this rank
+    attached: bool = True  # False: a process that is this rank, seen from outside only
+    ending: Ending | None = None
+    threads: tuple[ThreadView, ...] = ()
+    groups: tuple[GroupView, ...] = ()
+    peers: tuple[PeerView, ...] = ()
+    loaders: tuple[LoaderView, ...] = ()
+    history: tuple[OpView, ...] = ()  # newest last; bounded, see `history_from`
+    sites: tuple[CallSite, ...] = ()  # every call site of an operation this rank ever used (bounded)
+    # Each distinct way to an operation: its line and the user's lines that called it, innermost first (bounded).
+    routes: tuple[tuple[CallSite, ...], ...] = ()
+    sources: tuple[SourceNote, ...] = ()
+    saves: tuple[SaveView, ...] = ()  # the newest of each thread
+    steps: int = 0
+    forwards: int = 0
+    phase: str = ""
+    phase_s: float = 0.0
+    last_exception: str = ""  # newest exception seen to be handled while the rank went on
+    last_exception_s: float = 0.0
+    last_exception_site: CallSite | None = None
+    endpoint: str = ""  # master address and port this rank used in init_process_group
+    timeout_s: float = 0.0  # of the default group; 0: unknown
+    dropped: int = 0  # events, groups and strings that found no room
+    cuda: DeviceView | None = None  # None: nothing is known of a device
+    rng: RngRestore | None = None  # None: nothing was restored that does not fit
+    modules: tuple[ModuleView, ...] = ()  # in whose forwards operations were made, with the mode of each (bounded)
+    modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while
+    news_age_s: float = 0.0  # since this view came, on the server's clock
+    taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
+    file: FileView | None = None  # None: an agent reports it now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitClass:
+    """Which waits of a job are alike: those that last long for the same reason."""
+
+    phase: Phase
+    op: str  # of the operation that is waited in
+    size: int  # of its group: the power of two at or above it
+    name: str = ""  # that the user gave to the phase, if it is OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """How long the waits of one class lasted that ended by themselves, in seconds."""
+
+    waits: int
+    longest_s: float
+    bound_s: float  # beyond it a wait is longer than this job's history lets expect
+    longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
+    timeout_s: float = 0.0  # of the default group in the run that knew the longest; 0: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """One job at one moment: what the judge judges. Ranks in neither `ranks` nor `unasked` nobody has seen."""
+
+    job: str
+    world_size: int
+    ranks: Mapping[int, RankView]
+    stacks: Mapping[int, StackDump]
+    silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
+    unasked: frozenset[int] = frozenset()  # ranks that an agent reports, and whose views are not among `ranks`
+    absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
+    habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before
+    # (group, seq) of a wait -> what the awaited ranks have done since it began
+    under_way: Mapping[tuple[str, int], tuple[WaitClass, ...]] = field(default_factory=dict)
+    testimonies: Mapping[int, Testimony] = field(default_factory=dict)  # of torch's Flight Recorder, where asked
+    communicators: tuple[Communicator, ...] = ()  # by NCCL's RAS, where asked
+    setup: Setup = field(default_factory=Setup)
+
+
+class Lateness(str, Enum):
+    """How bad it is that a rank which works is late."""
+
+    NONE = ""
+    UNUSUAL = "unusual"  # longer than this job has done before
+    DEADLINE = "deadline"  # the group's own timeout is near
+
+    @property
+    def rank(self) -> int:
+        """How far it has come: a wait is told of again when this grows."""
+        return tuple(Lateness).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank that keeps the others waiting, and what it is doing instead."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    call_site: CallSite | None = None
+    doing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One observed fact. `source` says who saw it: ring, proc, py-spy, source, agent, flight recorder, nccl ras."""
+
+    source: str
+    rank: int
+    fact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place where the histories of ranks differ."""
+
+    group: str
+    seq: int
+    culprit_op: str
+    culprit_site: CallSite | None
+    victim_op: str
+    victim_site: CallSite | None
+    fact: str
+    culprit_source: str = ""  # the line itself, and the test of the rank it stands under; "" where nobody read it
+    victim_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedStack:
+    """One distinct stack and the ranks that share it."""
+
+    ranks: tuple[int, ...]
+    thread: str
+    frames: tuple[StackFrame, ...]  # innermost first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiters:
+    """Ranks that wait together: in one operation, at one line, for the same others."""
+
+    ranks: tuple[int, ...]
+    doing: str  # "all_reduce of gradient bucket 0", in the user's words
+    group: str = ""
+    seq: int = 0
+    site: CallSite | None = None
+    awaits: tuple[int, ...] = ()  # who has not come, as far as it was looked at; (): all are inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with a job, who causes it, and what to do. All texts are rendered from the fields."""
+
+    cause: Cause
+    certainty: Certainty
+    severity: Severity
+    summary: str
+    explanation: str
+    advice: str
+    culprits: tuple[Culprit, ...]
+    victims: tuple[int, ...]
+    one_of: bool = False  # the evidence does not decide between the culprits
+    predicted: bool = False  # nothing hangs yet
+    about: str = ""  # which of several findings about one set of ranks this is; they are one incident each
+    disputed: bool = False  # another witness says otherwise; the explanation says what
+    group: str = ""
+    seq: int = 0
+    op: str = ""
+    onset_s: float = 0.0  # for how long the wait has lasted when this was said
+    still_s: float = 0.0  # for how long the awaited ranks have shown no sign of work; 0: they work, or unknown
+    waited: WaitClass | None = None  # of a wait for ranks outside of every operation
+    lateness: Lateness = Lateness.NONE
+    explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
+    first_divergence: Divergence | None = None
+    evidence: tuple[Evidence, ...] = ()
+    waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)
+    slowness: Slowness | None = None  # of a job that goes on, only slower; None: it does not, or nobody measured it

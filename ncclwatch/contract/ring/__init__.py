@@ -1,0 +1,1 @@
+"""The ring: its bytes, its strings, and what its rows mean."""

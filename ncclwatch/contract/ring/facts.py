@@ -1,0 +1,70 @@
+"""What has a rank found out about itself? Read from the one JSON text in its ring that holds it.
+
+The text is the rank's and may be anything: what does not fit is left out.
+"""
+
+from typing import NamedTuple
+
+from ncclwatch.contract import config, foreign_json
+from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.rank import CallSite, RngRestore
+
+DEVICE = "device"
+RNG = "rng"
+
+
+class Facts(NamedTuple):
+    """The facts of one rank. `rng_ns` is when its random states were to be restored."""
+
+    device: DeviceView | None = None
+    rng: RngRestore | None = None
+    rng_ns: int = 0
+
+
+def parse(text: str) -> Facts:
+    """Return the facts that a text holds."""
+    found = foreign_json.read(text) if text else {}
+    if not isinstance(found, dict):
+        return Facts()
+    rng = found.get(RNG)
+    return Facts(
+        device=_device(found.get(DEVICE)),
+        rng=_rng(rng) if isinstance(rng, dict) else None,
+        rng_ns=_number(rng.get("at_ns")) if isinstance(rng, dict) else 0,
+    )
+
+
+def _device(found: object) -> DeviceView | None:
+    if not isinstance(found, dict):
+        return None
+    visible = found.get("visible")
+    return DeviceView(
+        index=_number(found.get("index"), -1),
+        uuid=_text(found.get("uuid")),
+        chosen=_number(found.get("chosen"), -1),
+        used=found.get("used") is True,
+        count=_number(found.get("count")),
+        visible=_text(visible) if isinstance(visible, str) else None,
+        local_rank=_number(found.get("local_rank"), -1),
+        backend=_text(found.get("backend")),
+        sharing=_text(found.get("sharing")),
+    )
+
+
+def _rng(found: dict[object, object]) -> RngRestore:
+    file, function = _text(found.get("file")), _text(found.get("function"))
+    return RngRestore(
+        call=_text(found.get("call")),
+        saved=_number(found.get("saved")),
+        present=_number(found.get("present")),
+        own=_number(found.get("own"), -1),
+        site=CallSite(file=file, line=_number(found.get("line")), function=function) if file else None,
+    )
+
+
+def _text(value: object) -> str:
+    return value[: config.TEXT_CHARS_MAX] if isinstance(value, str) else ""
+
+
+def _number(value: object, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

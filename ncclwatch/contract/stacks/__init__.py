@@ -1,0 +1,1 @@
+"""Stacks of threads: whose code, which place, and merged as a tree."""

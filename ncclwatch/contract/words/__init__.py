@@ -1,0 +1,1 @@
+"""The words for people, and how ranks and hosts are written."""

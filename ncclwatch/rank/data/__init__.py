@@ -1,0 +1,1 @@
+"""Sees which data a rank draws, and how it is split."""

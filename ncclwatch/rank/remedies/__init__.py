@@ -1,0 +1,1 @@
+"""Keeps ranks together whose data or devices differ: even batches, random states."""

@@ -1,0 +1,1 @@
+"""Says where a rank stands in its program: call sites, modules, stacks."""

@@ -1,0 +1,66 @@
+"""How does the server speak to one agent without ever waiting for it?"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ncclwatch.contract import wire
+from ncclwatch_server import settings
+from ncclwatch_server.security.scopes import Caller
+
+_ANYONE = Caller(name="anyone")
+
+
+def nobody() -> None:
+    """Wake no connection: there is none, or none any more."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Link:
+    """One connected agent. What is sent waits in a bounded box until the connection takes it."""
+
+    number: int  # rises with every connection
+    agent: str
+    host: str
+    version: str
+    caller: Caller = _ANYONE  # whose token it showed
+    wake: Callable[[], None] = nobody  # called when there is something in the box, or the line is to be closed
+    outbox: deque[wire.ServerMessage] = field(default_factory=deque)
+    closing: bool = False
+    ahead_s: float | None = None  # by how much its host's clock is ahead of ours, as far as its hello can tell
+    refusal: str = ""  # why the server ends this connection
+    clock: Callable[[], float] = time.monotonic
+    _command: int = 0
+    _sent: dict[int, tuple[wire.CommandKind, float]] = field(default_factory=dict)  # commands without an answer yet
+
+    def send(self, message: wire.ServerMessage) -> None:
+        """Put a message into the box. An agent that takes none is let go."""
+        if len(self.outbox) >= settings.OUTBOX_MAX:
+            self.closing = True
+        else:
+            self.outbox.append(message)
+        self.wake()
+
+    def command(
+        self, kind: wire.CommandKind, index: int, ranks: tuple[int, ...] = (), text: str = "", *, deeply: bool = False
+    ) -> int:
+        """Send a command and return its id, which no other command on this connection has."""
+        self._command += 1
+        if kind is not wire.CommandKind.PRINT:
+            self._sent[self._command] = kind, self.clock()
+            if len(self._sent) > settings.OUTBOX_MAX:  # an agent may answer none
+                del self._sent[next(iter(self._sent))]
+        self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text, deeply=deeply))
+        return self._command
+
+    def answered(self, command: int) -> tuple[wire.CommandKind, float] | None:
+        """Return what a command was and how many seconds its answer took; None if it is unknown or answered."""
+        kind, sent_at = self._sent.pop(command, (None, 0.0))
+        return None if kind is None else (kind, self.clock() - sent_at)
+
+    def refuse(self, reason: str) -> None:
+        """Tell the agent why its news is not taken, and close."""
+        self.refusal = reason
+        self.closing = True
+        self.wake()

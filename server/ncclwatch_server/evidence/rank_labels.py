@@ -1,0 +1,97 @@
+"""What is known of single ranks, for people only: hosts, devices, phases, and the names of groups.
+
+Digests hold numbers. Names come with full views; those that the judge asked for pass by here, and while somebody
+looks at a healthy job's page a few more are asked for, which the judge never sees.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ncclwatch.contract.model.rank import CallSite, RankView, ThreadView
+from ncclwatch.contract.wire import group_key
+from ncclwatch_server.evidence.inspection import Question
+
+NOTES_MAX = 1024
+NAMES_MAX = 4096
+QUESTIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNote:
+    """The part of a rank's view that a page shows."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    phase: str
+    doing: str  # "in all_reduce", "" if it is in nothing that was recorded
+    at: CallSite | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupName:
+    """How a process group is called."""
+
+    name: str
+    desc: str
+
+    def __str__(self) -> str:
+        if self.desc == "default_pg":
+            return "default group"
+        return f"{self.desc} ({self.name})" if self.desc not in ("", "undefined") else f"group {self.name}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Showing:
+    """Notes of one job's ranks and the names of its groups, the newest, bounded."""
+
+    notes: "OrderedDict[int, RankNote]" = field(default_factory=OrderedDict)
+    names: dict[int, GroupName] = field(default_factory=dict)  # by the key that digests carry
+    _questions: "OrderedDict[Question, None]" = field(default_factory=OrderedDict)
+
+    def expect(self, question: Question) -> None:
+        """Note that this was asked for a page. An answer that never comes is forgotten in time."""
+        self._questions[question] = None
+        while len(self._questions) > QUESTIONS_MAX:
+            self._questions.popitem(last=False)
+
+    def asked(self, question: Question) -> bool:
+        """Whether a message answers a page's question, which it then no longer does."""
+        found = question in self._questions
+        self._questions.pop(question, None)
+        return found
+
+    def take(self, views: Iterable[RankView]) -> None:
+        """Keep what pages show of views, whoever asked for them."""
+        for view in views:
+            self.notes.pop(view.rank, None)
+            self.notes[view.rank] = _note(view)
+            for group in view.groups:
+                if len(self.names) < NAMES_MAX:
+                    self.names[group_key(group.name)] = GroupName(name=group.name, desc=group.desc)
+        while len(self.notes) > NOTES_MAX:
+            self.notes.popitem(last=False)
+
+
+def _note(view: RankView) -> RankNote:
+    thread = next((thread for thread in view.threads if thread.main), None)
+    return RankNote(
+        rank=view.rank,
+        local_rank=view.local_rank,
+        host=view.host,
+        pid=view.pid,
+        device=view.device,
+        phase=view.phase,
+        doing=_doing(thread),
+        at=(thread.doing or (thread.wait.site if thread.wait is not None else None)) if thread is not None else None,
+    )
+
+
+def _doing(thread: ThreadView | None) -> str:
+    wait = thread.wait if thread is not None else None
+    if wait is None:
+        return ""
+    return f"in {wait.op.value}" if wait.op.value != "unknown" else f"in {wait.kind.value}"

@@ -1,0 +1,1 @@
+"""Answers people and programs over HTTP: routes, and the values they give."""

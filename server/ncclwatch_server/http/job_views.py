@@ -1,0 +1,75 @@
+"""What does the API say about a job? Plain values, made of what was copied of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclwatch_server.jobs.read_model import JobSight, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One agent and its ranks."""
+
+    host: str
+    ranks: tuple[int, ...]
+    connected: bool
+    quiet_s: float  # since it last spoke
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """One job, as it is now."""
+
+    id: str
+    name: str
+    attempt: int
+    state: JobStatus
+    world_size: int
+    ranks_seen: int
+    ranks_ended: int
+    steps: int  # of the rank that is furthest
+    waiting: tuple[str, ...]  # sentences about late ranks that work
+    notices: tuple[str, ...]
+    open_incidents: tuple[str, ...]  # ids
+    nodes: tuple[NodeView, ...]
+
+
+def view_of(sight: JobSight) -> JobView:
+    """Return what there is to say about a job."""
+    return JobView(
+        id=sight.id,
+        name=sight.key.name,
+        attempt=sight.key.attempt,
+        state=sight.status,
+        world_size=sight.world_size,
+        ranks_seen=int(sight.picture.seen.sum()),
+        ranks_ended=int(sight.picture.ended.sum()),
+        steps=sight.steps,
+        waiting=sight.waiting,
+        notices=sight.notices,
+        open_incidents=tuple(incident.id for incident in sight.incidents),
+        nodes=nodes_of(sight),
+    )
+
+
+def nodes_of(sight: JobSight) -> tuple[NodeView, ...]:
+    """Return the connections that speak for ranks of a job, in the order in which they came."""
+    order = np.argsort(sight.picture.owner, kind="stable")
+    numbers = sight.picture.owner[order]
+    found = []
+    for number, served in sorted(sight.served, key=lambda item: item[0]):
+        first, last = np.searchsorted(numbers, number), np.searchsorted(numbers, number, "right")
+        if first == last:
+            continue
+        found.append(
+            NodeView(
+                host=served.link.host,
+                ranks=tuple(order[first:last].tolist()),
+                connected=not served.lost,
+                quiet_s=sight.quiet_s(number),
+                version=served.link.version,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,349 @@
+"""When does a verdict open an incident, change one, and end it? One hang is one incident.
+
+Pure: time is passed in, and what changed is returned. An incident's id is a fingerprint of what
+hangs, so that a server that was restarted in the middle of a hang finds the same one again.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ncclwatch.contract.model.rank import Cause, Certainty, MergedStack, Severity, Verdict
+from ncclwatch_server import settings
+
+# Verdicts about how ranks ended. While a hung job dies they are consequences, not news.
+_ENDINGS = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
+_SURE = {Certainty.PROVEN: 2, Certainty.STALLED: 1, Certainty.LATE: 0}
+_MISSES_MAX = 2  # successive snapshots without it
+_AFTERMATH_S = 15.0  # a job that dies so soon after a resolved hang dies of it
+
+
+class IncidentState(str, Enum):
+    """Where an incident is in its life."""
+
+    OPEN = "open"
+    RESOLVED = "resolved"  # the job went on
+    ENDED = "ended"  # the job is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """What tells one attempt of one launch from all others."""
+
+    name: str
+    instance: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One thing that is wrong with one job."""
+
+    id: str
+    key: JobKey
+    job: str  # the name it is listed under
+    world_size: int
+    state: IncidentState
+    verdict: Verdict
+    onset_to_open_s: float
+    opened_at: float  # seconds since 1970, for people
+    closed_at: float | None = None
+    stacks: tuple[MergedStack, ...] = ()
+    unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
+    misses: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it still stands."""
+        return self.state is IncidentState.OPEN
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Return everyone it speaks of."""
+        return frozenset(c.rank for c in self.verdict.culprits) | frozenset(self.verdict.victims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A verdict that stands, and what its incident needs besides."""
+
+    key: JobKey
+    job: str
+    world_size: int
+    verdict: Verdict
+    delay_s: float = 0.0  # since the verdict was said
+    stacks: tuple[MergedStack, ...] = ()
+    unseen: tuple[tuple[int, str], ...] = ()
+
+
+def fingerprint(key: JobKey, verdict: Verdict) -> str:
+    """Return the id of the incident that a verdict opens.
+
+    What is critical keeps its id while more evidence changes its cause; two warnings about the same ranks are two.
+    """
+    if verdict.about:  # one finding is one incident, whoever else turns out to have a part in it
+        about = (key.name, key.instance, key.attempt, verdict.severity.value, verdict.about)
+        return hashlib.sha256(repr(about).encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    culprits = sorted(culprit.rank for culprit in verdict.culprits)
+    kind = verdict.severity.value
+    if verdict.slowness is not None:
+        kind = "slow"  # and stays the same while it becomes worse
+    elif verdict.severity is not Severity.CRITICAL:
+        kind += f" {verdict.cause.value}"
+    parts = (key.name, key.instance, key.attempt, kind, verdict.group, verdict.seq, culprits)
+    return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
+class IncidentBook:
+    """All incidents this server knows, bounded."""
+
+    def __init__(self, known: Iterable[Incident] = ()) -> None:
+        self._all: dict[str, Incident] = {incident.id: incident for incident in known}
+        self.refused = 0  # incidents that found no room
+
+    def get(self, incident: str) -> Incident | None:
+        """Return an incident by its id."""
+        return self._all.get(incident)
+
+    def all(self) -> tuple[Incident, ...]:
+        """Return all incidents, the newest first."""
+        return tuple(sorted(self._all.values(), key=lambda i: (-i.opened_at, i.id)))
+
+    def open_of(self, key: JobKey) -> tuple[Incident, ...]:
+        """Return the open incidents of one attempt of a job."""
+        return tuple(i for i in self._all.values() if i.open and i.key == key)
+
+    def open_by_job(self) -> dict[JobKey, list[Incident]]:
+        """Return the open incidents of all jobs, in one look at them."""
+        found: dict[JobKey, list[Incident]] = {}
+        for incident in self._all.values():
+            if incident.open:
+                found.setdefault(incident.key, []).append(incident)
+        return found
+
+    def assign(
+        self, key: JobKey, verdicts: Sequence[Verdict], now: float, taken: frozenset[str] = frozenset()
+    ) -> tuple[Incident | None, ...]:
+        """Return for each verdict of one judgement the known incident that it belongs to.
+
+        Each root of a hang is an incident of its own, though the same ranks wait for several: no two verdicts share
+        one, and those in `taken` belong to verdicts that are not among these.
+        """
+        found = {n: same for n, each in enumerate(verdicts) if (same := self._open_same(key, each)) is not None}
+        left = [n for n in range(len(verdicts)) if n not in found]
+        for n in sorted(left, key=lambda n: not any(_share_culprits(verdicts[n], i) for i in self.open_of(key))):
+            known = self.match(key, verdicts[n], now, taken.union(each.id for each in found.values()))
+            if known is not None:
+                found[n] = known
+        return tuple(found.get(n) for n in range(len(verdicts)))
+
+    def _open_same(self, key: JobKey, verdict: Verdict) -> Incident | None:
+        same = self._all.get(fingerprint(key, verdict))
+        return same if same is not None and same.open else None
+
+    def match(self, key: JobKey, verdict: Verdict, now: float, taken: frozenset[str] = frozenset()) -> Incident | None:
+        """Return the incident that a verdict belongs to, if it is known already and not in `taken` by another one."""
+        same = self._all.get(fingerprint(key, verdict))
+        if same is not None and same.state is IncidentState.ENDED:
+            same = None  # of an earlier run under the same name
+        if same is not None and same.open:
+            return same
+        ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
+        ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
+        mine = (each for each in self._all.values() if each.key == key)
+        for incident in sorted(mine, key=lambda each: not _share_culprits(verdict, each)):
+            if incident.verdict.severity is not verdict.severity:
+                continue
+            if incident.id in taken and not ending:
+                continue
+            if incident.verdict.slowness is not None:  # it is told apart
+                continue
+            if incident.open and _same_wait(verdict, incident.verdict):
+                return incident
+            if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
+                return incident
+            if ending and incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S:
+                return incident
+        return same
+
+    def insist(self, key: JobKey, verdict: Verdict) -> Verdict:
+        """Return a verdict at least as urgent as the open incident about the same wait.
+
+        A late rank that goes on to something else gets more time, and nobody is told that all is well meanwhile.
+        """
+        if verdict.certainty is not Certainty.LATE:
+            return verdict
+        for incident in self.open_of(key):
+            said = incident.verdict
+            if _same_wait(verdict, said) and said.lateness.rank > verdict.lateness.rank:
+                return replace(verdict, severity=said.severity, lateness=said.lateness)
+        return verdict
+
+    def open(self, opening: Opening, now: float) -> Incident | None:
+        """Open an incident, or return None if there is no room. `now` is in seconds since 1970."""
+        if len(self.open_of(opening.key)) >= settings.OPEN_PER_JOB_MAX or self._open_count() >= settings.OPEN_MAX:
+            self.refused += 1
+            return None
+        incident = Incident(
+            id=self._free_id(fingerprint(opening.key, opening.verdict)),
+            key=opening.key,
+            job=opening.job,
+            world_size=opening.world_size,
+            state=IncidentState.OPEN,
+            verdict=opening.verdict,
+            onset_to_open_s=opening.verdict.onset_s + opening.delay_s,
+            opened_at=now,
+            stacks=opening.stacks,
+            unseen=opening.unseen,
+        )
+        self._put(incident)
+        return incident
+
+    def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str]) -> Incident | None:
+        """Let a standing verdict confirm or improve its incident. Returns it if it changed.
+
+        `shown` are the ids of the incidents whose own verdict the judge still shows.
+        """
+        changed = incident
+        late = verdict.certainty is Certainty.LATE and incident.verdict.certainty is Certainty.LATE
+        if not incident.open and verdict.cause not in _ENDINGS:
+            changed = replace(changed, state=IncidentState.OPEN, closed_at=None)
+        if late or _better(verdict, incident, incident.id in shown):
+            changed = replace(changed, verdict=verdict)
+        self._all[incident.id] = replace(changed, misses=0)
+        if changed == incident or (late and changed.open == incident.open and not _moved_on(verdict, incident.verdict)):
+            return None
+        return self._all[incident.id]
+
+    def attach(
+        self, incident: str, stacks: tuple[MergedStack, ...], unseen: tuple[tuple[int, str], ...]
+    ) -> Incident | None:
+        """Add stacks that came after the opening."""
+        known = self._all.get(incident)
+        if known is None or (known.stacks, known.unseen) == (stacks, unseen):
+            return None
+        self._all[incident] = replace(known, stacks=stacks, unseen=unseen)
+        return self._all[incident]
+
+    def miss(self, key: JobKey, shown: frozenset[str], unheard: frozenset[int], now: float) -> tuple[Incident, ...]:
+        """Count a snapshot that does not show incidents. Returns those that are resolved by it.
+
+        Ranks of which there is no news are not well: what concerns them is not resolved.
+        """
+        resolved = []
+        for incident in self.open_of(key):
+            if incident.id in shown:
+                self._put(replace(incident, misses=0))
+                continue
+            if incident.ranks & unheard or incident.verdict.slowness is not None:
+                continue
+            missed = replace(incident, misses=incident.misses + 1)
+            if missed.misses >= _MISSES_MAX:
+                missed = replace(missed, state=IncidentState.RESOLVED, closed_at=now)
+                resolved.append(missed)
+            self._put(missed)
+        return tuple(resolved)
+
+    def close(self, key: JobKey, state: IncidentState, now: float) -> tuple[Incident, ...]:
+        """Close the open incidents of an attempt: it is over, or the job went on, which says nothing of its pace."""
+        mine = (i for i in self.open_of(key) if i.verdict.slowness is None or state is IncidentState.ENDED)
+        return tuple(self.end(incident, state, now) for incident in mine)
+
+    def slow_of(self, key: JobKey) -> tuple[Incident, ...]:
+        """Return the open incidents about what slows an attempt down without stopping it."""
+        return tuple(i for i in self.open_of(key) if i.verdict.slowness is not None)
+
+    def say(self, incident: Incident, verdict: Verdict) -> Incident:
+        """Replace what is said of an open incident. Returns it."""
+        changed = replace(incident, verdict=verdict)
+        self._put(changed)
+        return changed
+
+    def end(self, incident: Incident, state: IncidentState, now: float) -> Incident:
+        """Close one incident. Returns it."""
+        closed = replace(incident, state=state, closed_at=now)
+        self._put(closed)
+        return closed
+
+    def recall(self, known: Iterable[Incident]) -> None:
+        """Add incidents of earlier that were not at hand. What is known of one already is newer."""
+        for incident in known:
+            if incident.id not in self._all:
+                self._put(incident)
+
+    def forget(self, job: str) -> int:
+        """Forget the incidents of a job, by the name it is listed under. Returns how many there were."""
+        gone = [incident.id for incident in self._all.values() if incident.job == job]
+        for incident_id in gone:
+            del self._all[incident_id]
+        return len(gone)
+
+    def expire(self, before: float, per_job: int) -> None:
+        """Forget closed incidents that the store does not keep either: older ones, and the oldest of too many."""
+        counts: Counter[str] = Counter()
+        for incident in self.all():  # the newest first
+            if incident.open:
+                continue
+            counts[incident.job] += 1
+            if (incident.closed_at or incident.opened_at) < before or counts[incident.job] > per_job:
+                del self._all[incident.id]
+
+    def _put(self, incident: Incident) -> None:
+        self._all[incident.id] = incident
+        closed = [i for i in self._all.values() if not i.open]
+        if len(closed) > settings.CLOSED_KEPT_MAX:
+            del self._all[min(closed, key=lambda i: i.closed_at or 0.0).id]
+
+    def _free_id(self, wanted: str) -> str:
+        """Return the id, with a number if an earlier run under the same name hung in the same place."""
+        taken, number = wanted, 1
+        while taken in self._all:
+            number += 1
+            taken = f"{wanted}-{number}"
+        return taken
+
+    def _open_count(self) -> int:
+        return sum(1 for incident in self._all.values() if incident.open)
+
+
+def _share_culprits(verdict: Verdict, incident: Incident) -> bool:
+    """Whether a verdict names somebody whom an open incident names, too."""
+    named = {culprit.rank for culprit in incident.verdict.culprits} if incident.open else set()
+    return any(culprit.rank in named for culprit in verdict.culprits)
+
+
+def _same_wait(verdict: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts are about one wait for ranks that work: some of these may have come meanwhile."""
+    late = verdict.certainty is Certainty.LATE and other.certainty is Certainty.LATE
+    late = late and verdict.predicted == other.predicted
+    late = late and verdict.slowness is None and other.slowness is None
+    return late and (verdict.group, verdict.seq) == (other.group, other.seq)
+
+
+def _moved_on(verdict: Verdict, before: Verdict) -> bool:
+    """Whether more than the time has passed since an earlier verdict on the same wait."""
+    places = [[(culprit.rank, culprit.call_site) for culprit in each.culprits] for each in (verdict, before)]
+    return verdict.lateness is not before.lateness or places[0] != places[1]
+
+
+def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
+    """Whether a verdict's text should replace the one of its incident."""
+    old = incident.verdict
+    if verdict.about:
+        return verdict != old
+    if verdict.cause in _ENDINGS and old.cause not in _ENDINGS | {Cause.UNDETERMINED}:
+        return False
+    if verdict.disputed != old.disputed:
+        return verdict.disputed  # what another witness has said stays said
+    if _SURE[verdict.certainty] != _SURE[old.certainty]:
+        return _SURE[verdict.certainty] > _SURE[old.certainty]
+    if verdict.cause is not old.cause and Cause.UNDETERMINED in (verdict.cause, old.cause):
+        return old.cause is Cause.UNDETERMINED
+    if verdict.one_of != old.one_of:
+        return old.one_of
+    if verdict.explained[0] != old.explained[0]:
+        return verdict.explained[0] > old.explained[0]
+    # Equally good. The older text stays as long as the judge still says it.
+    return not still_shown and (verdict.cause, verdict.culprits) != (old.cause, old.culprits)

@@ -1,0 +1,172 @@
+"""What does ncclwatch tell machines? The answer of DESIGN.md section 5, the same everywhere.
+
+The shapes here are what the API sends, what the store keeps and what `ncclwatch run --report`
+writes. A field is added, never renamed or given another meaning, while `schema` stays 1.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from ncclwatch.contract.model.rank import (
+    Cause,
+    Certainty,
+    Culprit,
+    Divergence,
+    Evidence,
+    Lateness,
+    MergedStack,
+    Severity,
+    Verdict,
+    Waiters,
+)
+from ncclwatch.contract.model.slowness import Slowness
+from ncclwatch.contract.stacks.tree import gang_line
+from ncclwatch_server.evidence.stack_collection import main_tree, where
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentReport:
+    """One incident, as machines read it."""
+
+    id: str
+    job: str
+    state: IncidentState
+    cause: Cause
+    certainty: Certainty
+    severity: Severity
+    summary: str
+    explanation: str
+    advice: str
+    culprits: tuple[Culprit, ...]
+    one_of: bool  # the evidence does not decide between the culprits
+    predicted: bool = False  # nothing hung when it was told
+    disputed: bool = False  # torch's Flight Recorder or NCCL's RAS says otherwise
+    victims: tuple[int, ...]
+    group: str
+    seq: int
+    op: str
+    first_divergence: Divergence | None
+    onset_to_open_s: float
+    explains: tuple[int, int]  # (blocked ranks this explains, blocked ranks in all)
+    evidence: tuple[Evidence, ...]
+    stacks: tuple[MergedStack, ...]
+    opened_at: str  # ISO 8601, UTC
+    closed_at: str | None
+    lateness: Lateness = Lateness.NONE  # of a wait for ranks that work
+    where: str = ""  # by the stacks: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55", the odd ones first
+    stack_tree: tuple[str, ...] = ()  # the main threads merged by their common beginnings, lines of text
+    waiters: tuple[Waiters, ...] = ()  # who waits for whom, when it was told (bounded)
+    slowness: Slowness | None = None  # of a job that goes on, only slower: why, how much, since when, what it costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """A job and its incidents, the oldest first."""
+
+    schema: int
+    job: str
+    world_size: int
+    incidents: tuple[IncidentReport, ...]
+
+
+def report_job(job: str, world_size: int, incidents: Iterable[Incident]) -> JobReport:
+    """Return the report on a job."""
+    ordered = sorted(incidents, key=lambda incident: (incident.opened_at, incident.id))
+    return JobReport(
+        schema=SCHEMA, job=job, world_size=world_size, incidents=tuple(report_incident(i) for i in ordered)
+    )
+
+
+def report_incident(incident: Incident) -> IncidentReport:
+    """Return the report on one incident."""
+    verdict = incident.verdict
+    # Why a stack is missing is a fact like any other.
+    unseen = tuple(Evidence(source="py-spy", rank=rank, fact=failure) for rank, failure in incident.unseen)
+    return IncidentReport(
+        id=incident.id,
+        job=incident.job,
+        state=incident.state,
+        cause=verdict.cause,
+        certainty=verdict.certainty,
+        severity=verdict.severity,
+        summary=verdict.summary,
+        explanation=verdict.explanation,
+        advice=verdict.advice,
+        culprits=verdict.culprits,
+        one_of=verdict.one_of,
+        predicted=verdict.predicted,
+        disputed=verdict.disputed,
+        victims=verdict.victims,
+        group=verdict.group,
+        seq=verdict.seq,
+        op=verdict.op,
+        first_divergence=verdict.first_divergence,
+        onset_to_open_s=_finite(incident.onset_to_open_s),
+        explains=verdict.explained,
+        evidence=verdict.evidence + tuple(e for e in unseen if e not in verdict.evidence),
+        stacks=incident.stacks,
+        opened_at=_iso(incident.opened_at),
+        closed_at=None if incident.closed_at is None else _iso(incident.closed_at),
+        lateness=verdict.lateness,
+        where=gang_line(where(incident.stacks)),
+        stack_tree=main_tree(incident.stacks),
+        waiters=verdict.waiters,
+        slowness=verdict.slowness,
+    )
+
+
+def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
+    """Return the incident that a stored report was made of."""
+    verdict = Verdict(
+        cause=report.cause,
+        certainty=report.certainty,
+        severity=report.severity,
+        summary=report.summary,
+        explanation=report.explanation,
+        advice=report.advice,
+        culprits=report.culprits,
+        victims=report.victims,
+        one_of=report.one_of,
+        predicted=report.predicted,
+        disputed=report.disputed,
+        group=report.group,
+        seq=report.seq,
+        op=report.op,
+        onset_s=report.onset_to_open_s,
+        explained=report.explains,
+        first_divergence=report.first_divergence,
+        evidence=report.evidence,
+        lateness=report.lateness,
+        waiters=report.waiters,
+        slowness=report.slowness,
+    )
+    return Incident(
+        id=report.id,
+        key=key,
+        job=report.job,
+        world_size=world_size,
+        state=report.state,
+        verdict=verdict,
+        onset_to_open_s=report.onset_to_open_s,
+        opened_at=_seconds(report.opened_at),
+        closed_at=None if report.closed_at is None else _seconds(report.closed_at),
+        stacks=report.stacks,
+    )
+
+
+def _finite(value: float) -> float:
+    """JSON knows neither infinity nor NaN."""
+    return round(value, 3) if math.isfinite(value) else 0.0
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _seconds(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()

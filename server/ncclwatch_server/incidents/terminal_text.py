@@ -1,0 +1,166 @@
+"""What does ncclwatch tell a tired person? One block of plain text about one incident.
+
+It goes to terminals: what ranks sent is stripped of control characters, and everything is ASCII.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+from ncclwatch.contract.model.rank import CallSite, Culprit, Divergence, MergedStack, StackFrame
+from ncclwatch.contract.stacks.ownership import is_users_by_path
+from ncclwatch.contract.stacks.places import is_python
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.evidence.stack_collection import where
+from ncclwatch_server.incidents.book import Incident
+
+WIDTH = 100
+FRAMES_MAX = 12
+STACKS_MAX = 8
+PLACES_MAX = 8
+EVIDENCE_MAX = 10
+CULPRITS_MAX = 8
+_INDENT = 12
+
+_PLAIN = str.maketrans(
+    {
+        "\u2013": "-", "\u2014": "-", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"',
+        "\u2026": "...", "\u2192": "->", "\u00d7": "x", "\u2264": "<=", "\u2265": ">=", "\u00a0": " ",
+    }
+)  # fmt: skip
+
+
+def first_line(incident: Incident) -> str:
+    """Return the sentence that says it all."""
+    return plain(f"{incident.verdict.severity.value.upper()} {incident.verdict.summary}")
+
+
+def render(incident: Incident) -> str:
+    """Return the whole block, with a newline at its end."""
+    verdict = incident.verdict
+    lines = textwrap.wrap(
+        f"ncclwatch: {first_line(incident)}", WIDTH, subsequent_indent=" " * _INDENT, break_on_hyphens=False
+    )
+    lines += _field("why", verdict.explanation)
+    lines += _field("do", verdict.advice)
+    for culprit in verdict.culprits[:CULPRITS_MAX]:
+        lines += _field("one of" if verdict.one_of else "culprit", who(culprit))
+    if len(verdict.culprits) > CULPRITS_MAX:
+        lines += _field("", f"and {len(verdict.culprits) - CULPRITS_MAX} more ranks")
+    if verdict.victims:
+        lines += _field("waiting", ranks_words(verdict.victims))
+    # Where the histories parted at the very operation that hangs, all is said already.
+    if verdict.first_divergence is not None and verdict.first_divergence.seq != verdict.seq:
+        lines += _divergence(verdict.first_divergence)
+    lines += _field("certainty", certainty(incident))
+    facts = _facts(incident)
+    for number, fact in enumerate(facts[:EVIDENCE_MAX]):
+        lines += _field("" if number else "evidence", fact)
+    places = where(incident.stacks)
+    if len(places) > 1:  # of one place its stack tells more
+        shown = "; ".join(f"{ranks_words(gang.ranks)} {gang.place.brief}" for gang in places[:PLACES_MAX])
+        more = f"; and {len(places) - PLACES_MAX} more places" if len(places) > PLACES_MAX else ""
+        lines += _field("where", shown + more)
+    for stack in incident.stacks[:STACKS_MAX]:
+        lines += _stack(stack)
+    if len(incident.stacks) > STACKS_MAX:
+        lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
+    lines += _field("incident", f"{incident.id} of job {incident.job}")
+    return "\n".join(lines) + "\n"
+
+
+def _facts(incident: Incident) -> list[str]:
+    """Return what was observed, one line for all ranks of which the same was."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for evidence in incident.verdict.evidence:
+        ranks.setdefault((evidence.fact, evidence.source), []).append(evidence.rank)
+    for rank, failure in incident.unseen:
+        ranks.setdefault((f"no stack: {failure}", "py-spy"), []).append(rank)
+    return [f"{ranks_words(who)}: {fact} ({source})" for (fact, source), who in ranks.items()]
+
+
+def plain(text: str) -> str:
+    """Return printable ASCII: what ranks send may hold terminal escapes, or worse."""
+    spaced = re.sub(r"\s+", " ", text.translate(_PLAIN))
+    printable = "".join(c for c in spaced if c.isprintable())
+    return printable.encode("ascii", "backslashreplace").decode()
+
+
+def _field(name: str, text: str) -> list[str]:
+    """Return a labelled paragraph, nothing if there is nothing to say."""
+    said = plain(text).strip()
+    if not said:
+        return []
+    return textwrap.wrap(
+        said,
+        WIDTH,
+        initial_indent=f"  {name}".ljust(_INDENT),
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+    )
+
+
+def who(culprit: Culprit) -> str:
+    where = [f"rank {culprit.rank}"]
+    if culprit.host:
+        where.append(f"host {culprit.host}")
+    if culprit.pid:
+        where.append(f"pid {culprit.pid}")
+    if culprit.device:
+        where.append(culprit.device)
+    said = ", ".join(where)
+    if culprit.call_site is not None:
+        said += f", at {_place(culprit.call_site)}"
+    return f"{said}: {culprit.doing}" if culprit.doing else said
+
+
+def _place(site: CallSite | None) -> str:
+    return f"{site.file}:{site.line} in {site.function}()" if site is not None else "an unknown line"
+
+
+def _divergence(divergence: Divergence) -> Iterator[str]:
+    yield from _field("diverged", f"number {divergence.seq} of group {divergence.group}: {divergence.fact}")
+    for side, op, site in (
+        ("culprit", divergence.culprit_op, divergence.culprit_site),
+        ("others", divergence.victim_op, divergence.victim_site),
+    ):
+        if op or site is not None:
+            yield from _field("", f"{side}: {op or 'nothing'} at {_place(site)}")
+
+
+def certainty(incident: Incident) -> str:
+    verdict = incident.verdict
+    if verdict.predicted:
+        return "foretold: nothing hangs yet"
+    if verdict.about:
+        return f"{verdict.certainty.value}: the ranks said so of themselves; nothing hangs"
+    if verdict.slowness is not None:
+        return "nothing hangs: the job goes on, and would be faster"
+    explained, blocked = verdict.explained
+    said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
+    if blocked:
+        said += f", explains {explained} of {blocked} blocked ranks"
+    return f"{said}; told {incident.onset_to_open_s:.1f} s after the wait began"
+
+
+def _stack(stack: MergedStack) -> Iterator[str]:
+    yield from _field("stack", f"{ranks_words(stack.ranks)}, thread {stack.thread}, innermost first:")
+    frames = stack.frames[:FRAMES_MAX]
+    # The user's own lines are what the reader looks for: the deepest one is shown at any depth.
+    deeper = [f for f in stack.frames[FRAMES_MAX:] if _is_users(f)]
+    if deeper and not any(map(_is_users, frames)):
+        frames = (*frames, deeper[0])
+    for frame in frames:
+        mark = ">" if _is_users(frame) else " "
+        line = f":{frame.line}" if frame.line or is_python(frame) else ""
+        text = plain(f"{frame.function} ({frame.file.rsplit('/site-packages/', 1)[-1]}{line})")
+        room = WIDTH - _INDENT - 2
+        if len(text) > room:
+            text = "..." + text[3 - room :]
+        yield f"{' ' * _INDENT}{mark} {text}"
+    if len(stack.frames) > len(frames):
+        yield f"{' ' * _INDENT}  ... {len(stack.frames) - len(frames)} more"
+
+
+def _is_users(frame: StackFrame) -> bool:
+    return is_python(frame) and is_users_by_path(frame.file)

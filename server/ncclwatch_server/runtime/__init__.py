@@ -1,0 +1,1 @@
+"""Looks after the process itself: its memory, threads, log and end."""

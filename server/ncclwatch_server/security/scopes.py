@@ -1,0 +1,173 @@
+"""Says who may do what: whoever shows a token of the right scope, or everyone on the loopback address if there is none.
+
+Pure: what a request shows is read in `access`. Agents bring news, viewers read, operators also ask for stacks and
+delete. A token is compared in constant time, by digests, with every one that is known; the answer to a bad one says
+what is wrong with it.
+"""
+
+import hashlib
+import hmac
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+
+from ncclwatch.contract import config
+from ncclwatch.contract.network.tokens import UNBOUND, Bounds, Token
+from ncclwatch_server.security.guesses import Guesses
+from ncclwatch_server.security.sessions import Sessions
+
+
+class Scope(str, Enum):
+    """What a token is good for."""
+
+    AGENT = "agent"  # bring news of ranks
+    VIEWER = "viewer"  # read
+    OPERATOR = "operator"  # read, ask for stacks, delete
+
+
+EVERYTHING = frozenset(Scope)
+
+
+class Lack(str, Enum):
+    """What is wrong with what somebody showed."""
+
+    ABSENT = "absent"
+    WRONG = "wrong"
+    EXPIRED = "expired"
+    SCOPE = "scope"
+    GUESSED = "guessed"  # too many others from there were wrong: it was not looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A token and what it is good for."""
+
+    token: Token
+    scopes: frozenset[Scope]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody who was let in."""
+
+    name: str  # as the token says, or its scopes; "anyone" where no token is set
+    until: float | None = None  # when the token ends
+    bounds: Bounds = UNBOUND  # of what an agent with it may bring news
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Why somebody was not let in."""
+
+    lack: Lack
+    sentence: str
+
+    @property
+    def status(self) -> int:
+        """Return the HTTP status that says it."""
+        return {Lack.SCOPE: 403, Lack.GUESSED: 429}.get(self.lack, 401)
+
+    @property
+    def challenge(self) -> str:
+        """Return the WWW-Authenticate header of RFC 6750."""
+        if self.lack is Lack.ABSENT:
+            return "Bearer"
+        return 'Bearer error="insufficient_scope"' if self.lack is Lack.SCOPE else 'Bearer error="invalid_token"'
+
+
+class Access:
+    """The tokens of this server."""
+
+    def __init__(
+        self,
+        grants: Iterable[Grant] = (),
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._grants = tuple((_digest(grant.token.secret), grant) for grant in grants)
+        self._wall, self._clock = wall, clock
+        self.denials: Counter[Lack] = Counter()
+        self.guesses = Guesses()
+        self.sessions = Sessions(clock)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether anybody has to show anything."""
+        return bool(self._grants)
+
+    def judge_from(self, address: str, shown: str, scope: Scope) -> tuple[Caller | Denial, float]:
+        """Judge what came from an address. Returns the answer, and in how many seconds it may be given."""
+        if not shown or not self._grants:
+            return self.judge(shown, scope), 0.0
+        digest, now = _digest(shown), self._clock()
+        wait_s = self.guesses.wait_s(address, digest, now)
+        found = self._judge(shown, scope)
+        wrong = isinstance(found, Denial) and found.lack is Lack.WRONG
+        if wrong:
+            self.guesses.wrong(address, now)
+        if wait_s < 0:
+            found = Denial(
+                lack=Lack.GUESSED,
+                sentence=f"too many wrong tokens came from {address}, so this one was not looked at; try again later",
+            )
+        elif not wrong:
+            self.guesses.good(address, digest)
+        if isinstance(found, Denial):
+            self.denials[found.lack] += 1
+        return found, max(0.0, wait_s)
+
+    def knows(self, shown: str) -> bool:
+        """Say whether a token is one of this server, good or not; anything is where none is asked for."""
+        digest = _digest(shown)
+        return not self._grants or sum(hmac.compare_digest(digest, known) for known, _ in self._grants) > 0
+
+    def judge(self, shown: str, scope: Scope) -> Caller | Denial:
+        """Say whether a token lets its holder do something. `shown` is "" where there was none."""
+        if not self._grants:
+            return Caller(name="anyone")
+        found = self._judge(shown, scope)
+        if isinstance(found, Denial):
+            self.denials[found.lack] += 1
+        return found
+
+    def _judge(self, shown: str, scope: Scope) -> Caller | Denial:
+        if not shown:
+            return Denial(lack=Lack.ABSENT, sentence=f"this server wants a token; {_how(scope)}")
+        digest, found = _digest(shown), None
+        for known, grant in self._grants:  # all of them: how long it takes says nothing
+            if hmac.compare_digest(digest, known):
+                found = grant
+        if found is None:
+            return Denial(
+                lack=Lack.WRONG, sentence=f"this server does not know the token that was shown; {_how(scope)}"
+            )
+        token, name = found.token, _name(found)
+        if token.until is not None and token.until <= self._wall():
+            when = datetime.fromtimestamp(token.until, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+            return Denial(lack=Lack.EXPIRED, sentence=f"the token of {name} ended on {when}; {_how(scope)}")
+        if scope not in found.scopes:
+            scopes = " and ".join(sorted(each.value for each in found.scopes))
+            sentence = f"the token of {name} is one of scope {scopes}, this wants scope {scope.value}; {_how(scope)}"
+            return Denial(lack=Lack.SCOPE, sentence=sentence)
+        return Caller(name=name, until=token.until, bounds=token.bounds)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "backslashreplace")).digest()
+
+
+def _name(grant: Grant) -> str:
+    return grant.token.name or f"an unnamed {'/'.join(sorted(each.value for each in grant.scopes))}"
+
+
+def _how(scope: Scope) -> str:
+    own = {
+        Scope.AGENT: config.ENV_AGENT_TOKEN,
+        Scope.VIEWER: config.ENV_VIEWER_TOKEN,
+        Scope.OPERATOR: config.ENV_OPERATOR_TOKEN,
+    }[scope]
+    place = " on the nodes" if scope is Scope.AGENT else ""
+    return f"set {config.ENV_TOKEN} or {own} (or their _FILE){place} to one that is valid"

@@ -1,0 +1,1 @@
+"""Serves the application: uvicorn, and what its connections may cost."""

@@ -1,0 +1,216 @@
+"""Serves the application: uvicorn with the settings that were measured to be cheapest."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
+
+from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
+from ncclwatch_server.ingest.websocket import AgentLine
+from ncclwatch_server.runtime import lifetime
+from ncclwatch_server.runtime.heap import give_back_large_blocks
+from ncclwatch_server.security.crowd import Crowd, Dropped, Seat, raise_limit, room
+from ncclwatch_server.serving.accepting import Acceptor
+from ncclwatch_server.serving.slow_clients import PatientHttp
+from ncclwatch_server.watch.tick import Watch
+
+log = logging.getLogger("ncclwatch.server")
+
+# For so long a thread that computes may keep the event loop from going on, where Python allows 5 ms. The store's rows,
+# scrapes and pages are made in threads: with 1000 big incidents being written, a callback was late by 11 ms in the
+# median and is by 0.8 ms.
+SWITCH_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What the server shows to prove who it is."""
+
+    certificate: str  # path of a PEM file, with the chain
+    key: str  # path of a PEM file; "": in the same file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Where to listen and for how long."""
+
+    host: str
+    port: int  # 0: a free one
+    ephemeral: bool
+    ready_fd: int | None
+    parent: int | None
+    tls: Tls | None = None
+    trusted: tuple[str, ...] = ()  # addresses of proxies that are believed
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises `ConfigError` with what to do."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} ({error}); name an address of this machine with --host") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host} port {port} ({error.strerror}); is another ncclwatch-server running? "
+            "Name another port with --port, or --port 0 for a free one"
+        ) from error
+    return listener
+
+
+def check_tls(certificate: str, key: str) -> Tls | None:
+    """Return what to serve https:// with, None for http://. Raises `ConfigError` if it cannot be used."""
+    if not certificate:
+        if key:
+            raise ConfigError("--tls-key needs --tls-cert, the certificate that belongs to it")
+        return None
+    try:
+        # A password would be asked for on a terminal that nobody looks at.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key or None, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        what = f"{certificate} and {key}" if key else certificate
+        raise ConfigError(
+            f"cannot serve TLS with {what} ({error}); --tls-cert wants a certificate with its chain in PEM form, "
+            "--tls-key its key without a password"
+        ) from error
+    return Tls(certificate=certificate, key=key)
+
+
+def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
+    """Serve until a signal, or until nobody needs it any more."""
+    settings = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=PatientHttp,
+        ws=AgentLine,
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        proxy_headers=bool(serving.trusted),  # else uvicorn believes whoever connects from 127.0.0.1
+        forwarded_allow_ips=list(serving.trusted),
+        ssl_certfile=serving.tls.certificate if serving.tls else None,
+        ssl_keyfile=(serving.tls.key or None) if serving.tls else None,
+    )
+    sys.setswitchinterval(SWITCH_S)
+    give_back_large_blocks()
+    # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
+    gc.collect()
+    gc.freeze()
+    crowd = _make_room(app, serving)
+    server = _Server(settings, crowd)
+    uvloop.run(_serve(server, serving, listener, app.state.watch))
+    if server.blind:
+        sys.exit(EXIT_STOOD_STILL)
+
+
+def _make_room(app: FastAPI, serving: Serving) -> Crowd:
+    """Return who counts connections, once this process may have as many descriptors as it can."""
+    descriptors = raise_limit()
+    crowd = Crowd(room(descriptors), many_from=serving.trusted)
+    door, counters = app.state.door, app.state.watch.counters
+    if crowd.agents_max < door.agents_max:
+        door.agents_max, door.limit_words = crowd.agents_max, f"RLIMIT_NOFILE is {descriptors}: raise it with ulimit -n"
+    counters.connections = lambda: (crowd.connections, crowd.newcomers, crowd.connections_max)
+    counters.dropped = lambda: {why.value: crowd.dropped[why] for why in Dropped}
+    return crowd
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which here ends with code 0 on the signals that are meant to end it, and seats who comes."""
+
+    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
+        super().__init__(config)
+        self.crowd = crowd
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve: as uvicorn does, but for who takes connections."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+
+        def seated(seat: Seat) -> PatientHttp:
+            return PatientHttp.seated(self.config, self.server_state, self.lifespan.state, seat)
+
+        acceptors = [Acceptor(listener, seated, self.crowd, self.config.ssl) for listener in sockets or ()]
+        self.servers = acceptors  # type: ignore[assignment]  # uvicorn closes them and waits for it
+        for acceptor in acceptors:
+            acceptor.start()
+        self.started = True
+
+    blind = False  # it does not know any more whether it is still needed
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        yield
+
+    def stop(self) -> None:
+        """Begin to end."""
+        self.should_exit = True
+
+
+async def _serve(server: _Server, serving: Serving, listener: socket.socket, watch: Watch) -> None:
+    tasks = [asyncio.create_task(_tell_ready(server, serving, listener))]
+    if serving.parent is not None:
+        tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
+    if serving.ephemeral:
+        waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic)
+        tasks.append(asyncio.create_task(_then_stop(server, waiting)))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _then_stop(server: _Server, condition: Coroutine[None, None, None]) -> None:
+    try:
+        await condition
+    except Exception:  # a server that nobody would ever end is worse than none
+        log.exception("whether this server is still needed cannot be known any more: it ends with %d", EXIT_STOOD_STILL)
+        server.blind = True
+    server.stop()
+
+
+async def _tell_ready(server: _Server, serving: Serving, listener: socket.socket) -> None:
+    """Say where it listens, as soon as it answers."""
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = listener.getsockname()[1]
+    host = f"[{serving.host}]" if ":" in serving.host else serving.host
+    scheme = "https" if serving.tls else "http"
+    print(f"ncclwatch-server listens on {scheme}://{host}:{port}", file=sys.stderr, flush=True)  # noqa: T201
+    log.info("up to %d agents and %d connections in all", server.crowd.agents_max, server.crowd.connections_max)
+    if serving.ready_fd is not None:
+        # Whoever waited may have gone.
+        with contextlib.suppress(OSError):
+            os.write(serving.ready_fd, f"{port}\n".encode())
+            if serving.ready_fd > 2:  # a connection must not take the number of a standard stream
+                os.close(serving.ready_fd)

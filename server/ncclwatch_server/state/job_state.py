@@ -1,0 +1,622 @@
+"""What did the ranks of one job last say of themselves, and is there anything to look at?
+
+Digests are written as they come into one buffer per job, so that a tick reads all ranks in a
+few numpy operations. The layout of that buffer changes only when an agent, a rank or a group
+comes or goes. Time is the server's monotonic clock, passed in.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch_server import settings
+from ncclwatch_server.state import wait_chains
+from ncclwatch_server.state.columns import turned
+from ncclwatch_server.state.group_index import Topology
+from ncclwatch_server.state.last_heard import Listening
+from ncclwatch_server.state.owners import Owners, Speaker, Standing
+
+RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
+GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
+
+SCREENED_TO = _LAST = "noted"  # the last of the fields that every tick looks at
+_NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
+_UNKNOWN = Speaker()
+
+Rows = NDArray[np.void]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """What deserves a look. Empty in a healthy job."""
+
+    waiting: tuple[int, ...] = ()  # in a wait that only peers can end, and still
+    ended: tuple[int, ...] = ()  # while others are not
+    silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
+    desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
+    uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
+    saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
+    sharing: tuple[int, ...] = ()  # on a device that another rank has, too, and may not
+    noted: tuple[int, ...] = ()  # they have found something about themselves that may be wrong
+    drifted: tuple[int, ...] = ()  # they were not set up alike
+    longest_wait_s: float = 0.0
+    unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
+
+    def __bool__(self) -> bool:
+        hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted or self.drifted
+        return bool(self.waiting or self.ended or self.silent or hinted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a thread needs to make figures of a job. Arrays are by rank where not said otherwise.
+
+    The two tables are the living ones, since copying them takes milliseconds: a thread copies what it reads, and of a
+    digest that comes meanwhile it may see half. What rows are of does not change in one layout, and is told apart.
+    """
+
+    ranks: Rows
+    groups: Rows
+    row_rank: Numbers  # by row of `ranks`
+    group_rank: Numbers  # by row of `groups`
+    reporting: NDArray[np.bool_]  # by row of `ranks`: its connection speaks for the rank
+    topology: Topology | None  # of `groups`, or of an earlier layout of them
+    seen: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+    owner: Numbers
+    moved_ago_s: NDArray[np.float64]  # since something was issued or completed; infinity: never
+    heard: tuple[dict[int, int], NDArray[np.float64]]  # place by connection, moments by place
+    now: float
+
+    def heard_ago_s(self, link: int) -> float:
+        """Return for how long a connection has been quiet; 0 if it has said nothing yet."""
+        places, moments = self.heard
+        return float(self.now - moments[places[link]]) if link in places else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot:
+    """Where the rows of one connection lie, or those that still have to be laid out."""
+
+    rank_at: slice = field(default_factory=lambda: slice(0, 0))
+    group_at: slice = field(default_factory=lambda: slice(0, 0))
+    fresh: tuple[bytes, bytes] | None = None
+    lost: bool = False  # the connection broke
+    gone: bool = False  # all its ranks ended, the agent said so
+    foreign: bool = False  # its digests tell of ranks that it does not own: those rows are left out
+    left: bool = False  # the connection is no more
+
+
+class JobState:
+    """The tables of one attempt of one job."""
+
+    _ranks: Rows
+    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows up to _LAST, as of the last fold
+    _groups: Rows
+    _row_rank: Numbers  # the rank of each row
+    _everyone: bool  # every rank has one
+    _group_row_rank: Numbers
+    _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
+    _issued: NDArray[np.uint64]  # as of the last fold
+    _completed: NDArray[np.uint64]
+    _known_device: NDArray[np.uint64]  # as of the last look at who shares one
+    _shared: NDArray[np.bool_]  # rows that did then
+    _known_rank: NDArray[np.int32]  # what the rows said of their ranks when they were laid out
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.seen = np.zeros(world_size, np.bool_)
+        self.seen_count = 0  # ranks
+        self.ended = np.zeros(world_size, np.bool_)
+        self._moved_at = np.broadcast_to(np.float64(-np.inf), world_size)  # no memory until a rank is seen
+        self._owners = Owners(world_size)
+        self._claimed_at = -np.inf
+        self._taken_at = 0.0  # when the newest digest or announcement came
+        self._slots: dict[int, _Slot] = {}
+        self._stale = False
+        self._desynced: tuple[int, ...] = ()
+        self._apart_at = -np.inf  # when a difference was seen last
+        self._compare_at = -np.inf
+        self._compare_from = 0  # number of the group
+        self._topology: Topology | None = None
+        self._led: tuple[wait_chains.Waits, wait_chains.Leads] | None = None
+        self._heard = Listening()
+        self._lost: set[int] = set()
+        self.completed = 0  # collectives of all ranks, as far as they were seen to rise
+        self._rank_bytes, self._group_bytes = bytearray(), bytearray()
+        self._adopt(bytearray(), bytearray(), np.zeros(0, np.int64))
+
+    @property
+    def _owner(self) -> Numbers:
+        return self._owners.of_rank  # number of the connection that speaks for it
+
+    def announce(self, link: int, ranks: Iterable[int], now: float, speaker: Speaker = _UNKNOWN) -> None:
+        """Note that a connection wants to speak for these ranks. It is given those that no other one speaks for."""
+        numbers = np.fromiter(ranks, np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.world_size):
+            raise WireError(f"an agent announced ranks outside of 0..{self.world_size - 1}")
+        if link not in self._slots:
+            self._slots[link] = _Slot()
+            self._heard.note(link, now)
+        self._slots[link].gone = self._slots[link].foreign = False
+        self._taken_at = now
+        self._owners.enter(link, speaker)
+        self._claim(link, numbers, now)
+        self._stale = self._stale or numbers.size > 0
+
+    def _claim(self, link: int, ranks: Numbers, now: float) -> None:
+        """Give a connection what it may have of these ranks."""
+        mine = self._owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
+        if len(mine) and not self._moved_at.flags.writeable:
+            self._moved_at = self._moved_at.copy()
+        self.seen[mine] = True
+        self.seen_count = int(self.seen.sum())
+
+    def _standing(self, link: int, now: float) -> Standing:
+        slot = self._slots[link]
+        return Standing(quiet_s=now - self._heard.at(link), lost=slot.lost or slot.gone)
+
+    def unseen(self, ranks: Sequence[int]) -> int:
+        """Return how many of some ranks were not seen yet."""
+        return len(ranks) - int(self.seen[list(ranks)].sum()) if ranks else 0
+
+    @property
+    def links(self) -> int:
+        """How many connections are remembered."""
+        return len(self._slots)
+
+    def knows(self, link: int) -> bool:
+        """Whether a connection is."""
+        return link in self._slots
+
+    @property
+    def heirs(self) -> frozenset[str]:
+        """Agents of which the ranks are by right: see `Owners`."""
+        return self._owners.heirs
+
+    @heirs.setter
+    def heirs(self, agents: frozenset[str]) -> None:
+        self._owners.heirs = agents
+
+    def is_spoken_for(self, now: float) -> bool:
+        """Whether any rank of it lives, and its connection was heard lately."""
+        numbers = np.unique(self._owner[self.seen & ~self.ended]).tolist()
+        return any(self._lives(link) and now - self._heard.at(link) <= settings.SILENT_S for link in numbers)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether all ranks have come together: each has completed something."""
+        return bool(self.seen.all()) and self._everyone and bool((self._newest["completed"] > 0).all())
+
+    @property
+    def contested(self) -> dict[int, tuple[int, ...]]:
+        """Return the ranks that connections claim and others own, by number of the connection."""
+        return {link: tuple(ranks.tolist()) for link, ranks in self._owners.waiting.items() if self._lives(link)}
+
+    def _lives(self, link: int) -> bool:
+        return link in self._slots and not self._slots[link].lost
+
+    def _claim_again(self, now: float) -> None:
+        """Give ranks to those who wait for them, if their owners have fallen silent."""
+        if now - self._claimed_at < settings.CLAIM_AGAIN_S:
+            return
+        self._claimed_at = now
+        for link, ranks in list(self._owners.waiting.items()):
+            if self._lives(link):
+                self._claim(link, ranks, now)
+                self._slots[link].foreign = link in self._owners.waiting
+
+    def take(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
+        """Keep a digest's rows. They are read at the next `fold`."""
+        slot = self._slots.get(link)
+        if slot is None:
+            return  # all its ranks had ended, and others speak for them by now
+        self._heard.note(link, now)
+        self._taken_at = now
+        if slot.foreign:
+            ranks, groups = self._own_rows(link, ranks, groups)
+        at, group_at = slot.rank_at, slot.group_at
+        if slot.fresh is None and (len(ranks), len(groups)) == (
+            at.stop - at.start,
+            group_at.stop - group_at.start,
+        ):
+            self._rank_bytes[at] = ranks
+            self._group_bytes[group_at] = groups
+        else:
+            slot.fresh = (bytes(ranks), bytes(groups))
+            self._stale = True
+
+    def _own_rows(
+        self, link: int, ranks: memoryview | bytes, groups: memoryview | bytes
+    ) -> tuple[memoryview, memoryview]:
+        """Return the rows of a digest that are of ranks its connection owns; all of one that cannot be."""
+        rank_rows, group_rows = _rows(ranks, RANK_DTYPE), _rows(groups, GROUP_DTYPE)
+        known = [rows["rank"].astype(np.int64) for rows in (rank_rows, group_rows)]
+        if any(((of < 0) | (of >= self.world_size)).any() for of in known):
+            return memoryview(ranks), memoryview(groups)
+        mine = [self._owner[of] == link for of in known]
+        return memoryview(rank_rows[mine[0]].tobytes()), memoryview(group_rows[mine[1]].tobytes())
+
+    def lose(self, link: int, now: float) -> None:
+        """Note that a connection broke."""
+        if link not in self._slots:
+            return
+        self._slots[link].left = self._stale = True
+        if not self._slots[link].gone:
+            self._slots[link].lost = True
+            self._lost.add(link)
+
+    def gone(self, link: int) -> None:
+        """Note that all ranks of a connection have ended and no more is to be expected."""
+        if link in self._slots:
+            self._slots[link].gone = True
+            self.ended[self._owner == link] = True
+            self._stale = True
+
+    def note_ended(self, rank: int) -> None:
+        """Note that a rank has ended, before a digest says so."""
+        self.seen[rank] = self.ended[rank] = True
+        self.seen_count = int(self.seen.sum())
+
+    @property
+    def stale(self) -> bool:
+        """Whether ranks, groups or connections have come or gone since the last `fold`."""
+        return self._stale or bool(self._owners.waiting)
+
+    @property
+    def rank_bytes(self) -> bytearray:
+        """The rows of its ranks, as they were told last."""
+        return self._rank_bytes
+
+    @property
+    def heard_at(self) -> float:
+        """When the quietest connection was heard; infinity if there is none."""
+        return self._taken_at if len(self._slots) == 1 else self._heard.quietest
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank that was ever seen has ended."""
+        return bool(self.seen.any() and self.ended[self.seen].all())
+
+    @property
+    def steps(self) -> int:
+        """The furthest rank's optimizer steps."""
+        return int(self._ranks["steps"].max(initial=0))
+
+    def owner(self, rank: int) -> int:
+        """Return the number of the connection that speaks for a rank, -1 if none."""
+        return int(self._owner[rank])
+
+    def speaks(self, link: int) -> bool:
+        """Whether a connection speaks for any rank."""
+        return bool((self._owner == link).any())
+
+    def ranks_of(self, link: int) -> tuple[int, ...]:
+        """Return the ranks a connection speaks for."""
+        return tuple(np.flatnonzero(self._owner == link).tolist())
+
+    def heard_ago_s(self, link: int, now: float) -> float:
+        """Return for how long a connection has been quiet."""
+        return now - self._heard.at(link) if link in self._slots else 0.0
+
+    def fold(self, now: float) -> tuple[int, ...]:
+        """Read what came since the last time. Returns the connections whose rows cannot be."""
+        rejected: tuple[int, ...] = ()
+        if self._owners.waiting:
+            self._claim_again(now)
+        self._newest = turned(self._ranks, _LAST)
+        if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
+            rejected = self._lay_out(now)
+        issued, completed = self._newest["issued"], self._newest["completed"]
+        moved = (issued != self._issued) | (completed != self._completed)
+        if moved.any():
+            if self._everyone and moved.all():  # as in most ticks of a healthy job
+                self._moved_at[:] = now
+            else:
+                self._moved_at[self._row_rank[moved]] = now
+            risen = np.where(self._reporting & (completed > self._completed), completed - self._completed, 0)
+            self.completed += int(risen.sum())
+        self._issued, self._completed = issued, completed
+        over = self._newest["ended"] != 0
+        if over.any():
+            self.ended[self._row_rank[over & self._reporting]] = True
+        return rejected
+
+    def picture(self, now: float) -> Picture:
+        """Return everything that figures are made of, in a few microseconds for each thousand ranks."""
+        return Picture(
+            ranks=self._ranks,
+            groups=self._groups,
+            row_rank=self._row_rank,  # these three are replaced, never changed
+            group_rank=self._group_row_rank,
+            reporting=self._reporting,
+            topology=self._topology,
+            seen=self.seen.copy(),
+            ended=self.ended.copy(),
+            owner=self._owner.copy(),
+            moved_ago_s=now - self._moved_at,
+            heard=self._heard.copied(),
+            now=now,
+        )
+
+    def living(self) -> tuple[Rows, Numbers]:
+        """Return the rows of the ranks that live and want to be judged, and these ranks; as of the last `fold`."""
+        live = self._reporting & ~self.ended[self._row_rank] & (self._newest["detached"] == 0)
+        # A copy of all rows would cost more than all that is done with them.
+        return (self._ranks, self._row_rank) if live.all() else (self._ranks[live], self._row_rank[live])
+
+    def suspicion(self, now: float) -> Suspicion:
+        """Say what deserves a look, as of the last `fold`."""
+        rows, rank = self._newest, self._row_rank
+        live = self._reporting & ~self.ended[rank]
+        if (live & (rows["detached"] != 0)).any():
+            return Suspicion()  # a rank took its patches off: what it does now nobody sees
+        age_s = rows["wait_age_s"]
+        waiting = live & (age_s > settings.WAIT_S)
+        if not waiting.any():
+            self._led = None
+        else:
+            waiting &= now - self._moved_at[rank] > settings.STILL_S
+        silent, unheard = self._silence(now)
+        ended = self.ended & self.seen
+        some_ended = ended.any() and not ended[self.seen].all()
+        self._compare(now)
+        return Suspicion(
+            desynced=self._desynced,
+            saving=self._saving(live),
+            sharing=self._sharing(live),
+            noted=self._noted(live),
+            waiting=tuple(rank[waiting].tolist()),
+            ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
+            silent=silent,
+            longest_wait_s=float(age_s[waiting].max(initial=0.0)),
+            unheard=unheard,
+        )
+
+    def _saving(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks that save to a file that another one saves to as well, or whose save is in trouble."""
+        saves_to = self._newest["saves_to"]
+        rows = np.flatnonzero(live & (saves_to != 0))
+        if not len(rows):
+            return ()
+        _, which, count = np.unique(saves_to[rows], return_inverse=True, return_counts=True)
+        odd = (count[which.reshape(-1)] > 1) | (saves_to[rows] == wire.SAVE_TROUBLE)
+        return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
+
+    def _sharing(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks on one device, of which each says that it must be its own. Sorted out when a device changes."""
+        devices = self._newest["device"]
+        if not np.array_equal(devices, self._known_device):
+            self._known_device = devices.copy()
+            own = self._reporting & (devices != 0)
+            keys, times = np.unique(devices[own], return_counts=True)
+            self._shared = own & np.isin(devices, keys[times > 1])
+        found = live & self._shared
+        return tuple(self._row_rank[found][: settings.NOTED_MAX].tolist()) if found.any() else ()
+
+    def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return ranks that have something to tell about themselves."""
+        noted = live & (self._newest["noted"] != 0)
+        return tuple(self._row_rank[noted][: settings.NOTED_MAX].tolist()) if noted.any() else ()
+
+    def _compare(self, now: float) -> None:
+        """Look now and then for ranks that have issued equally much in a group, and not the same."""
+        if now < self._compare_at:
+            return
+        if self._topology is None:
+            self._topology = Topology.of(self._groups)
+        topology, rows_max = self._topology, self._portion()
+        seen = self._apart(topology, rows_max)
+        remembered = now - self._apart_at <= settings.DESYNC_REMEMBERED_S
+        again_s = settings.DESYNC_EVERY_S
+        if topology.groups and not (seen or remembered):  # on to the next portion; else the same one is looked at again
+            self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
+            again_s *= min(1.0, rows_max / max(1, len(topology.order)))
+        self._compare_at = now + max(settings.TICK_S, again_s)
+        # One torn look at a ring is no difference: it has to be there twice. In between, nodes may report at moments at
+        # which counts differ and nothing can be compared.
+        if not remembered:
+            self._desynced = ()
+        elif seen:
+            self._desynced = seen
+        if seen:
+            self._apart_at = now
+
+    def _portion(self) -> int:
+        """Return how many rows are compared at one tick."""
+        return max(settings.DESYNC_ROWS_MIN, len(self._groups) // settings.DESYNC_PORTIONS)
+
+    def _apart(self, topology: Topology, rows_max: int) -> tuple[int, ...]:
+        """Return some ranks of a group whose members have issued equally much and not the same, () if all agree."""
+        if not topology.groups:
+            return ()
+        first, end = self._compare_from, topology.portion(self._compare_from, rows_max)
+        if not topology.fits(self._groups, topology.rows_of(first, end)):
+            self._stale = True  # an agent has changed what its rows are of
+            return ()
+        rows = topology.apart(self._groups, first, end)
+        return self._both_ends(rows) if len(rows) else ()
+
+    def _both_ends(self, rows: Numbers) -> tuple[int, ...]:
+        """Return some ranks of rows that are sorted by hash, so that at least two hashes are among them."""
+        prefix = self._groups["prefix_hash"][rows]
+        change = int(np.argmax(prefix != prefix[0]))
+        few = np.concatenate(
+            [rows[: settings.DESYNC_RANKS_MAX], rows[change : change + 1], rows[-settings.DESYNC_RANKS_MAX :]]
+        )
+        return tuple(np.unique(self._group_row_rank[few]).tolist())
+
+    def worth_a_look(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
+        """Return the ranks to inspect in a big job, of which at most so many can be: see `leads`."""
+        rows = self._groups
+        if self._topology is not None and not self._topology.fits(rows):
+            self._topology, self._stale = None, True
+        self._topology = self._topology or Topology.of(rows)
+        members = wait_chains.Memberships(
+            rank=np.clip(rows["rank"], 0, self.world_size - 1).astype(np.int64),  # checked when they are laid out
+            topology=self._topology,
+            enqueued=rows["enqueued"],
+            prefix_hash=rows["prefix_hash"],
+        )
+        waits = self._waits(waiting, self._topology.keys)
+        found = wait_chains.follow(waits, members)
+        self._led = waits, found
+        return tuple(wait_chains.worth_a_look(waits, members, found, limit).tolist())
+
+    def explained_by(self, culprits: Iterable[int]) -> tuple[int, int] | None:
+        """Return how many of all waiting ranks wait for these in the end, and how many wait, when ranks were chosen.
+
+        None where nothing was chosen: the judge saw all ranks then, and counted itself.
+        """
+        ranks = [rank for rank in culprits if rank < self.world_size]
+        if self._led is None or not ranks:
+            return None
+        waits, found = self._led
+        return int(found.led_to(waits, ranks).sum()), int(waits.waiting.sum())
+
+    def _waits(self, waiting: Iterable[int], keys: NDArray[np.uint64]) -> wait_chains.Waits:
+        rows, rank = self._ranks[self._reporting], self._row_rank[self._reporting]
+        waits = np.zeros(self.world_size, np.bool_)
+        waits[np.fromiter(waiting, np.int64)] = True
+        # One that was stopped inside waits for nobody: the others wait for it.
+        waits[rank[np.isin(rows["state"], wait_chains.FROZEN_CODES)]] = False
+        place = np.searchsorted(keys, rows["waits_in"]) if len(keys) else np.zeros(len(rows), np.int64)
+        known = place < len(keys)
+        known[known] = keys[place[known]] == rows["waits_in"][known]
+        p2p = np.isin(rows["wait_kind"], wait_chains.P2P_CODES)
+        group, peer, kind = (np.full(self.world_size, -1, np.int64) for _ in range(3))
+        group[rank] = np.where(known & ~p2p, place, -1)
+        peer[rank] = np.where(p2p, rows["waits_for"], -1)
+        kind[rank] = rows["wait_kind"]
+        return wait_chains.Waits(waiting=waits, group=group, peer=peer, kind=kind, present=self.seen.copy())
+
+    def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
+        quiet = self._heard.quiet_since(now - settings.SILENT_S / 2)
+        if not quiet and not self._lost:
+            return {}, frozenset()
+        numbers = [number for number in {*quiet, *self._lost} if not self._slots[number].gone]
+        living = np.isin(self._owner, numbers) & ~self.ended
+        ranks = np.flatnonzero(living)
+        silent: dict[int, float] = {}
+        for rank, number in zip(ranks.tolist(), self._owner[ranks].tolist(), strict=True):
+            quiet_s = now - self._heard.at(number)
+            if quiet_s > settings.SILENT_S:
+                silent[rank] = quiet_s
+        return silent, frozenset(ranks.tolist())
+
+    def _lay_out(self, now: float) -> tuple[int, ...]:
+        """Give every connection its place in new buffers, the newest connection last."""
+        numbers = sorted(self._slots)
+        slots = [self._slots[number] for number in numbers]
+        news = [slot.fresh or self._placed(slot) for slot in slots]
+        rejected = self._reject_implausible(news, numbers)
+        self._leave_out_foreign(news, numbers)
+        rank_ends, rank_bytes = _join([ranks for ranks, _ in news])
+        group_ends, group_bytes = _join([groups for _, groups in news])
+        fresh = np.array([slot.fresh is not None for slot in slots], np.bool_)
+        alive = np.array([not slot.lost for slot in slots], np.bool_)
+        for slot, rank_at, group_at in zip(slots, rank_ends, group_ends, strict=True):
+            slot.rank_at, slot.group_at, slot.fresh = rank_at, group_at, None
+        slot_of_row = _slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
+        rank = _rows(rank_bytes, RANK_DTYPE)["rank"].astype(np.int64)
+        link = np.array(numbers, np.int64)[slot_of_row]
+        if len(rank):
+            self._moved_at[rank[fresh[slot_of_row]]] = now
+        self._adopt(rank_bytes, group_bytes, np.where(alive[slot_of_row], link, _NOBODY))
+        self._forget_replaced()
+        return rejected
+
+    def _placed(self, slot: _Slot) -> tuple[bytes, bytes]:
+        return bytes(self._rank_bytes[slot.rank_at]), bytes(self._group_bytes[slot.group_at])
+
+    def _reject_implausible(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> tuple[int, ...]:
+        """Empty the rows of connections that cannot be true. All are checked at once, each only if need be."""
+        if self._plausible(news):
+            return ()
+        rejected, kept = [], 0
+        for place, number in enumerate(numbers):
+            kept += len(news[place][1]) // GROUP_DTYPE.itemsize
+            if kept > settings.GROUP_ROWS_MAX or not self._plausible([news[place]]):
+                kept -= len(news[place][1]) // GROUP_DTYPE.itemsize
+                news[place] = (b"", b"")
+                rejected.append(number)
+        return tuple(rejected)
+
+    def _leave_out_foreign(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> None:
+        """Empty the rows of living connections that tell of ranks which are not theirs."""
+        parts = [ranks for ranks, _ in news]
+        rank, place = _rows(b"".join(parts), RANK_DTYPE)["rank"].astype(np.int64), _slot_of_rows(parts, RANK_DTYPE)
+        foreign = self._owner[rank] != np.array(numbers, np.int64)[place]
+        for at in np.unique(place[foreign]).tolist() if foreign.any() else ():
+            slot = self._slots[numbers[at]]
+            if not slot.lost:  # else what it said last stands until somebody else speaks for all its ranks
+                slot.foreign = True
+                ranks, groups = self._own_rows(numbers[at], *news[at])
+                news[at] = bytes(ranks), bytes(groups)
+
+    def _plausible(self, news: list[tuple[bytes, bytes]]) -> bool:
+        """Whether each connection names ranks of this job once, and a bounded number of groups of these."""
+        rank_parts, group_parts = [ranks for ranks, _ in news], [groups for _, groups in news]
+        rank = _rows(b"".join(rank_parts), RANK_DTYPE)["rank"].astype(np.int64)
+        member = _rows(b"".join(group_parts), GROUP_DTYPE)["rank"].astype(np.int64)
+        everyone = np.concatenate([rank, member])
+        if len(everyone) and (everyone.min() < 0 or everyone.max() >= self.world_size):
+            return False
+        known = np.sort(_slot_of_rows(rank_parts, RANK_DTYPE) * self.world_size + rank)
+        if (known[1:] == known[:-1]).any() or len(member) > settings.GROUP_ROWS_MAX:
+            return False
+        if not len(member):
+            return True
+        wanted = _slot_of_rows(group_parts, GROUP_DTYPE) * self.world_size + member
+        place = np.searchsorted(known, wanted)
+        if not len(known) or place.max() >= len(known) or (known[place] != wanted).any():
+            return False
+        return int(np.bincount(place).max()) <= settings.GROUPS_PER_RANK_MAX
+
+    def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
+        self._rank_bytes, self._group_bytes = rank_bytes, group_bytes
+        self._topology, self._compare_from = None, 0
+        self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
+        self._row_rank = self._ranks["rank"].astype(np.int64)
+        self._group_row_rank = self._groups["rank"].astype(np.int64)
+        self._everyone = bool(np.bincount(self._row_rank, minlength=self.world_size).all())
+        self._newest = turned(self._ranks, _LAST)
+        self._known_rank = self._newest["rank"]
+        self._known_device = np.zeros(len(self._ranks), np.uint64)
+        self._shared = np.zeros(len(self._ranks), np.bool_)
+        self._issued, self._completed = self._newest["issued"], self._newest["completed"]
+        self._reporting = self._owner[self._row_rank] == row_link
+        self._stale = False
+
+    def _forget_replaced(self) -> None:
+        """Drop broken connections all of whose ranks another one speaks for by now."""
+        for number, slot in list(self._slots.items()):
+            if slot.left and not (self._owner == number).any():
+                del self._slots[number]
+                self._lost.discard(number)
+                self._heard.forget(number)
+                self._owners.forget(number)
+                self._stale = True
+
+
+def _join(parts: list[bytes]) -> tuple[list[slice], bytearray]:
+    """Return all parts in one buffer, and where each lies."""
+    ends = list(itertools.accumulate((len(part) for part in parts), initial=0))
+    return [slice(*pair) for pair in itertools.pairwise(ends)], bytearray(b"".join(parts))
+
+
+def _slot_of_rows(parts: list[bytes], dtype: "np.dtype[np.void]") -> Numbers:
+    """Return for each row of all parts the number of its part."""
+    return np.repeat(np.arange(len(parts)), [len(part) // dtype.itemsize for part in parts])
+
+
+def _rows(data: bytes | bytearray | memoryview, dtype: "np.dtype[np.void]") -> Rows:
+    # numpy refuses to look at an empty buffer.
+    return np.frombuffer(data, dtype) if data else np.zeros(0, dtype)

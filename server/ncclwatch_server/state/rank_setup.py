@@ -1,0 +1,187 @@
+"""How were the ranks of one job set up, and is there anything in which they differ?
+
+What ranks say is kept once for all that say the same, so that 16,384 ranks that are alike are one text, and compared
+when it has changed, at most once a second. Time is the server's monotonic clock, passed in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
+from ncclwatch.contract.model.rank import Habit, WaitClass
+from ncclwatch_server import settings
+from ncclwatch_server.judge.rules.drift import findings as drift
+from ncclwatch_server.judge.rules.drift import models as drift_models
+
+
+@dataclass(slots=True, kw_only=True)
+class _Node:
+    """What one agent said of its ranks."""
+
+    host: str
+    alike: dict[RankFacts, tuple[int, ...]]
+    twice: tuple[int, ...]
+    joined: frozenset[int]
+    lost: bool = False  # the connection broke
+
+
+class Likeness:
+    """What is known of the setup of one job's ranks."""
+
+    def __init__(self, *, one_rendezvous: bool = True) -> None:
+        self._one_rendezvous = one_rendezvous  # no: ranks of other nodes that have the same number are of another job
+        self._nodes: dict[str, _Node] = {}  # by agent
+        self._agent_of: dict[int, str] = {}
+        self._interned: dict[RankFacts, RankFacts] = {}
+        self._parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
+        self._worlds: dict[int, dict[str, tuple[int, ...]]] = {}
+        self._claims: dict[int, set[str]] = {}  # hosts of ranks that two nodes say to have
+        self._claimants: dict[int, str] = {}  # agents that say to have a rank of which another one speaks
+        self._clocks_s: dict[str, float] = {}
+        self._changed = False
+        self._looked_at = float("-inf")
+        self._first_at: float | None = None
+        self._setup = Setup()
+        self._drifted: tuple[int, ...] = ()
+        self._to_ask: tuple[tuple[tuple[str, str], tuple[int, ...]], ...] = ()
+
+    @property
+    def setup(self) -> Setup:
+        """What the judge gets to see, as of the last look."""
+        return self._setup
+
+    def take(self, agent: str, host: str, said: wire.Facts, now: float, claimed: frozenset[int] = frozenset()) -> None:
+        """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
+        if len(self._nodes) >= settings.AGENTS_MAX and agent not in self._nodes:
+            return
+        alike = {self._intern(_trimmed(each.facts)): each.ranks for each in said.alike[: settings.SETUPS_PER_NODE_MAX]}
+        self._nodes[agent] = _Node(host=host, alike=alike, twice=said.twice, joined=frozenset(said.joined))
+        for rank in {*said.joined, *(rank for ranks in alike.values() for rank in ranks)}:
+            other = self._agent_of.get(rank, agent)
+            if other != agent:
+                self._compare(rank, self._nodes[other], self._nodes[agent])
+            if rank in claimed:
+                self._claimants[rank] = agent
+                continue
+            claimant = self._nodes.get(self._claimants.get(rank, agent))
+            if claimant is not None and claimant is not self._nodes[agent]:
+                self._compare(rank, claimant, self._nodes[agent])
+            if other != agent:
+                self._replace(rank, self._nodes[other])
+            self._agent_of[rank] = agent
+        self._forget_replaced(agent)
+        self._note(now)
+
+    def _forget_replaced(self, newest: str) -> None:
+        """Forget agents that are no more, and for all ranks of which another one speaks by now."""
+        if any(node.lost for node in self._nodes.values()):
+            speak = {newest, *self._agent_of.values(), *self._claimants.values()}
+            self._nodes = {agent: node for agent, node in self._nodes.items() if not node.lost or agent in speak}
+            hosts = {node.host for node in self._nodes.values()}
+            if len(self._clocks_s) > 2 * len(hosts) + 16:
+                self._clocks_s = {host: ahead_s for host, ahead_s in self._clocks_s.items() if host in hosts}
+
+    def _compare(self, rank: int, one: _Node, other: _Node) -> None:
+        """Note that a rank exists twice, if the ranks that two nodes say to have are both."""
+        if self._one_rendezvous and not one.lost and one.host != other.host and rank in one.joined & other.joined:
+            self._claims.setdefault(rank, set()).update((one.host, other.host))
+
+    def _replace(self, rank: int, old: _Node) -> None:
+        """Let another node than before speak for a rank."""
+        old.alike = {
+            facts: left for facts, ranks in old.alike.items() if (left := tuple(r for r in ranks if r != rank))
+        }
+
+    def lose(self, agent: str) -> None:
+        """Note that the connection of an agent broke."""
+        if agent in self._nodes:
+            self._nodes[agent].lost = True
+
+    def learn(self, said: wire.Parameters) -> None:
+        """Keep what ranks have wrapped, by name."""
+        known = self._parameters.setdefault(said.key, {})
+        if len(self._parameters) > settings.PARAMETERS_KEPT_MAX:
+            del self._parameters[next(iter(self._parameters))]
+        known.update(dict(said.ranks[: drift_models.RANKS_ASKED_MAX]))
+        self._changed, self._looked_at = True, float("-inf")
+
+    def note_world(self, host: str, world_size: int, ranks: tuple[int, ...], now: float) -> None:
+        """Note that a node takes part in the job with another number of ranks."""
+        if len(self._worlds) < settings.WORLDS_MAX or world_size in self._worlds:
+            self._worlds.setdefault(world_size, {})[host] = ranks
+            self._note(now)
+
+    def note_clock(self, host: str, ahead_s: float) -> None:
+        """Note by how much a host's clock is ahead of the server's, as far as the way between them lets it be told."""
+        self._clocks_s[host] = ahead_s
+        self._changed = True
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has changed that was not compared yet."""
+        return self._changed
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of the default group, as of the last look; 0: unknown."""
+        return drift.timeout_s(self._setup)
+
+    def look(self, now: float, seen: int, habits: Mapping[WaitClass, Habit]) -> tuple[int, ...]:
+        """Return some ranks of each kind that differ from each other, () if all are alike or that is no use to say.
+
+        `seen` is how many ranks of the job are known. Those that have not spoken are waited for a while: with
+        half of them the larger part may be another.
+        """
+        if not self._changed or now - self._looked_at < settings.TICK_S:
+            return self._drifted
+        known = sum(len(ranks) for node in self._nodes.values() for ranks in node.alike.values())
+        if known < seen and self._first_at is not None and now - self._first_at < settings.SETUP_S:
+            return self._drifted
+        self._changed, self._looked_at = False, now
+        self._setup = self._gathered()
+        found = drift.findings(self._setup, habits)
+        self._drifted = tuple(sorted({rank for each in found for rank in (each.odd[:1] + each.others[:1])}))
+        self._to_ask = drift_models.to_ask(self._setup)
+        return self._drifted
+
+    def questions(self) -> tuple[tuple[tuple[str, str], tuple[int, ...]], ...]:
+        """Return whose parameters to ask for, once each."""
+        asked, self._to_ask = self._to_ask, ()
+        return asked
+
+    def _intern(self, facts: RankFacts) -> RankFacts:
+        if len(self._interned) >= settings.SETUPS_MAX:
+            self._interned = {each: each for node in self._nodes.values() for each in node.alike}
+        return self._interned.setdefault(facts, facts)
+
+    def _note(self, now: float) -> None:
+        self._changed = True
+        self._first_at = now if self._first_at is None else self._first_at
+
+    def _gathered(self) -> Setup:
+        places: dict[RankFacts, list[tuple[str, tuple[int, ...]]]] = {}
+        twice: dict[int, set[str]] = {rank: set(hosts) for rank, hosts in self._claims.items()}
+        for node in self._nodes.values():
+            for facts, ranks in node.alike.items():
+                places.setdefault(facts, []).append((node.host, ranks))
+            for rank in node.twice:
+                twice.setdefault(rank, set()).add(node.host)
+        return Setup(
+            alike=tuple(LikeRanks(facts=facts, places=tuple(found)) for facts, found in places.items()),
+            parameters={key: dict(found) for key, found in self._parameters.items()},
+            worlds={size: _places(said) for size, said in self._worlds.items()},
+            twice={rank: tuple(sorted(hosts)) for rank, hosts in twice.items()},
+            clocks_s=dict(self._clocks_s),
+        )
+
+
+def _trimmed(facts: RankFacts) -> RankFacts:
+    """Return facts within their bounds: an agent may send anything."""
+    return facts._replace(
+        values=bounded(facts.values), models=facts.models[:MODELS_MAX], samplers=facts.samplers[:SAMPLERS_MAX]
+    )
+
+
+def _places(said: Mapping[str, tuple[int, ...]]) -> Places:
+    return tuple(sorted(said.items()))

@@ -1,0 +1,310 @@
+"""What happens to one suspicious job: inspect its ranks, judge them, gather stacks, open incidents."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ncclwatch.contract.model.rank import Certainty, JobSnapshot, Severity, Verdict
+from ncclwatch.contract.wire import CommandKind
+from ncclwatch_server import settings
+from ncclwatch_server.evidence.inspection import Question
+from ncclwatch_server.evidence.stack_collection import Gathering, failures, merge
+from ncclwatch_server.evidence.stack_sampling import plan
+from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
+from ncclwatch_server.incidents.confirmation import key_of, said_again
+from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.judge.theory.places import cannot_look
+from ncclwatch_server.watch.counters import Counters
+from ncclwatch_server.watch.publisher import Publisher
+
+log = logging.getLogger("ncclwatch.server")
+
+Clock = Callable[[], float]
+
+
+class Judge(Protocol):
+    """Says what is wrong with a job. Pure."""
+
+    def __call__(self, snapshot: JobSnapshot) -> tuple[Verdict, ...]:
+        """Return the verdicts on one snapshot."""
+
+
+class Examiner:
+    """Works on one job at a time; the watch loop calls it."""
+
+    def __init__(
+        self, judge: Judge, book: IncidentBook, publisher: Publisher, counters: Counters, clock: Clock, wall: Clock
+    ) -> None:
+        self._judge = judge
+        self._book = book
+        self._publisher = publisher
+        self._counters = counters
+        self._clock = clock
+        self._wall = wall
+
+    async def examine(self, job: Job) -> None:
+        """Ask about a suspicious job, or judge the answers."""
+        now = self._clock()
+        if job.inspection.complete(now):
+            await self._judge_answers(job)
+        elif job.inspection.due(now) and not job.is_partial(now):
+            ranks = ranks_to_inspect(job)
+            job.inspection.focus(ranks)
+            job.inspection.ask(self._ask(job, CommandKind.INSPECT, ranks), now)
+            if job.inspection.complete(now):  # nobody can be asked
+                await self._judge_answers(job)
+
+    def compare(self, job: Job) -> None:
+        """Ask for the parameters of models that differ: their names are told by few, and only then."""
+        for (kind, members), ranks in job.likeness.questions():
+            self._ask(job, CommandKind.PARAMETERS, ranks, text=f"{kind} {members}")
+
+    def rest(self, job: Job, now: float) -> None:
+        """Note that nothing about a job is suspicious."""
+        job.inspection.rest()
+        job.confirmation.clear()
+        if job.suspicion.unheard:
+            job.patience.forget()
+        else:
+            self._publisher.learned(job, job.patience.rest(now))
+        job.waiting = ()
+        if job.gathering is not None and not job.gathering.opened:
+            job.gathering = None
+        if job.suspicion.unheard or now - max(job.suspicious_at, job.known_since) < settings.CALM_S:
+            return
+        for incident in self._book.close(job.key, IncidentState.RESOLVED, self._wall()):
+            self._publisher.closed(incident)
+
+    async def finish(self, job: Job) -> None:
+        """Judge a job that is over for the last time."""
+        verdicts = await self._verdicts(job)
+        now = self._clock()
+        standing = job.confirmation.take(verdicts or (), now, final=True)
+        waiting = job.gathering.verdicts if job.gathering and not job.gathering.opened else []
+        job.gathering = Gathering(
+            started_at=now,
+            verdicts=waiting,
+            judged_at=now,
+            dumps=dict(job.stacks),
+            testimonies=dict(job.testimonies),
+            communicators=job.communicators,
+        )
+        job.gathering.verdicts += self._settle(job, verdicts or (), standing)
+        self._open(job, job.gathering)
+        for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
+            self._publisher.closed(incident)
+        job.release()
+
+    def gather(self, job: Job, now: float) -> None:
+        """Open the incidents whose stacks are here or late, and attach those that come later."""
+        gathering = job.gathering
+        if gathering is None:
+            return
+        if not gathering.opened:
+            if not gathering.ready(now):
+                return
+            self._open(job, gathering)
+        elif gathering.fresh:
+            self._attach(job, gathering)
+        gathering.fresh = False
+        then, deeply = gathering.next_round(now)
+        gathering.questions.update(self._ask(job, CommandKind.STACKS, then))
+        gathering.questions.update(self._ask(job, CommandKind.STACKS, deeply, deeply=True))
+        if gathering.done(now):
+            job.gathering = None
+            self._publisher.settled(self._book.open_of(job.key))
+
+    async def _judge_answers(self, job: Job) -> None:
+        verdicts = await self._verdicts(job)
+        now = self._clock()
+        if verdicts is None:
+            job.inspection.finish(now, changed=False)
+            return
+        verdicts = tuple(self._book.insist(job.key, verdict) for verdict in verdicts)
+        before = job.confirmation.keys
+        standing = job.confirmation.take(verdicts, now, final=False)
+        keys = job.confirmation.keys
+        late = tuple(v for v in verdicts if v.certainty is Certainty.LATE and not v.predicted)
+        moving = bool(late) and job.world_size <= settings.INSPECT_ALL_MAX
+        job.inspection.finish(now, changed=keys != before, moving=moving)
+        job.waiting = late
+        self._publisher.learned(job, job.patience.see(verdicts, now))
+        gathering = job.gathering
+        if gathering is not None and not gathering.opened:
+            gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]
+        fresh = self._settle(job, verdicts, standing)
+        if fresh:
+            self._begin_gathering(job, fresh, now)
+        matches = self._book.assign(job.key, _alarms(verdicts), self._wall())
+        shown = frozenset(incident.id for incident in matches if incident is not None)
+        for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall()):
+            self._publisher.closed(incident)
+
+    async def _verdicts(self, job: Job) -> tuple[Verdict, ...] | None:
+        """Return what the judge says of what is known now, None if it failed."""
+        snapshot = self._snapshot(job)
+        began = time.perf_counter()
+        try:
+            verdicts = await asyncio.to_thread(self._judge, snapshot)
+        except Exception:
+            # One job that the judge cannot digest must not leave all others unwatched.
+            self._counters.judge_failures += 1
+            if not job.judge_failing:  # told once, not every second of a long hang
+                log.exception("the judge failed on job %s; it is judged again with the next news", job.id)
+            job.judge_failing = True
+            return None
+        job.judge_failing = False
+        self._counters.judgements += 1
+        self._counters.judge_s += time.perf_counter() - began
+        return tuple(job.counted(verdict) for verdict in verdicts)
+
+    def _snapshot(self, job: Job) -> JobSnapshot:
+        return job.snapshot(self._clock())
+
+    def _with_evidence(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
+        """Judge once more with stacks and testimonies at hand.
+
+        Stacks tell the line of a rank that cannot say it itself; another witness may know better.
+        """
+        try:
+            said = tuple(map(job.counted, self._judge(self._snapshot(job))))
+        except Exception:
+            self._counters.judge_failures += 1
+            log.exception("the judge failed on job %s with its evidence; the verdict stays as it was", job.id)
+            return verdicts
+        return [said_again(verdict, said) for verdict in verdicts]
+
+    def _settle(self, job: Job, verdicts: Iterable[Verdict], standing: Iterable[Verdict]) -> list[Verdict]:
+        """Give the verdicts that stand to the incidents they belong to. Returns those that have none yet."""
+        fresh = []
+        keys = job.confirmation.keys
+        stand = {key_of(verdict) for verdict in standing}
+        said = _alarms(verdicts)
+        for verdict, known in zip(said, self._book.assign(job.key, said, self._wall()), strict=True):
+            if key_of(verdict) not in stand:
+                continue
+            if known is None:
+                fresh.append(verdict)
+                continue
+            shown = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
+            self._improve(job, self._book.get(known.id) or known, verdict, shown)
+        return fresh
+
+    def _improve(self, job: Job, known: Incident, verdict: Verdict, shown: frozenset[str]) -> None:
+        changed = self._book.update(known, verdict, shown)
+        if changed is None:
+            return
+        if changed.verdict.lateness.rank > known.verdict.lateness.rank:
+            self._publisher.escalated(job, changed)
+            return
+        if job.stacks:
+            stacks = merge(job.stacks, changed.verdict)
+            changed = self._book.attach(changed.id, stacks, failures(job.stacks)) or changed
+        self._publisher.changed(changed)
+
+    def _begin_gathering(self, job: Job, fresh: list[Verdict], now: float) -> None:
+        gathering = job.gathering
+        if gathering is not None and not gathering.opened:
+            keys = {key_of(verdict) for verdict in fresh}
+            gathering.verdicts = [v for v in gathering.verdicts if key_of(v) not in keys] + fresh
+            gathering.judged_at = now
+            return
+        views = self._snapshot(job).ranks
+        hanging = [verdict for verdict in fresh if not verdict.predicted and not verdict.about]
+        wanted = plan(hanging, views)
+        culprits = {culprit.rank for verdict in hanging for culprit in verdict.culprits}
+        needed = {rank for rank in culprits & set(wanted.first) & views.keys() if cannot_look(views[rank])}
+        questions = self._ask(job, CommandKind.WITNESS, wanted.first + wanted.then)
+        questions += self._ask(job, CommandKind.STACKS, wanted.first)
+        job.gathering = Gathering(
+            started_at=now,
+            verdicts=fresh,
+            judged_at=now,
+            questions=set(questions),
+            needed=frozenset(needed),
+            then=wanted.then,
+            deeply=wanted.deeply,
+        )
+
+    def _open(self, job: Job, gathering: Gathering) -> None:
+        gathering.opened = True
+        _keep(job, gathering)
+        if job.stacks or job.testimonies:
+            gathering.verdicts = self._with_evidence(job, gathering.verdicts)
+        keys = job.confirmation.keys
+        taken = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
+        incidents = self._book.assign(job.key, gathering.verdicts, self._wall(), taken)
+        for verdict, known in zip(gathering.verdicts, incidents, strict=True):
+            if known is not None:
+                self._improve(job, self._book.get(known.id) or known, verdict, frozenset())
+                continue
+            opening = Opening(
+                key=job.key,
+                job=job.id,
+                world_size=job.world_size,
+                verdict=verdict,
+                delay_s=self._clock() - gathering.judged_at,
+                stacks=merge(gathering.dumps, verdict),
+                unseen=failures(gathering.dumps),
+            )
+            incident = self._book.open(opening, self._wall())
+            if incident is not None:
+                self._publisher.opened(job, incident)
+
+    def _attach(self, job: Job, gathering: Gathering) -> None:
+        _keep(job, gathering)  # what testimonies change is told after the next judgement
+        for incident in self._book.open_of(job.key):
+            if incident.verdict.slowness is not None:
+                continue
+            stacks = merge(gathering.dumps, incident.verdict)
+            changed = self._book.attach(incident.id, stacks, failures(gathering.dumps))
+            if changed is not None:
+                self._publisher.changed(changed)
+
+    def _ask(
+        self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False, text: str = ""
+    ) -> list[Question]:
+        """Send a command to the agents of these ranks."""
+        by_link: dict[int, list[int]] = {}
+        for rank in ranks:
+            if not job.state.ended[rank] or not job.inspection.has_ending(rank):
+                by_link.setdefault(job.state.owner(rank), []).append(rank)
+        questions = []
+        reached: list[int] = []
+        for number, asked in by_link.items():
+            served = job.served.get(number)
+            if served is not None and served.alive:
+                questions.append(
+                    (number, served.link.command(kind, served.index, tuple(asked), deeply=deeply, text=text))
+                )
+                reached += asked
+        if kind is CommandKind.STACKS and reached:
+            self._publisher.looked(job, reached, deeply=deeply)
+        return questions
+
+    def _unsure(self, job: Job) -> frozenset[int]:
+        """Return the ranks whose absence from the verdicts means nothing: unheard, or dying."""
+        return job.suspicion.unheard | frozenset(job.suspicion.ended)
+
+
+def _keep(job: Job, gathering: Gathering) -> None:
+    """Let the judge have what was gathered."""
+    job.stacks = dict(gathering.dumps)
+    job.testimonies, job.communicators = dict(gathering.testimonies), gathering.communicators
+
+
+def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.severity is not Severity.INFO]
+
+
+def ranks_to_inspect(job: Job) -> tuple[int, ...]:
+    found = job.suspicion
+    hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted, *found.drifted}
+    if hinted and not (found.waiting or found.ended or found.silent):
+        return tuple(sorted(hinted))
+    if job.world_size <= settings.INSPECT_ALL_MAX:
+        return tuple(job.state.seen.nonzero()[0].tolist())
+    looked = job.state.worth_a_look(found.waiting, settings.INSPECT_MAX)
+    return tuple(sorted({*looked, *found.uneven, *found.saving}))
