@@ -6,10 +6,10 @@ What a ring says of a group on a device comes from NCCL's own watchdog, of a gro
 
 import zlib
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
-    JobSnapshot,
     Op,
     OpView,
     PeerView,

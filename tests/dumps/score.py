@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import product
 from pathlib import Path
 
-from ncclwatch.contract.model.rank import Certainty
+from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge import judge
 from tests.dumps.faults import QUIET, Blame, Case, What, draw_case
 from tests.dumps.flight_recorder import Form, write

@@ -6,7 +6,9 @@ python -m tests.integration.stub_server PORT [STORE]
 import logging
 import sys
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch_server.app import create_app
 from ncclwatch_server.notify.targets import read_targets
 from ncclwatch_server.serving.uvicorn_server import Serving, listen, serve

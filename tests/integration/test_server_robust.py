@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.rank import JobSnapshot, StackDump, StackFrame, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ncclwatch.cli import contributed
 from ncclwatch.cli.main import main
-from ncclwatch.contract.model.rank import Cause
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.offline import unpickle
 from ncclwatch_server.offline.command import analyze
 from ncclwatch_server.offline.errors import Unreadable

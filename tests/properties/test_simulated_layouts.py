@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.simulation.faults import RIGHT_CAUSES, Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import hear

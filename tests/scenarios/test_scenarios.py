@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.judge import judge
 from tests.scenarios.situation import Situation

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model.rank import GroupView, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import GroupView, RankView
+from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.judge import judge
 from tests.scenarios.test_scenarios import FILES, SEPARATOR, render, situation

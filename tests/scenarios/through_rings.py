@@ -9,10 +9,10 @@ import itertools
 import json
 
 from ncclwatch.contract import config
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
     CallSite,
     GroupView,
-    JobSnapshot,
     LoaderView,
     OpView,
     PeerView,

@@ -3,18 +3,8 @@
 from dataclasses import replace
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Culprit,
-    Ending,
-    ProcessState,
-    ProcessView,
-    RankView,
-    Severity,
-    Verdict,
-)
+from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, ProcessView, RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.state.job_state import JobState
 

@@ -15,16 +15,8 @@ from ncclwatch.cli.commands.report import written
 from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.cli.output.report_html import html as as_html
 from ncclwatch.cli.output.report_markdown import in_html, markdown, prose
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Culprit,
-    Divergence,
-    Evidence,
-    MergedStack,
-    StackFrame,
-)
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Divergence, Evidence, MergedStack
 from ncclwatch.contract.words.text import one_line
 
 HOSTILE = [

@@ -12,7 +12,8 @@ from ncclwatch.cli.commands.status import render as render_status
 from ncclwatch.cli.commands.top import RATE_OVER_S, Rates
 from ncclwatch.cli.output.job_table import shortened
 from ncclwatch.cli.output.terminal import local_time
-from ncclwatch.contract.model.rank import MergedStack, StackFrame
+from ncclwatch.contract.model.rank import StackFrame
+from ncclwatch.contract.model.verdict import MergedStack
 
 HOSTILE = "evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"
 HARMLESS = r"evil\x1b]0;title\x07\x1b[31m[bold red]markup[/]\u202e:skull:"

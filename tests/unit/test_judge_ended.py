@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import Ending, Verdict
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.rules.endings import ending_words, is_victim
 from tests.scenarios.situation import Situation

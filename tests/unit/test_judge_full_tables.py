@@ -8,17 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import (
-    Certainty,
-    JobSnapshot,
-    Op,
-    ProcessState,
-    ProcessView,
-    RankView,
-    Severity,
-    Verdict,
-    WaitKind,
-)
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import Op, ProcessState, ProcessView, RankView, WaitKind
+from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import arrived

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import (
     CallSite,
@@ -14,7 +15,6 @@ from ncclwatch.contract.model.rank import (
     StackDump,
     StackFrame,
     ThreadView,
-    WaitClass,
     WaitKind,
     WaitView,
 )

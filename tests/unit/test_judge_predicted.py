@@ -5,21 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.config import EVEN_BATCHES_GROUP
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Ending,
-    GroupView,
-    JobSnapshot,
-    LoaderView,
-    Op,
-    OpView,
-    RankView,
-    Severity,
-    SourceNote,
-    Verdict,
-)
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import CallSite, Ending, GroupView, LoaderView, Op, OpView, RankView, SourceNote
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch_server.judge import judge
 from tests.unit.server_values import view
 

@@ -4,17 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import (
-    Cause,
-    Ending,
-    JobSnapshot,
-    ProcessState,
-    ProcessView,
-    RankView,
-    SaveView,
-    ThreadView,
-    Verdict,
-)
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView, SaveView, ThreadView
+from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge.rules.saves import bad_saves, save_words
 from ncclwatch_server.judge.theory.case import open_case
 from tests.unit.server_values import view

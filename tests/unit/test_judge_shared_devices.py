@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.devices import DeviceView
-from ncclwatch.contract.model.rank import Cause, Ending, GroupView, JobSnapshot, RankView, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import Ending, GroupView, RankView
+from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.rules.shared_devices import refused_to_share, shared
 from ncclwatch_server.judge.theory.case import open_case

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import CallSite, Cause, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
+from ncclwatch.contract.model.rank import CallSite, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.theory.histories.odd_side import (
     Side,
     crossing_threads,

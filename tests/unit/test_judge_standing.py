@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
     GroupView,
-    JobSnapshot,
     Op,
     OpView,
     PeerView,

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import Cause, ProcessState
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.judge.theory.stillness import (
     Stillness,

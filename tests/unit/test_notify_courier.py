@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.notify import courier as module
 from ncclwatch_server.notify.courier import Courier, News, Outcome, Rhythm

@@ -6,7 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ncclwatch.contract.model.rank import CallSite, Certainty, Culprit, Evidence, MergedStack, Severity, StackFrame
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import Certainty, Culprit, Evidence, MergedStack, Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.report import report_incident
 from ncclwatch_server.notify import alertmanager, mail, pagerduty, slack, webhook

@@ -5,7 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ncclwatch.contract.model.rank import Certainty, Lateness, MergedStack, StackFrame
+from ncclwatch.contract.model.rank import StackFrame
+from ncclwatch.contract.model.verdict import Certainty, Lateness, MergedStack
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, revive
 from ncclwatch_server.notify.stages import HOLD_S, NEVER, UNSURE_S, Due, Matter, Stage, Told, digest, due, tell

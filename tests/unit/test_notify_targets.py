@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch_server.notify.targets import (
     Alertmanager,
     Apprise,

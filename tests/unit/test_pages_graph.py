@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Culprit, Severity, Verdict, Waiters
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict, Waiters
 from ncclwatch_server.ui.graph import BOXES_MAX, Drawing, drawing_of
 
 A = CallSite(file="/job/train.py", line=97, function="step")

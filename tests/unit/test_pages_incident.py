@@ -2,7 +2,8 @@
 
 import re
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, MergedStack, Severity, StackFrame, Verdict
+from ncclwatch.contract.model.rank import StackFrame
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, MergedStack, Severity, Verdict
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.ui.incident_page import IncidentView, view_incident
 from ncclwatch_server.ui.render import PAGES

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Severity, StackDump, StackFrame, Verdict
+from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.jobs.stack_requests import (
     NATIVE_MAX,

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import Certainty, Severity, Verdict, WaitClass
+from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch_server.state import wait_history
 from ncclwatch_server.state.wait_history import JobHabits, Lesson, Memory, bound_s
 from ncclwatch_server.state.wait_learning import Patience

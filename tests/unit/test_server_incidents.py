@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Lateness, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Lateness, Severity, Verdict
 from ncclwatch_server import settings
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
 from ncclwatch_server.incidents.confirmation import Confirmation, key_of, said_again

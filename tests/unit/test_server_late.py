@@ -11,18 +11,8 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    GroupView,
-    Lateness,
-    Op,
-    OpView,
-    RankView,
-    Severity,
-    ThreadView,
-    WaitKind,
-    WaitView,
-)
+from ncclwatch.contract.model.rank import CallSite, GroupView, Op, OpView, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.verdict import Lateness, Severity
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, IncidentState
 from ncclwatch_server.jobs.read_model import sight_of

@@ -1,9 +1,9 @@
 """What ranks say of their setup is kept once for all that are alike, and compared when it has changed."""
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import ModelFacts, RankFacts
-from ncclwatch.contract.model.rank import Habit, WaitClass
 from ncclwatch_server import settings
 from ncclwatch_server.state.rank_setup import Likeness
 

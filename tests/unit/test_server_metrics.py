@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as older_families
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.rank import Cause, Culprit, Severity
+from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, Opening
 from ncclwatch_server.jobs.registry import Jobs

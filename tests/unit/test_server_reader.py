@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch_server.http import queries
 from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ncclwatch.contract.model.rank import CallSite, Severity
+from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.slowness import SlowKind
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.incidents.event_stream import Announcements

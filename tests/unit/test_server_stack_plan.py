@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import CallSite, Certainty, Op, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import CallSite, Op, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.stack_sampling import plan
 from tests.unit.server_values import VERDICT, verdict, view

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import WaitClass
 from ncclwatch_server import settings
 from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.state.wait_history import Lesson

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import msgspec
 
-from ncclwatch.contract.model.rank import CallSite, Culprit, Divergence, Evidence, MergedStack, StackFrame, Verdict
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack, Verdict
 from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, report_job, revive

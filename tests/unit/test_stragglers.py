@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from ncclwatch.contract.model.rank import Severity
 from ncclwatch.contract.model.slowness import SlowKind
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.state.job_state import RANK_DTYPE
 from ncclwatch_server.stragglers.batches import Mixture, mixture

@@ -6,7 +6,7 @@ a newer one, so that each field but those that every version has sent has a defa
 
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import Culprit, Divergence, Evidence, MergedStack
+from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from ncclwatch.cli.client.answers import Listed
 from ncclwatch.cli.commands.asking import complete_incident, complete_job, connect, json_option, put_json, server_option
 from ncclwatch.cli.output.moments import moment, span_s
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.words.console import Progress, wants_json
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import click
 
 from ncclwatch.cli.client.answers import JobStacks
 from ncclwatch.cli.commands.asking import complete_job, connect, json_option, put_json, server_option, the_job
-from ncclwatch.contract.model.rank import MergedStack, StackFrame
+from ncclwatch.contract.model.rank import StackFrame
+from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
 from ncclwatch.contract.stacks.tree import short_path

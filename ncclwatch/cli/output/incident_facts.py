@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ncclwatch.cli.client.answers import Whole
-from ncclwatch.contract.model.rank import CallSite, MergedStack, StackFrame
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
 from ncclwatch.contract.words.text import rank_list, ranks_words

@@ -15,7 +15,7 @@ import msgspec
 from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import Lateness
+from ncclwatch.contract.model.verdict import Lateness
 from ncclwatch.contract.words.text import harmless
 
 POLL_S = 0.3

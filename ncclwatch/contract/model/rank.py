@@ -1,19 +1,15 @@
-"""The nouns of ncclwatch: what a rank is doing, and what is said about it.
+"""The nouns of one rank: what it does, holds, waits in and has been through.
 
 Everything here is a value. The agent builds `RankView`s out of rings and /proc, the
 server judges them, and a `Verdict` is what people and machines read in the end.
 Durations are ages in seconds, measured on the machine that owns the clock.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.preflight import Setup
-from ncclwatch.contract.model.slowness import Slowness
-from ncclwatch.contract.model.testimony import Communicator, Testimony
 
 UNTOLD = "?"  # a part of a signature that a recorder leaves out: it agrees with whatever another one tells
 UNTOLD_RANK = -2
@@ -74,51 +70,6 @@ class ProcessState(str, Enum):
     ZOMBIE = "zombie"
     GONE = "gone"
     UNKNOWN = "unknown"  # nobody could look; never a synonym of healthy or of dead
-
-
-class Cause(str, Enum):
-    """Why a job hangs. Each has a sentence and an advice in `contract.text`."""
-
-    RANK_CONDITIONAL_COLLECTIVE = "rank_conditional_collective"
-    UNEVEN_BATCHES = "uneven_batches"
-    DIVERGENT_CONTROL_FLOW = "divergent_control_flow"
-    COLLECTIVE_ORDER = "collective_order"
-    P2P_DEADLOCK = "p2p_deadlock"
-    SIGNATURE_MISMATCH = "signature_mismatch"
-    INIT_INCOMPLETE = "init_incomplete"
-    GROUP_DESTROYED = "group_destroyed"
-    DATA_STALL = "data_stall"
-    HOST_STALL = "host_stall"
-    PROCESS_FROZEN = "process_frozen"
-    SWALLOWED_EXCEPTION = "swallowed_exception"
-    RANK_CRASHED = "rank_crashed"
-    RANK_EXITED = "rank_exited"
-    STUCK_SAVE = "stuck_save"
-    CONFLICTING_SAVE = "conflicting_save"
-    FAILED_SAVE = "failed_save"
-    FILESYSTEM_VIEW = "filesystem_view"
-    DUPLICATE_DEVICE = "duplicate_device"
-    RNG_STATE_MISMATCH = "rng_state_mismatch"
-    CONFIGURATION_DRIFT = "configuration_drift"
-    TRANSPORT = "transport"
-    STRAGGLER = "straggler"
-    UNDETERMINED = "undetermined"
-
-
-class Certainty(str, Enum):
-    """How sure a verdict is: proof, stillness, or mere lateness."""
-
-    PROVEN = "PROVEN"
-    STALLED = "STALLED"
-    LATE = "LATE"
-
-
-class Severity(str, Enum):
-    """Whom a verdict may wake."""
-
-    CRITICAL = "critical"
-    WARNING = "warning"
-    INFO = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,143 +389,3 @@ class RankView:
     news_age_s: float = 0.0  # since this view came, on the server's clock
     taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
     file: FileView | None = None  # None: an agent reports it now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitClass:
-    """Which waits of a job are alike: those that last long for the same reason."""
-
-    phase: Phase
-    op: str  # of the operation that is waited in
-    size: int  # of its group: the power of two at or above it
-    name: str = ""  # that the user gave to the phase, if it is OTHER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habit:
-    """How long the waits of one class lasted that ended by themselves, in seconds."""
-
-    waits: int
-    longest_s: float
-    bound_s: float  # beyond it a wait is longer than this job's history lets expect
-    longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
-    timeout_s: float = 0.0  # of the default group in the run that knew the longest; 0: unknown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSnapshot:
-    """One job at one moment: what the judge judges. Ranks in neither `ranks` nor `unasked` nobody has seen."""
-
-    job: str
-    world_size: int
-    ranks: Mapping[int, RankView]
-    stacks: Mapping[int, StackDump]
-    silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
-    unasked: frozenset[int] = frozenset()  # ranks that an agent reports, and whose views are not among `ranks`
-    absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
-    habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before
-    # (group, seq) of a wait -> what the awaited ranks have done since it began
-    under_way: Mapping[tuple[str, int], tuple[WaitClass, ...]] = field(default_factory=dict)
-    testimonies: Mapping[int, Testimony] = field(default_factory=dict)  # of torch's Flight Recorder, where asked
-    communicators: tuple[Communicator, ...] = ()  # by NCCL's RAS, where asked
-    setup: Setup = field(default_factory=Setup)
-
-
-class Lateness(str, Enum):
-    """How bad it is that a rank which works is late."""
-
-    NONE = ""
-    UNUSUAL = "unusual"  # longer than this job has done before
-    DEADLINE = "deadline"  # the group's own timeout is near
-
-    @property
-    def rank(self) -> int:
-        """How far it has come: a wait is told of again when this grows."""
-        return tuple(Lateness).index(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
-    """A rank that keeps the others waiting, and what it is doing instead."""
-
-    rank: int
-    host: str = ""
-    pid: int = 0
-    device: str = ""
-    call_site: CallSite | None = None
-    doing: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """One observed fact. `source` says who saw it: ring, proc, py-spy, source, agent, flight recorder, nccl ras."""
-
-    source: str
-    rank: int
-    fact: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """The first place where the histories of ranks differ."""
-
-    group: str
-    seq: int
-    culprit_op: str
-    culprit_site: CallSite | None
-    victim_op: str
-    victim_site: CallSite | None
-    fact: str
-    culprit_source: str = ""  # the line itself, and the test of the rank it stands under; "" where nobody read it
-    victim_source: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedStack:
-    """One distinct stack and the ranks that share it."""
-
-    ranks: tuple[int, ...]
-    thread: str
-    frames: tuple[StackFrame, ...]  # innermost first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiters:
-    """Ranks that wait together: in one operation, at one line, for the same others."""
-
-    ranks: tuple[int, ...]
-    doing: str  # "all_reduce of gradient bucket 0", in the user's words
-    group: str = ""
-    seq: int = 0
-    site: CallSite | None = None
-    awaits: tuple[int, ...] = ()  # who has not come, as far as it was looked at; (): all are inside
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What is wrong with a job, who causes it, and what to do. All texts are rendered from the fields."""
-
-    cause: Cause
-    certainty: Certainty
-    severity: Severity
-    summary: str
-    explanation: str
-    advice: str
-    culprits: tuple[Culprit, ...]
-    victims: tuple[int, ...]
-    one_of: bool = False  # the evidence does not decide between the culprits
-    predicted: bool = False  # nothing hangs yet
-    about: str = ""  # which of several findings about one set of ranks this is; they are one incident each
-    disputed: bool = False  # another witness says otherwise; the explanation says what
-    group: str = ""
-    seq: int = 0
-    op: str = ""
-    onset_s: float = 0.0  # for how long the wait has lasted when this was said
-    still_s: float = 0.0  # for how long the awaited ranks have shown no sign of work; 0: they work, or unknown
-    waited: WaitClass | None = None  # of a wait for ranks outside of every operation
-    lateness: Lateness = Lateness.NONE
-    explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
-    first_divergence: Divergence | None = None
-    evidence: tuple[Evidence, ...] = ()
-    waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)
-    slowness: Slowness | None = None  # of a job that goes on, only slower; None: it does not, or nobody measured it

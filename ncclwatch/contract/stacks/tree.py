@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ncclwatch.contract.model.rank import MergedStack, StackDump, StackFrame
+from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import Place, is_own_thread, telling
 from ncclwatch.contract.words.text import rank_list

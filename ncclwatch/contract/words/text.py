@@ -5,7 +5,8 @@ A longer timeout is an advice only where the work really is long.
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import Cause, WaitKind
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.rank_lists import host_groups
 
 ADVICE: dict[Cause, str] = {

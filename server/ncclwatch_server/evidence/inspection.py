@@ -6,7 +6,8 @@ Pure: the watch loop sends the questions, hands in the answers, and judges the s
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import JobSnapshot, RankView, StackDump
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import RankView, StackDump
 from ncclwatch_server import settings
 from ncclwatch_server.state.job_state import Suspicion
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model.rank import MergedStack, StackDump, StackFrame, Verdict
+from ncclwatch.contract.model.rank import StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Communicator, Testimony
+from ncclwatch.contract.model.verdict import MergedStack, Verdict
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import MAIN_THREAD, is_python, place_of, telling
 from ncclwatch.contract.stacks.tree import Gang, classes, gangs, tree, tree_lines

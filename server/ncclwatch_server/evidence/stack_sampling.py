@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from ncclwatch.contract.model.rank import Certainty, RankView, Verdict
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Certainty, Verdict
 from ncclwatch_server import settings
 
 _Class = tuple[object, ...]

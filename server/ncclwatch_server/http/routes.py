@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.liveness import LoopLife
-from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.http import rank_views
 from ncclwatch_server.http.job_views import JobView, view_of

@@ -15,7 +15,8 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BeforeValidator, Field, StrictBool
 
-from ncclwatch.contract.model.rank import MergedStack, Op, RankView, StackDump
+from ncclwatch.contract.model.rank import Op, RankView, StackDump
+from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.places import MAIN_THREAD, Doing, Place, place_of
 from ncclwatch.contract.stacks.tree import classes, gangs
 from ncclwatch.contract.wire import CommandKind

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model.rank import Cause, Certainty, MergedStack, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, MergedStack, Severity, Verdict
 from ncclwatch_server import settings
 
 # Verdicts about how ranks ended. While a hung job dies they are consequences, not news.

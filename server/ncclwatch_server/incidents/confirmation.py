@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import Cause, Verdict
+from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server import settings
 
 Key = tuple[Cause, tuple[int, ...], str, int, str]

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ncclwatch.contract.model.rank import (
+from ncclwatch.contract.model.slowness import Slowness
+from ncclwatch.contract.model.verdict import (
     Cause,
     Certainty,
     Culprit,
@@ -21,7 +22,6 @@ from ncclwatch.contract.model.rank import (
     Verdict,
     Waiters,
 )
-from ncclwatch.contract.model.slowness import Slowness
 from ncclwatch.contract.stacks.tree import gang_line
 from ncclwatch_server.evidence.stack_collection import main_tree, where
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey

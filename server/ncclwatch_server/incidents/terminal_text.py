@@ -7,7 +7,8 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from ncclwatch.contract.model.rank import CallSite, Culprit, Divergence, MergedStack, StackFrame
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import Culprit, Divergence, MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
 from ncclwatch.contract.words.text import ranks_words

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.evidence.rank_labels import GroupName, RankNote
 from ncclwatch_server.incidents.book import Incident, JobKey

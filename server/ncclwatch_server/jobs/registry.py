@@ -9,8 +9,10 @@ import msgspec
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model.rank import JobSnapshot, StackDump, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.agent_link import Link

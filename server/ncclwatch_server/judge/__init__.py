@@ -13,7 +13,8 @@ What is wrong with saves is said besides, unless something hangs: the ranks that
 
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Certainty, JobSnapshot, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.verdict import Certainty, Verdict
 from ncclwatch_server.judge.every_root import every_root
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.desync import desyncs

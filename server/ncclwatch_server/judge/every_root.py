@@ -6,7 +6,8 @@ are no roots of their own, and the stages are asked again about the ranks that a
 
 from collections.abc import Callable, Sequence
 
-from ncclwatch.contract.model.rank import Cause, RankView, Verdict
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge.rules.alike import ranks_of
 from ncclwatch_server.judge.theory.case import Case
 

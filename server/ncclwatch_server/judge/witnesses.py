@@ -13,8 +13,10 @@ asked, after it had answered, and is so now.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import Certainty, Evidence, JobSnapshot, Op, OpView, RankView, Severity, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import Op, OpView, RankView
 from ncclwatch.contract.model.testimony import Communicator, WitnessedGroup, WitnessedOp
+from ncclwatch.contract.model.verdict import Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.theory.histories.signatures import op_named
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of

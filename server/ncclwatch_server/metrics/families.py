@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import settings
 from ncclwatch_server.incidents.book import Incident

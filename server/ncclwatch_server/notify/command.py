@@ -10,7 +10,8 @@ import httpx
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Culprit, Severity, Verdict
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.notify.channels import open_channel

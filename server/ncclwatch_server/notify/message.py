@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from shlex import quote
 
-from ncclwatch.contract.model.rank import Certainty, Severity
+from ncclwatch.contract.model.verdict import Certainty, Severity
 from ncclwatch.contract.stacks.tree import gang_line
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.evidence.stack_collection import main_tree, where

@@ -18,7 +18,7 @@ import msgspec
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine import homes
-from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch_server.incidents.book import Incident
 
 TARGETS_MAX = 32

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import merge
 from ncclwatch_server.incidents import terminal_text

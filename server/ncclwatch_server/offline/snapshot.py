@@ -7,9 +7,9 @@ the state of the process stays unknown.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
     GroupView,
-    JobSnapshot,
     Op,
     OpView,
     PeerView,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.postmortem.frontier import Stuck
 from ncclwatch_server.postmortem.matter import (

@@ -1,6 +1,6 @@
 """Nobody waits in any record, and one record ends before the others: a fact for the reader, no hang."""
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.offline.recording import Recording
 from ncclwatch_server.offline.snapshot import is_age_known

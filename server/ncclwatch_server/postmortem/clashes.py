@@ -7,7 +7,7 @@ the ranks concerned.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.mismatch import judge_mismatch

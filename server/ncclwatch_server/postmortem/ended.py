@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView, Verdict
+from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge.rules.endings import endings, is_victim
 from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.postmortem.matter import Matter

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract.model.rank import CallSite, Ending, Evidence, JobSnapshot, RankView, StackDump
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import CallSite, Ending, RankView, StackDump
+from ncclwatch.contract.model.verdict import Evidence
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.offline.logs import SharedDevice
 from ncclwatch_server.offline.recording import GroupKey, Issued, Recording

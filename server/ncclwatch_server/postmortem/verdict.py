@@ -1,6 +1,6 @@
 """What is wrong with this job, by the files it left? The stages in order of what they can prove."""
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.mismatch import mismatches as parted_mismatches

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Evidence, RankView, StackFrame, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, RankView, StackFrame, ThreadView, WaitKind
+from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.words.text import WAIT_WORDS, seconds_words
 from ncclwatch_server.postmortem.matter import Matter, last_words

@@ -4,7 +4,8 @@ import random
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model.rank import Cause, Op
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.simulation.layout import Axis, Layout
 from ncclwatch_server.simulation.program import Course, Step
 

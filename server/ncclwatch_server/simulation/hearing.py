@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.rank import JobSnapshot, RankView, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge

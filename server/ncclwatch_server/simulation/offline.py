@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import Severity, Verdict
+from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch_server.incidents.confirmation import Confirmation
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import Hearing

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
-from ncclwatch.contract.model.rank import Habit, WaitClass
 from ncclwatch_server import settings
 from ncclwatch_server.judge.rules.drift import findings as drift
 from ncclwatch_server.judge.rules.drift import models as drift_models

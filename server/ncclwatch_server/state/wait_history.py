@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ncclwatch.contract.model.rank import Habit, WaitClass
+from ncclwatch.contract.model.job import Habit, WaitClass
 
 KEPT_MAX = 200  # durations of one class, the newest: a job may change its ways
 CLASSES_MAX = 64  # of one job

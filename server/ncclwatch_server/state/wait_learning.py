@@ -7,7 +7,8 @@ what each took is learned by itself. Pure: time is passed in, and what was learn
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model.rank import Habit, Severity, Verdict, WaitClass
+from ncclwatch.contract.model.job import Habit, WaitClass
+from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch_server.state.wait_history import JobHabits, Lesson
 
 WaitKey = tuple[str, int]  # group and sequence number of what is waited in

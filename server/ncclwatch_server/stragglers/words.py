@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.slowness import SlowKind, Slowness
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.stragglers.closely import Detail
 from ncclwatch_server.stragglers.tracker import Finding

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model.rank import CallSite, Culprit, Verdict, Waiters
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Culprit, Verdict, Waiters
 from ncclwatch.contract.words.text import rank_list
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 300, 78, 32, 58, 10

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import MergedStack
+from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.places import MAIN_THREAD, Place
 from ncclwatch.contract.stacks.tree import Branch, Gang, tree
 from ncclwatch.contract.words.text import seconds_words

@@ -18,7 +18,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch_server.http import allowed_methods
 from ncclwatch_server.http.queries import Archive, Reader
 from ncclwatch_server.incidents import event_stream

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclwatch.contract.model.rank import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words
 from ncclwatch_server.http.job_views import nodes_of

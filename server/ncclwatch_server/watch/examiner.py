@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ncclwatch.contract.model.rank import Certainty, JobSnapshot, Severity, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.inspection import Question

@@ -3,7 +3,8 @@
 They are apart from those of hangs: a job that goes on resolves a hang, and says nothing of a rank that is slow.
 """
 
-from ncclwatch.contract.model.rank import CallSite, Severity, Verdict
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.inspection import Question

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.machine.liveness import LoopLife
-from ncclwatch.contract.model.rank import Severity
+from ncclwatch.contract.model.verdict import Severity
 from ncclwatch_server import settings
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState

@@ -11,7 +11,9 @@ import msgspec
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model.rank import Certainty, JobSnapshot, RankView, Severity, Verdict
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import harmless
 from ncclwatch_server.judge import judge
 from tests.fuzz import mutation

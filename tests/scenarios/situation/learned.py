@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import Habit, WaitClass
 from ncclwatch.contract.model.testimony import Testimony, WitnessedGroup, WitnessedOp
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import options_of, ranks_of

@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Mapping
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.preflight import LikeRanks, RankFacts, Setup, bounded
-from ncclwatch.contract.model.rank import JobSnapshot
 from ncclwatch.contract.model.testimony import CommRank, Communicator
 from tests.scenarios.situation import data, groups, learned, operations, processes, setup
 from tests.scenarios.situation.state import Command, State

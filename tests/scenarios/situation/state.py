@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 
+from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.preflight import ModelFacts, SamplerFacts
-from ncclwatch.contract.model.rank import GroupView, Habit, OpView, RankView, WaitClass, WaitView
+from ncclwatch.contract.model.rank import GroupView, OpView, RankView, WaitView
 from ncclwatch.contract.model.testimony import Testimony
 
 

@@ -6,7 +6,7 @@ A pair of calls that cannot meet hangs in each of a thousand small groups, and t
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Verdict
+from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.theory.case import Case, explained
 

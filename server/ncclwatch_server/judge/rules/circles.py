@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Op, OpView, Severity, Verdict, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, WaitKind
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ADVICE_LOCK, ranks_words
 from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.reasons import handled_words

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from ncclwatch.contract.model.rank import Evidence, RankView
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Evidence
 from ncclwatch_server.judge.theory.case import counts_words
 
 BUCKETS_MAX = 4  # told of

@@ -6,7 +6,8 @@ operation: a proof that needs no history. Where the history still holds it, the 
 
 from collections.abc import Mapping
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Divergence, Evidence, OpView, RankView, Severity, Verdict
+from ncclwatch.contract.model.rank import OpView, RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Divergence, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.theory.case import Case, at, culprit, group_words, op_words
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key

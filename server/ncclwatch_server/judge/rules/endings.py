@@ -8,17 +8,8 @@ import re
 import signal
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Ending,
-    Evidence,
-    RankView,
-    Severity,
-    Verdict,
-    WaitKind,
-)
+from ncclwatch.contract.model.rank import CallSite, Ending, RankView, WaitKind
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import (
     ADVICE,
     ADVICE_EXCEPTION,

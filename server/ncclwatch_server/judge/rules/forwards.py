@@ -8,7 +8,8 @@ makes one.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import Cause, GradMode, ModuleView, OpView, RankView
+from ncclwatch.contract.model.rank import GradMode, ModuleView, OpView, RankView
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.theory.histories.odd_side import Parting, Side
 

@@ -1,6 +1,7 @@
 """Who waits in a group that another member has destroyed? Nobody will come there any more: that is proof."""
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, Evidence, RankView, Severity, Verdict, WaitKind
+from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.theory.case import (
     Case,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import Cause, Evidence, Verdict
+from ncclwatch.contract.model.verdict import Cause, Evidence, Verdict
 from ncclwatch.contract.words.text import ADVICE
 
 

@@ -3,17 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Divergence,
-    Evidence,
-    Op,
-    RankView,
-    Severity,
-    Verdict,
-)
+from ncclwatch.contract.model.rank import CallSite, Op, RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Divergence, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.alike import ALIKE_MAX, joined
 from ncclwatch_server.judge.rules.data_buckets import bucket_evidence

@@ -5,7 +5,8 @@ A rank that shows any sign of work is late and never a hang.
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Certainty, RankView, Severity, Verdict
+from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.straggler import evidence_of, late, wait_class, waited_in
 from ncclwatch_server.judge.theory.case import (

@@ -12,18 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Evidence,
-    LoaderView,
-    OpView,
-    RankView,
-    Severity,
-    SourceNote,
-    Verdict,
-)
+from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView, SourceNote
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.rules.data_buckets import bucket_evidence
 from ncclwatch_server.judge.theory.case import Case, at, counts_words, culprit

@@ -8,7 +8,8 @@ that save one file for each rank leave the ranks that are new without one.
 import re
 from collections.abc import Sequence
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Ending, Evidence, RngRestore, Severity, Verdict
+from ncclwatch.contract.model.rank import Ending, RngRestore
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
 from ncclwatch_server.judge.rules.known_ends import KnownEnd
 from ncclwatch_server.judge.theory.case import Case, at, culprit

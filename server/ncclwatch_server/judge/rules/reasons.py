@@ -1,6 +1,6 @@
 """Why did the sides of a hang part, in the words of its reader, and what is to be done about it?"""
 
-from ncclwatch.contract.model.rank import Cause
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ADVICE, ADVICE_THREADS, ADVICE_UNUSED, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.case import at, counts_words
 from ncclwatch_server.judge.theory.histories.exceptions import Handled

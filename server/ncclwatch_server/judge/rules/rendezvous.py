@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Culprit, Evidence, Severity, Verdict, WaitKind
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.case import (
     Case,

@@ -7,7 +7,8 @@ compared only as exactly as it is known when the views were taken.
 import re
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.rank import Cause, Certainty, Evidence, RankView, SaveView, Severity, Verdict
+from ncclwatch.contract.model.rank import RankView, SaveView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ADVICE_QUOTA, bytes_words, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.case import Case, at, culprit, main_thread, source_evidence
 from ncclwatch_server.judge.theory.waits.rank_standing import GONE_STATES

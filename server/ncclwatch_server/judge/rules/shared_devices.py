@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ncclwatch.contract.model.devices import DeviceView
-from ncclwatch.contract.model.rank import Cause, Certainty, Evidence, RankView, Severity, Verdict
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.device_mappings import advice_for, mistake_of, strays_of, visible_words
 from ncclwatch_server.judge.rules.known_ends import KnownEnd

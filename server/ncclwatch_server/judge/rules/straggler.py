@@ -6,18 +6,10 @@ once more in good time before the backend of the group gives it up and the job e
 
 from collections.abc import Iterable
 
+from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import (
-    Cause,
-    Certainty,
-    Evidence,
-    Habit,
-    Lateness,
-    ProcessState,
-    Severity,
-    Verdict,
-    WaitClass,
-)
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Lateness, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ADVICE_GIL, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.saves import save_words
 from ncclwatch_server.judge.theory.case import (

@@ -5,7 +5,7 @@ line, and no accusation.
 """
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.case import Case, block_evidence, explained, group_words, onset_s, waiting_words
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, timeout_of

@@ -3,18 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Culprit,
-    Evidence,
-    GroupView,
-    JobSnapshot,
-    OpView,
-    RankView,
-    ThreadView,
-    WaitKind,
-    WaitView,
-)
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.verdict import Culprit, Evidence
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_at
 from ncclwatch_server.judge.theory.waits.full_tables import legible

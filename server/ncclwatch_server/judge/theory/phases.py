@@ -6,8 +6,9 @@ the operation that is waited in.
 
 from collections.abc import Iterable, Mapping
 
+from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase, phase_of_frame, phase_of_name
-from ncclwatch.contract.model.rank import CallSite, LoaderView, RankView, StackDump, ThreadView, WaitClass, WaitKind
+from ncclwatch.contract.model.rank import CallSite, LoaderView, RankView, StackDump, ThreadView, WaitKind
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 
 NAME_CHARS_MAX = 40

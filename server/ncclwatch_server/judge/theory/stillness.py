@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import Cause, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ADVICE_GIL, WAIT_WORDS
 from ncclwatch_server.judge.rules.saves import save_words
 from ncclwatch_server.judge.theory.case import Case, main_thread

@@ -9,7 +9,8 @@ nothing here.
 """
 
 from ncclwatch.contract.model import preflight
-from ncclwatch.contract.model.rank import Cause, Certainty, Severity, Verdict, WaitKind
+from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.rules.drift.findings import Finding, findings
 from ncclwatch_server.judge.theory.case import Case, at, block_evidence, culprit, explained, onset_s, waiting_words

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Cause, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch_server.judge.rules.drift.findings import Finding, findings
 from ncclwatch_server.judge.rules.known_ends import KnownEnd
 from ncclwatch_server.judge.theory.case import Case

@@ -9,20 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ncclwatch.contract.model import preflight
+from ncclwatch.contract.model.job import Habit, JobSnapshot, WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import LikeRanks, Setup
-from ncclwatch.contract.model.rank import (
-    CallSite,
-    Cause,
-    Certainty,
-    Culprit,
-    Evidence,
-    Habit,
-    JobSnapshot,
-    Severity,
-    Verdict,
-    WaitClass,
-)
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, host_words, ranks_words, seconds_words
 from ncclwatch_server.judge.rules.drift import models as drift_models
 from ncclwatch_server.judge.rules.drift import samplers as drift_samplers

@@ -16,7 +16,7 @@ from enum import Enum
 
 from ncclwatch.contract.model import preflight
 from ncclwatch.contract.model.preflight import RankFacts
-from ncclwatch.contract.model.rank import Cause
+from ncclwatch.contract.model.verdict import Cause
 
 Meaning = Callable[[RankFacts], str | None]
 

@@ -8,7 +8,8 @@ under a test of the rank; who left a loop before the others.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import CallSite, Cause, Op, OpView, RankView, SourceNote
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.theory.histories.call_sites import (
     left_by_rank,
     loop_left,

@@ -10,17 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.rank import (
-    GroupView,
-    JobSnapshot,
-    Op,
-    OpView,
-    ProcessState,
-    RankView,
-    ThreadView,
-    WaitKind,
-    WaitView,
-)
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, ProcessState, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.waits.device_order import held_back_by, waits_on_device
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap

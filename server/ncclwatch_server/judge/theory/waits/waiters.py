@@ -4,7 +4,8 @@ A picture of it needs no more than what the wait-for graph holds: ranks that are
 for the same others are one row.
 """
 
-from ncclwatch.contract.model.rank import CallSite, Verdict, Waiters
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Verdict, Waiters
 from ncclwatch_server.judge.theory.case import Case, wait_words
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, waited_for
