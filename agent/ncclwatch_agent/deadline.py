@@ -1,4 +1,4 @@
-"""How does one wait for something no longer than so long, and still hear that one is to stop?
+"""Waits for something no longer than so long, and still hears a cancellation that comes meanwhile.
 
 asyncio.wait_for of Python 3.10 and 3.11 forgets a cancellation that arrives together with the
 result. An agent that does so would never end.

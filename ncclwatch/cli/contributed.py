@@ -1,4 +1,4 @@
-"""Which commands are there, and when are they imported? Our own, and those that other parts name in entry points.
+"""Lists the commands and imports each when it is called for: our own, and those that entry points name.
 
 Whatever a command needs is imported when it is called for. Entry points are looked for only where no command of our
 own has the name: reading those of all installed packages takes longer than the rest.

@@ -1,4 +1,4 @@
-"""Which exit codes has `ncclwatch`, and what does each mean? One table, for the help and for the code."""
+"""The exit codes of `ncclwatch` and what each means. One table, for the help and for the code."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""Which commands does `ncclwatch` have? Each is imported when it is called for: `ncclwatch version` is quick."""
+"""Names the commands of `ncclwatch`. Each is imported when it is called for: `ncclwatch version` is quick."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Which value has each setting, and where did it come from? Pure, but for reading a token's file.
+"""Finds which value each setting has and where it came from. Pure, but for reading a token's file.
 
 The list of variables is that of `contract.config`; this module adds what each means for people.
 """

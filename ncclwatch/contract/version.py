@@ -1,4 +1,4 @@
-"""Which version of ncclwatch is this? One for rank, agent and server."""
+"""The version of ncclwatch: one for rank, agent and server."""
 
 VERSION = "0.1.0"
 

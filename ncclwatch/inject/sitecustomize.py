@@ -1,4 +1,4 @@
-"""Which Python process is a rank of a script that nobody may edit? The one that calls `init_process_group`.
+"""Attaches, in a script that nobody may edit, the Python process that calls `init_process_group`: that is a rank.
 
 `ncclwatch run --inject` puts this directory in front of PYTHONPATH, so every Python of the command imports this file
 at its start, launchers, loader processes and compilers too. It waits for `import torch`, lays one function

@@ -1,4 +1,4 @@
-"""What is said when the framework of an integration is not installed?"""
+"""Says what to install when the framework of an integration is missing."""
 
 from ncclwatch.contract.errors import NcclwatchError
 

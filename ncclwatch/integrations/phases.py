@@ -1,4 +1,4 @@
-"""How does a framework that tells of beginnings and ends mark phases, when an exception may leave out the end?"""
+"""Marks phases for a framework that tells of beginnings and ends, where an exception may leave out the end."""
 
 import warnings
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How is a method of one object marked, where a framework has no callbacks?
+"""Marks calls of one object's method, where a framework has no callbacks.
 
 The wrapper is an attribute of the object, in front of its class's method: other objects, and the class, stay as they
 are. A method that is not there, as in another version of the framework, is left out.

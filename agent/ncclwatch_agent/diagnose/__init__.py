@@ -1,1 +1,1 @@
-"""The command `ncclwatch diagnose`: what do stacks tell of jobs that never attached?"""
+"""The command `ncclwatch diagnose`: says what stacks tell of jobs that never attached."""

@@ -1,4 +1,4 @@
-"""How is what was seen of jobs shown: to people as text, to machines as JSON?"""
+"""Shows what was seen of jobs: to people as text, to machines as JSON."""
 
 import linecache
 import os

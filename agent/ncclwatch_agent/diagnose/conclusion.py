@@ -1,4 +1,4 @@
-"""What do stacks alone prove about a job, in a sentence, and no more? Pure.
+"""Concludes what stacks alone prove about a job, in a sentence, and no more. Pure.
 
 A stack says where a rank is, not how many calls it has made before, nor in which group it makes this one. So two ranks
 in different calls are said to be in different calls, never to wait for each other; a rank outside every

@@ -1,4 +1,4 @@
-"""Does a rank move? Its processes are looked at a few times in a row: stacks, state and what it used of the CPU.
+"""Looks at a rank's processes a few times in a row (stacks, state, CPU used) and says whether it moves.
 
 A thread that the scheduler has not run at all between the first look and the last did nothing meanwhile: that is
 more than a low CPU load, which a loop that sleeps and works in turn shows as well.

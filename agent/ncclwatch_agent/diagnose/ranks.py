@@ -1,4 +1,4 @@
-"""Which processes of this node are ranks, and of which jobs? Told by the environment they were started with.
+"""Finds the processes of this node that are ranks, and their jobs, by the environment they were started with.
 
 torchrun and most launchers set RANK and WORLD_SIZE; srun sets SLURM_PROCID and SLURM_NTASKS. Everything that a
 rank starts inherits them, and is no rank: DataLoader workers, compilers, our own agent, and shells around it.

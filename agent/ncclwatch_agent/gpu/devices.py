@@ -1,4 +1,4 @@
-"""Which GPUs has this node, and which of them is a rank's? Asked when a rank with a GPU is there, not before.
+"""Lists the GPUs of this node and says which is a rank's. Asked when a rank with a GPU is there, not before.
 
 NVML runs in a child that is killed when it takes too long, and left alone if even that does not end it. That it
 says nothing, and why, is an observation.

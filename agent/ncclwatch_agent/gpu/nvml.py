@@ -1,9 +1,9 @@
-"""Which GPUs has this node, by the driver's own library? Prints one JSON text and ends.
+"""Prints the GPUs of this node, by the driver's own library, as one JSON text, and ends.
 
     python -m ncclwatch_agent.gpu.nvml
 
 NVML blocks for ever on some sick GPUs, in a call that nothing interrupts: so it is asked in a process of its own,
-which can be left behind (see `gpus`). What it cannot tell is part of the answer.
+which can be left behind (see `gpu.devices`). What it cannot tell is part of the answer.
 """
 
 import json

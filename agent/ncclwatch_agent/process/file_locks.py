@@ -1,4 +1,4 @@
-"""Who holds the file lock that a process waits for? The kernel tells everybody, in /proc/locks."""
+"""Finds who holds the file lock that a process waits for. The kernel tells everybody, in /proc/locks."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Has this process ended, and with which status? Asked through a pidfd, which no reused pid can fool.
+"""Tells whether a process has ended, and with which status, through a pidfd, which no reused pid can fool.
 
 A pidfd becomes readable when the process ends. From Linux 6.15 on it also tells the status
 after the parent has reaped the process; before that, only the zombie does.

@@ -1,4 +1,4 @@
-"""How long was a process kept from running by a CPU quota, or its machine by the host it is a guest on?"""
+"""Measures for how long a CPU quota, or the host of a virtual machine, kept a process from running."""
 
 import functools
 import os

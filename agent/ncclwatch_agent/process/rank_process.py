@@ -1,4 +1,4 @@
-"""What does the kernel say of a rank's process: its state, whether it works, and with which status it ended?
+"""Watches a rank's process by what the kernel says: its state, whether it works, and how it ended.
 
 Progress is measured over MEASURE_S at least, because the kernel counts CPU time in ticks of 10 ms.
 """

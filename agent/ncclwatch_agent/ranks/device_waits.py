@@ -1,4 +1,4 @@
-"""Is it unusual for how long a device has not finished something?
+"""Learns how long a rank's device usually needs, and says when a wait for it is unusually long.
 
 On a GPU the host runs ahead, so in a healthy job there is always an unfinished collective, as old as a step is long.
 A server that looked at every such wait would look all the time.

@@ -1,4 +1,4 @@
-"""How did a rank end? Put together from what it said itself and what the kernel says."""
+"""Says how a rank ended: puts together what it said itself and what the kernel says."""
 
 import os
 import signal

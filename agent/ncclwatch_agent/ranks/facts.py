@@ -1,4 +1,4 @@
-"""What has a rank said of itself, and is it news? Read once for each text that its ring holds."""
+"""Keeps what a rank has said of itself, and says whether it is news. Read once for each text that its ring holds."""
 
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.ring import facts

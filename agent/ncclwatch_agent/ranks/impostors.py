@@ -1,4 +1,4 @@
-"""Which processes take part in a job as its ranks, and are two of them the same one?
+"""Tells which processes take part in a job as its ranks, and when two of them claim to be the same one.
 
 A child that inherited RANK and attached is no rank: its ancestor is. Nor is one that never came to init_process_group,
 or one on its way out, which runs no Python any more.

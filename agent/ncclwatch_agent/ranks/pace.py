@@ -1,4 +1,4 @@
-"""What kept a rank from its work, and how far had it come in step with the others? A few numbers for each digest.
+"""Counts what kept a rank from its work, and how far it had come in step with the others, for each digest.
 
 Blocked time is read at boundaries that all members of a group cut at the same operations (`ring.MeterRow`), so that a
 server can compare ranks without any clock of theirs. The rest are running totals, of the rank itself, of its main

@@ -1,4 +1,4 @@
-"""Which ranks of a watched job run on this node and have not attached?
+"""Finds the ranks of a watched job that run on this node and have not attached.
 
 The launcher that started the ranks we know has started the others too: a child of it whose environment
 names another rank of the same world is that rank. What is known of it is what /proc and py-spy tell. Children

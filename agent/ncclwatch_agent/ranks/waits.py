@@ -1,4 +1,4 @@
-"""What does a rank wait in, as far as the head of its ring tells? One row of a digest has room for one wait."""
+"""Says what a rank waits in, by the head of its ring. One row of a digest has room for one wait."""
 
 import functools
 from collections.abc import Sequence

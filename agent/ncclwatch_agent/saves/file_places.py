@@ -1,4 +1,4 @@
-"""What is it that a path leads to: which file, on which file system, with how much room, and may it be written?
+"""Says what a path leads to: which file, on which file system, how much room, and whether it may be written.
 
 A path may lie on a mount that is dead, and asking about it may then never return: so one thread of our own asks for
 the whole agent, nobody waits for it, and that it does not come back is an answer, too.

@@ -1,4 +1,4 @@
-"""Which files does a process write, and how far has it come? Read from outside, so also while it cannot be asked.
+"""Lists the files that a process writes and how far it has come, from outside, so also while it cannot be asked.
 
 /proc/<pid>/fdinfo and the links in /proc/<pid>/fd are answered from memory: they never wait for a file system.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a rank's saves: which file is written, how far has it come, and can it be written at all?
+"""Follows a rank's saves: which file is written, how far it has come, and whether it can be written at all.
 
 The ring says that a thread saves and where to. The rest is seen from outside, so also of a rank in state D. What would
 wait for a file system is asked beside (`file_places`).

@@ -1,4 +1,4 @@
-"""How large does a save become, and is there room for it? Told by its own tensors, or by the last save like it.
+"""Predicts how large a save becomes and whether it fits, by its own tensors or by the last save like it.
 
 Saves of one process are alike that come from one call and whose paths differ in numbers alone (step_100.pt and
 step_200.pt).

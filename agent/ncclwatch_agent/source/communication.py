@@ -1,4 +1,4 @@
-"""Which communication calls does this piece of the user's source make?"""
+"""Finds the communication calls that a piece of the user's source makes."""
 
 import ast
 from collections.abc import Iterable

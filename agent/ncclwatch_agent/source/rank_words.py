@@ -1,4 +1,4 @@
-"""Does this expression of the user's source depend on the rank?
+"""Says whether an expression of the user's source depends on the rank.
 
 Judged by words: `rank`, `is_main_process()`, `os.environ["RANK"]`, and names that were assigned
 from such. Asking whether training is distributed at all (`rank != -1`, `rank is None`,

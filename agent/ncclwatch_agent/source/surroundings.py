@@ -1,4 +1,4 @@
-"""What encloses a line of the user's source: which test of the rank, which loop, which handler?"""
+"""Finds what encloses a line of the user's source: the test of the rank, the loop, the handler."""
 
 import ast
 from dataclasses import dataclass

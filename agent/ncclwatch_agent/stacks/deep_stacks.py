@@ -1,4 +1,4 @@
-"""What does the Python stack of a suspect not tell? Native frames, and where its child processes stand.
+"""Adds to a suspect's Python stack what that cannot tell: native frames, and where its child processes stand.
 
 Only of a process that stands still: reading native frames halts it for about a second. Children are looked at where
 their parent waits for one of them: in a DataLoader, a pool, a subprocess.

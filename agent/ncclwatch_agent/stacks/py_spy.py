@@ -1,4 +1,4 @@
-"""What is each thread of a rank doing right now? Asked of py-spy, from outside, with a deadline.
+"""Asks py-spy, from outside and with a deadline, what each thread of a rank is doing right now.
 
 py-spy reads the memory of a process without its help: also of one that is stopped, holds the
 GIL, or sits in D state. It is refused where the kernel forbids to look into other processes;

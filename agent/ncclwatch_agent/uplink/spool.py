@@ -1,4 +1,4 @@
-"""What must a server still hear of ranks that have ended? Kept until their job is gone, within a bound.
+"""Keeps the last views of ranks that have ended, for a server to hear, until their job is gone, within a bound.
 
 A view of a rank that ended cannot be made again. It is sent once; it is sent again on every new
 connection, because a restarted server knows nothing.

@@ -1,4 +1,4 @@
-"""Who else saw what the ranks of this node issued? torch's Flight Recorder and NCCL's RAS, asked with a deadline."""
+"""Asks, with a deadline, who else saw what the ranks of this node issued: torch's Flight Recorder and NCCL's RAS."""
 
 import asyncio
 from collections.abc import Iterable

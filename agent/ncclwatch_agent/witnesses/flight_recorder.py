@@ -1,4 +1,4 @@
-"""What does torch's Flight Recorder hold of a rank? Asked of the rank's worker server, and made short.
+"""Asks a rank's worker server what torch's Flight Recorder holds of it, and makes that short.
 
 The recorder numbers the collectives of each group for itself, in C++ and below ncclwatch's patches; so it also
 sees what was called past them. A batch of sends and receives, and a coalescing block, use up a number on the ranks

@@ -1,4 +1,4 @@
-"""What does NCCL's RAS say of the communicators of this job? Asked on its socket, where one listens.
+"""Asks NCCL's RAS, on its socket where one listens, for the communicators of this job.
 
 RAS is a thread of NCCL in every process, on since 2.24; one of a node's processes holds the client socket, and it
 answers for the whole job. The protocol is lines of text; JSON comes since 2.28.7 (NCCL User Guide, "RAS"). It is a weak

@@ -1,4 +1,4 @@
-"""What does a server answer, as far as this command line reads it? Fields it does not know are passed over.
+"""The answers of a server, as far as this command line reads them. Fields it does not know are passed over.
 
 The shapes are the server's own (`ncclwatch_server.incidents.report`, `http.job_views`, `http.stack_routes`); it may be
 a newer one, so that each field but those that every version has sent has a default.

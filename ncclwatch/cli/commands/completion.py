@@ -1,4 +1,4 @@
-"""The command `ncclwatch completion`: what lets a shell complete commands, options, jobs and incidents?"""
+"""The command `ncclwatch completion`: prints what lets a shell complete commands, options, jobs and incidents."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""The command `ncclwatch config show`: which settings are in force here, and where did each come from?"""
+"""The command `ncclwatch config show`: shows the settings in force here, and where each came from."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The command `ncclwatch incidents`: what was wrong, with which job, and when?"""
+"""The command `ncclwatch incidents`: lists what was wrong, with which job, and when."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

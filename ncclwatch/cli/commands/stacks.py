@@ -1,4 +1,4 @@
-"""The command `ncclwatch stacks`: where do the ranks of a job stand right now, on all of its nodes?"""
+"""The command `ncclwatch stacks`: shows where the ranks of a job stand right now, on all of its nodes."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The command `ncclwatch status`: how are the jobs doing?"""
+"""The command `ncclwatch status`: shows how the jobs are doing."""
 
 import sys
 from typing import TYPE_CHECKING

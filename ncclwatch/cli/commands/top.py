@@ -1,4 +1,4 @@
-"""The command `ncclwatch top`: how are the jobs doing, from second to second?"""
+"""The command `ncclwatch top`: shows how the jobs are doing, from second to second."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""The command `ncclwatch doctor`: is everything here that a job and ncclwatch need, and what is missing?"""
+"""The command `ncclwatch doctor`: checks what a job and ncclwatch need here, and says what is missing."""
 
 from ncclwatch.cli.doctor.command import doctor
 

@@ -1,4 +1,4 @@
-"""What does one look at this machine say?"""
+"""The result of one look at this machine: what was looked at, how it went, and what to do."""
 
 from dataclasses import dataclass
 from enum import Enum

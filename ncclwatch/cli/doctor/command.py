@@ -1,4 +1,4 @@
-"""Which checks are there, and how are they told?"""
+"""Runs all checks of `ncclwatch doctor`, one after the other, and prints them."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Do variables of this environment hide hangs, or make them?"""
+"""Checks the variables of this environment that hide hangs, or make them."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

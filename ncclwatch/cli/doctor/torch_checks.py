@@ -1,4 +1,4 @@
-"""Is this environment's torch one that is recorded, by which recorder, and with which second witness?"""
+"""Checks whether this environment's torch is recorded, by which recorder, and with which second witness."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What does a report say of an incident, in which order? The same for Markdown and HTML: only the writing differs."""
+"""Chooses what a report says of an incident, in which order, for Markdown and HTML: only the writing differs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

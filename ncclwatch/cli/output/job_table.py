@@ -1,4 +1,4 @@
-"""How are jobs and their open incidents shown, in `status` and, again and again, in `top`?"""
+"""Shows jobs and their open incidents, in `status` and, again and again, in `top`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

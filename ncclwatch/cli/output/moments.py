@@ -1,4 +1,4 @@
-"""What moment does somebody mean who types "2h", "2026-11-20" or "2026-11-20 17:30"?"""
+"""Reads the moment that somebody means who types "2h", "2026-11-20" or "2026-11-20 17:30"."""
 
 import re
 from datetime import datetime

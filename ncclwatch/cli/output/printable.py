@@ -1,4 +1,4 @@
-"""How is JSON shown to people? So that a terminal obeys nothing of it: ranks choose names of files and functions."""
+"""Shows JSON to people so that a terminal obeys nothing of it: ranks choose names of files and functions."""
 
 import re
 

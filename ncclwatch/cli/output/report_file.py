@@ -1,4 +1,4 @@
-"""How does a report get onto the disk, whole or not at all?"""
+"""Writes a report to the disk, whole or not at all."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""How does an incident look as one HTML file? It loads nothing, runs nothing, and shows what ranks have chosen as text.
+"""Writes an incident as one HTML file. It loads nothing, runs nothing, and shows what ranks have chosen as text.
 
 The template escapes every value. The incident's JSON lies in the file too, for machines; a policy in its head forbids
 scripts, so that even what got past the escaping would not run.

@@ -1,4 +1,4 @@
-"""How does an incident look as Markdown, in a ticket? What ranks have chosen is text there, whatever it contains.
+"""Writes an incident as Markdown, for a ticket. What ranks have chosen is text there, whatever it contains.
 
 In prose each character that Markdown or HTML could read is escaped, and names that a tracker would turn into a mention,
 a link or another ticket are broken by a space without width. In a fence nothing is read; the fence is longer than

@@ -1,4 +1,4 @@
-"""How does an answer look on a terminal? Colours and tables of rich, which is imported only where somebody looks.
+"""Writes answers on a terminal, in colours and tables of rich, which is imported only where somebody looks.
 
 Words carry everything; colour only repeats it. What ranks have chosen goes in as plain text, never as markup.
 """

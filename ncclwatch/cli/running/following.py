@@ -1,4 +1,4 @@
-"""What happens to the job that `ncclwatch run` started? Asks the server, in a thread of its own.
+"""Follows the job that `ncclwatch run` started: asks the server, in a thread of its own.
 
 Nothing here can hold up the training: a server that does not answer is told of once.
 """

@@ -1,4 +1,4 @@
-"""In what environment does a command run whose script attaches to nothing by itself?"""
+"""Makes the environment in which a script is watched that attaches to nothing by itself."""
 
 import os
 from collections.abc import Mapping

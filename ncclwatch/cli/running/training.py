@@ -1,4 +1,4 @@
-"""How does the user's command run as if nobody watched, and how is it ended when it hangs?
+"""Runs the user's command as if nobody watched, and ends it when it hangs.
 
 It inherits the terminal and its process group. Signals are waited for instead of handled: while
 a handler would need this process to be in the right place, a queue of signals can be read.

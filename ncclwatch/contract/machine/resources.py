@@ -1,4 +1,4 @@
-"""What does this machine, or this container of it, give the processes of a job? Read from files that cost nothing.
+"""Reads what this machine, or this container of it, gives the processes of a job, from files that cost nothing.
 
 Asked by a rank of its own node, and by `ncclwatch doctor`. Whatever cannot be read is unknown, never an error.
 """

@@ -1,4 +1,4 @@
-"""Which device is a rank on, as far as the rank and its node can tell?"""
+"""The device that a rank is on, as far as the rank and its node can tell."""
 
 from dataclasses import dataclass
 from enum import IntFlag

@@ -1,4 +1,4 @@
-"""What does a rank do while others wait: compile, write a checkpoint, validate? Told by marks, files and names.
+"""Names what a rank does while others wait (compile, checkpoint, validate), by marks, files and names.
 
 Such work has a length of its own, far from that of a step, so each kind is waited for with patience of its own.
 A wrong answer here changes only how long that is.

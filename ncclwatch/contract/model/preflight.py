@@ -1,4 +1,4 @@
-"""What does a rank say of how it was set up, so that a server can see whether all ranks are alike?
+"""What a rank says of how it was set up, so that a server can see whether all ranks are alike.
 
 A rank writes it as one JSON text beside its ring, once and whenever it changes. The text is the rank's and may be
 anything: what does not fit is left out. Only the variables named here are ever told: an environment holds secrets.

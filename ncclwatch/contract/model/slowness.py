@@ -1,4 +1,4 @@
-"""What slows a job down without stopping it? The words for it, and what it costs."""
+"""The words for what slows a job down without stopping it, and what that costs."""
 
 from dataclasses import dataclass
 from enum import Enum

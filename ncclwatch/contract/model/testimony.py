@@ -1,4 +1,4 @@
-"""What does a second witness say of a rank? The values of torch's Flight Recorder and of NCCL's RAS.
+"""What a second witness says of a rank: the values of torch's Flight Recorder and of NCCL's RAS.
 
 Both count for themselves. Their numbers are compared between ranks, never with ncclwatch's own.
 """

@@ -1,4 +1,4 @@
-"""Where does a rank's worker server listen, and how is a socket with a long path reached?
+"""Names the socket of a rank's worker server, and reaches a socket whose path is long.
 
 The name says which process it is, also when a process id comes again or is used in two containers.
 """

@@ -1,4 +1,4 @@
-"""Whom does this side believe when it dials an https:// server? The system's authorities, or those in one file."""
+"""Decides whom this side believes when it dials an https:// server: the system's authorities, or those in one file."""
 
 import os
 import ssl

@@ -1,4 +1,4 @@
-"""What has a rank found out about itself? Read from the one JSON text in its ring that holds it.
+"""Reads what a rank has found out about itself from the one JSON text in its ring that holds it.
 
 The text is the rank's and may be anything: what does not fit is left out.
 """

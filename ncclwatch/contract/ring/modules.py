@@ -1,4 +1,4 @@
-"""Which module of a model makes a collective, and in what mode? How that is written in the ring's string table.
+"""Writes and reads, in the ring's string table, the module of a model that makes a collective, and its mode.
 
 A module that synchronises something in its forward (statistics, a seed, a codebook) hangs the job as soon as some
 ranks run it and others do not, or run it in another mode. Its path in the model and the modes are what names it.

@@ -1,4 +1,4 @@
-"""Whose code is this file: the user's own, or torch's, a framework's, the interpreter's, ours?
+"""Says whether a file is the user's own code, or torch's, a framework's, the interpreter's, ours.
 
 The user's call site is the first frame, from the inside out, that is the user's own. A package in
 site-packages that is not named here counts as the user's own: companies install their trainers.

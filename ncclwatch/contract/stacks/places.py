@@ -1,4 +1,4 @@
-"""Where does a stack stand, in a few words: inside which call of torch, made by which line of the user's?
+"""Says in a few words where a stack stands: inside which call of torch, made by which line of the user's.
 
 A stack is read by the names of its frames alone, so this says what the thread is inside of, never what
 it waits for. Native frames are read where they are there: they show a wait for torch.distributed that

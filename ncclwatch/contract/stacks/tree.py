@@ -1,4 +1,4 @@
-"""Which ranks stand where? Stacks of many ranks, merged by their common beginnings.
+"""Merges the stacks of many ranks by their common beginnings, to show which ranks stand where.
 
 The method of STAT (Arnold et al., "Stack Trace Analysis for Large Scale Debugging", IPDPS 2007): equal stacks
 are joined first, by a hash, so that each distinct stack enters the prefix tree once, with the set of its ranks.

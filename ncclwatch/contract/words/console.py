@@ -1,4 +1,4 @@
-"""Who reads what a command prints, a person or a program? And what does a person see while it takes time?
+"""Decides whether a person or a program reads what a command prints, and shows people what goes on meanwhile.
 
 Answers go to standard output: for people on a terminal, as JSON elsewhere. What happens meanwhile goes to standard
 error, and only once a second has passed, so that quick commands stay silent.

@@ -1,4 +1,4 @@
-"""How are many ranks and hosts written in few characters, and read back? "0-2,4-7", "node[001-016],login"."""
+"""Writes many ranks and hosts in few characters, and reads them back: "0-2,4-7", "node[001-016],login"."""
 
 import re
 from collections.abc import Iterable
