@@ -14,7 +14,7 @@ from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.simulation.rings import SimulatedRing
 from tests.fuzz.mutation import INTEGERS, TEXTS
-from tests.scenarios.test_scenarios import situation
+from tests.scenarios.texts import situation
 from tests.scenarios.through_rings import _Writing
 
 SCENARIO = Path(__file__).parents[1] / "scenarios/data_stall/data_loader_stalls.txt"

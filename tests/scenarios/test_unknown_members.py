@@ -16,7 +16,7 @@ from ncclwatch.contract.model.rank import GroupView, RankView
 from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.judge import judge
-from tests.scenarios.test_scenarios import FILES, SEPARATOR, render, situation
+from tests.scenarios.texts import FILES, SEPARATOR, render, situation
 
 Change = Callable[[JobSnapshot], JobSnapshot]
 

@@ -7,6 +7,8 @@ is taken over as it was: no ring has it.
 import dataclasses
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
@@ -41,15 +43,23 @@ def through_ring(view: RankView) -> RankView:
     """Return a rank as it is read from a ring; one that nobody has attached to has none."""
     if not view.attached:
         return view
+    with written(view) as ring:
+        return as_the_node_sees(ring.view(), view)
+
+
+@contextmanager
+def written(view: RankView) -> Iterator[SimulatedRing]:
+    """Write the ring of a rank, and keep it until it is read."""
     with SimulatedRing(
         rank=view.rank, local_rank=view.local_rank, world=(view.world_size, view.local_world_size),
         attempt=view.attempt,
     ) as ring:  # fmt: skip
         _Writing(ring, view).all()
-        return _with_what_the_node_adds(ring.view(), view)
+        yield ring
 
 
-def _with_what_the_node_adds(read: RankView, given: RankView) -> RankView:
+def as_the_node_sees(read: RankView, given: RankView) -> RankView:
+    """Return what was read from a ring, with what the node adds."""
     threads = {thread.tid: thread for thread in given.threads}
     saves = {(save.tid, save.path): save for save in given.saves}
     return dataclasses.replace(

@@ -18,7 +18,7 @@ from ncclwatch.contract.words.text import harmless
 from ncclwatch_server.judge import judge
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
-from tests.scenarios.test_scenarios import FILES, situation
+from tests.scenarios.texts import FILES, situation
 
 WORLD, SCENARIOS = 4, 40
 

@@ -62,6 +62,11 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     limit GROUP S                              of one group
     steps RANKS N                              optimizer steps made
     known S                                    for how long the server has known the job
+
+And what a text says of itself, where it cannot be told in another way than at one instant to the judge:
+
+    unheard "REASON"                           no server that hears its ranks says the same
+    alone "REASON"                             nor does one that hears more ranks, at work in the same job
 """
 
 from tests.scenarios.situation.situation import Situation

@@ -104,6 +104,14 @@ def known(state: State, words: list[str]) -> None:
     state.known_s = float(words[0])
 
 
+def unheard(state: State, words: list[str]) -> None:
+    state.limits["unheard"] = state.limits["alone"] = words[0]
+
+
+def alone(state: State, words: list[str]) -> None:
+    state.limits["alone"] = words[0]
+
+
 COMMANDS: Mapping[str, Command] = {
     "world": world,
     "unseen": unseen,
@@ -119,4 +127,6 @@ COMMANDS: Mapping[str, Command] = {
     "timeout": timeout,
     "steps": steps,
     "known": known,
+    "unheard": unheard,
+    "alone": alone,
 }

@@ -29,6 +29,7 @@ class State:
         self.worlds: dict[int, list[int]] = {}
         self.twice: dict[int, tuple[str, ...]] = {}
         self.clocks_s: dict[str, float] = {}
+        self.limits: dict[str, str] = {}  # why the text cannot be told in another way, by its word for that
 
     def change(self, rank: int, **changes: object) -> None:
         """Replace parts of the view of a rank."""

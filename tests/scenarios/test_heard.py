@@ -1,0 +1,37 @@
+"""Each scenario as a server hears it: from its agents, through its own tables, watch and incidents."""
+
+import re
+from pathlib import Path
+
+from ncclwatch.contract.model.verdict import Severity
+from tests.scenarios.heard import Heard, hear
+from tests.scenarios.texts import each_as, read, render
+
+MORE = 256  # ranks at work besides: then not all are asked for their views
+
+
+def has_an_incident_for_each_alarm(heard: Heard) -> bool:
+    alarms = {verdict.summary for verdict in heard.said if verdict.severity is not Severity.INFO}
+    return alarms == {incident.verdict.summary for incident in heard.incidents}
+
+
+def claims(said: str) -> str:
+    """Return who is named for what, in which sentence: counts and reasons are of all ranks of the job."""
+    lines = [line for line in said.splitlines() if not line.startswith(("  |", "  first:"))]
+    return re.sub(r" explains=\S+", "", "\n".join(lines))
+
+
+@each_as("unheard")
+def test_a_server_that_hears_the_ranks_says_the_same(path: Path):
+    situation, expected = read(path)
+    heard = hear(situation)
+    assert render(heard.said) == expected
+    assert has_an_incident_for_each_alarm(heard)
+
+
+@each_as("alone")
+def test_a_server_says_the_same_of_them_among_many_more_ranks(path: Path):
+    situation, expected = read(path)
+    heard = hear(situation, MORE)
+    assert claims(render(heard.said)) == claims(expected)
+    assert has_an_incident_for_each_alarm(heard)
