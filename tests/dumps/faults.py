@@ -5,7 +5,6 @@ faults count only if neither explains the other; otherwise another job is drawn.
 """
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations, pairwise
@@ -77,6 +76,7 @@ class _Plan:
     """Faults before they happen."""
 
     whats: list[tuple[What, tuple[int, ...]]] = field(default_factory=list)
+    pairs: set[int] = field(default_factory=set)  # ranks that depart in a group of two: which of both, nothing tells
     faults: list[Fault] = field(default_factory=list)
     programs: dict[int, tuple[Action, ...]] = field(default_factory=dict)
 
@@ -152,11 +152,8 @@ def _inject(rng: random.Random, job: Job, what: What, plan: _Plan) -> bool:
         other = rng.choice([each for each in job.groups[calls[number].group].members if each != rank])
         plan.faults.append(Cut(ranks=(rank, other), call=first + number))
         ranks = (rank, other)
-    else:
-        changed = _skipping(rng, job, step) if what is What.CALL_SKIPPED else _crossing(rng, job, step)
-        if changed is None:
-            return False
-        plan.programs[rank] = step * FAULTY_STEP + changed + step * (STEPS - FAULTY_STEP - 1)
+    elif not _depart(rng, job, what, rank, plan):
+        return False
     plan.whats.append((what, ranks))
     return not taken & set(ranks)
 
@@ -167,16 +164,23 @@ def needs_all(job: Job, action: Action) -> bool:
     return action.kind is Kind.COLLECTIVE and action.op is not Op.BROADCAST and several
 
 
-def _skipping(rng: random.Random, job: Job, step: tuple[Action, ...]) -> tuple[Action, ...] | None:
+def _depart(rng: random.Random, job: Job, what: What, rank: int, plan: _Plan) -> bool:
+    """Let a rank leave a collective out, or exchange two of different groups that have other members in common."""
+    step = job.steps[rank]
     fit = [n for n, action in enumerate(step) if action.is_call and needs_all(job, action)]
-    return without(step, rng.choice(fit)) if fit else None
-
-
-def _crossing(rng: random.Random, job: Job, step: tuple[Action, ...]) -> tuple[Action, ...] | None:
-    """Exchange two collectives of different groups that have more than one member in common."""
-    calls = [n for n, action in enumerate(step) if action.is_call]
-    fit = [(a, b) for a, b in pairwise(calls) if _cross(job, step[a], step[b])]
-    return exchanged(step, *rng.choice(fit)) if fit else None
+    crossed = [(a, b) for a, b in pairwise(fit) if _cross(job, step[a], step[b])]
+    if not (fit if what is What.CALL_SKIPPED else crossed):
+        return False
+    if what is What.CALL_SKIPPED:
+        left_out = rng.choice(fit)
+        changed, groups = without(step, left_out), (step[left_out].group,)
+    else:
+        first, second = rng.choice(crossed)
+        changed, groups = exchanged(step, first, second), (step[first].group, step[second].group)
+    if min(len(job.groups[group].members) for group in groups) == 2:
+        plan.pairs.add(rank)
+    plan.programs[rank] = step * FAULTY_STEP + changed + step * (STEPS - FAULTY_STEP - 1)
+    return True
 
 
 def _cross(job: Job, one: Action, other: Action) -> bool:
@@ -190,30 +194,28 @@ def _blames(machine: Machine, plan: _Plan) -> tuple[Blame, ...]:
     """Return what is to be said of each fault; () unless each came to bear and none explains another."""
     waits = waits_of(machine)
     roots, circles = roots_of(waits), circles_of(waits)
-    found = tuple(
-        blame for what, ranks in plan.whats if (blame := _blame(machine, what, frozenset(ranks), roots, circles))
-    )
+    found = tuple(blame for what, ranks in plan.whats if (blame := _blame(machine, what, frozenset(ranks), plan)))
     independent = all(not one.suspects & other.suspects for one, other in combinations(found, 2))
     ends = len(roots) + len(circles)
     return found if len(found) == len(plan.whats) == ends and independent else ()
 
 
-def _blame(
-    machine: Machine, what: What, ranks: frozenset[int], roots: frozenset[int], circles: Iterable[frozenset[int]]
-) -> Blame | None:
+def _blame(machine: Machine, what: What, ranks: frozenset[int], plan: _Plan) -> Blame | None:
+    waits = waits_of(machine)
     if what in (What.HOST_STOPPED, What.GIL_HELD, What.DEVICE_DEAD, What.DEVICE_STALLED):
-        if not ranks <= roots:
+        if not ranks <= roots_of(waits):
             return None
         stalled = what is What.DEVICE_STALLED
         suspects = ranks | _companions(machine, ranks) if stalled else ranks
         return Blame(what=what, ranks=ranks, answers=(ranks,), suspects=suspects, undecidable=stalled)
-    circle = next((each for each in circles if ranks <= each), None)
+    circle = next((each for each in circles_of(waits) if ranks <= each), None)
     if circle is None:
         return None
     if what is What.LINK_DOWN:
         return Blame(what=what, ranks=frozenset(), answers=(frozenset(),), suspects=circle, undecidable=True)
-    answers = (ranks, circle) if what is What.ORDER_CROSSED else (ranks,)
-    return Blame(what=what, ranks=ranks, answers=answers, suspects=circle, undecidable=len(circle) == 2)
+    pair = bool(ranks & plan.pairs)
+    answers = (ranks, circle) if what is What.ORDER_CROSSED or pair else (ranks,)
+    return Blame(what=what, ranks=ranks, answers=answers, suspects=circle, undecidable=pair)
 
 
 def _companions(machine: Machine, ranks: frozenset[int]) -> frozenset[int]:
