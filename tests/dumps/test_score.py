@@ -17,12 +17,12 @@ from tests.dumps.score import Grade, Said, grade, score
 SEEDS = range(4)
 # (kind, right by files of 4, right by live views of 4)
 FLOORS = (
-    ("host_stopped", 4, 4),
-    ("gil_held", 4, 4),
+    ("host_stopped", 4, 2),
+    ("gil_held", 4, 0),
     ("device_dead", 0, 0),
-    ("link_down", 0, 0),
-    ("call_skipped", 0, 0),
-    ("order_crossed", 4, 4),
+    ("link_down", 2, 1),
+    ("call_skipped", 3, 1),
+    ("order_crossed", 3, 4),
     ("host_stopped+host_stopped", 0, 4),
     ("host_stopped+device_dead", 0, 0),
 )
