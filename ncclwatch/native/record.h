@@ -1,4 +1,4 @@
-// How is one record written into the ring? The C++ twin of ncclwatch/rank/ringfile.py.
+// Writes one record into the ring. The C++ twin of ncclwatch/rank/ringfile.py.
 //
 // The layout is that of ncclwatch/contract/ring/layout.py, whose offsets arrive in `Layout`. Everything
 // bigger than a word is made of 16-byte cells, each written by one vector store, so that a reader

@@ -1,4 +1,4 @@
-// What has this rank issued, what is through, and who waits? The native twin of ncclwatch/rank/recorder.py
+// Records what this rank has issued, what is through, and who waits. The native twin of ncclwatch/rank/recorder.py
 // and of the kernels in ncclwatch/rank/patches/collectives.py, for those to whom a microsecond matters.
 //
 // One boxed kernel at the dispatch key BackendSelect sees each c10d op once, on the thread that issues it

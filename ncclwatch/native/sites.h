@@ -1,4 +1,4 @@
-// Which line of the user's own code is this, and who called it? The C++ twin of ncclwatch/rank/where/call_sites.py.
+// Finds the line of the user's own code, and who called it. The C++ twin of ncclwatch/rank/where/call_sites.py.
 //
 // A collective reaches the dispatcher with the GIL released. A thread's own Python frames stand
 // still meanwhile, and nobody else changes them, so they are read without the GIL; it is taken only

@@ -1,4 +1,4 @@
-"""How far is a group whose collectives run on a GPU? By its backend's own account, never by asking CUDA.
+"""Tells how far a group is whose collectives run on a GPU, by its backend's own account, never by asking CUDA.
 
 A work of NCCL is not held: that would keep its tensors alive. It is not asked either: its answer is an
 event query, which is forbidden while a CUDA graph is captured. NCCL's own watchdog does both safely, and

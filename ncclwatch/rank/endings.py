@@ -1,4 +1,4 @@
-"""How did this rank end? Written to the ring by the rank itself, as far as it still can.
+"""Writes to the ring how this rank ends, as far as the rank itself still can.
 
 The agent sees exit codes and signals from outside; what only the rank knows is the exception.
 """

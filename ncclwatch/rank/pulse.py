@@ -1,4 +1,4 @@
-"""Is this interpreter alive, and where are its threads? One light thread says so twice a second.
+"""Says twice a second, in one light thread, that this interpreter is alive, and where its threads are.
 
 It needs the GIL to run, and that is the point: a pulse that has stopped in a process that lives
 says that something holds the GIL. It also notes what is complete, sees to the agent, and looks

@@ -1,4 +1,4 @@
-"""What lies elsewhere in another version of torch, or is not there? Everything that depends on it, in one file.
+"""Everything that depends on the version of torch, in one file: what lies elsewhere in another, or is not there.
 
 The range that is meant is in `ncclwatch.contract.version`; what is absent is left out, never an error.
 """

@@ -21,7 +21,7 @@ from tests.bench.row import Row, at_most
 HEALTHY_S, LASTS_S = 40.0, 80.0
 SAMPLED_S = 15.0
 STARTS_S_MAX = 180.0
-ONSET_S_MAX = 12.0  # DESIGN.md section 6: the 99th percentile
+ONSET_S_MAX = 12.0  # within which the 99th of 100 verdicts is wanted
 SIMULATE = "from ncclwatch_server.simulation.command import simulate; simulate()"
 
 

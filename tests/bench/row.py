@@ -16,7 +16,7 @@ class Row:
     ours: float
     peer: str = ""  # what was measured beside it; "": nothing was
     theirs: float | None = None
-    budget: str = ""  # what DESIGN.md section 6 asks
+    budget: str = ""  # the most that the figure may be, in words
     met: bool | None = None  # None: nothing is asked, or this run cannot tell
 
     @property

@@ -28,7 +28,7 @@ _TOLD = ("critical", "warning")
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of DESIGN.md section 5, as far as this has to understand it."""
+    """The report of a server (`ncclwatch_server.incidents.report`), as far as this has to understand it."""
 
     schema: int
     job: str

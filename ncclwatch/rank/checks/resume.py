@@ -1,4 +1,4 @@
-"""Is this a resume of a run with another number of ranks? Told at attach, where the command line names the checkpoint.
+"""Says, at attach, that a resumed run had another number of ranks, where the command line names the checkpoint.
 
 Trainers such as transformers and Accelerate save the random states of each rank in a file with the rank's number. Where
 those files are not as many as the ranks, some ranks have none, and are left as they are or crash.

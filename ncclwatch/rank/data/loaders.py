@@ -1,4 +1,4 @@
-"""Which loops over data does this rank run, how many batches have they drawn, and how did the last one end?
+"""Follows the loops over data that this rank runs: how many batches they have drawn, and how the last one ended.
 
 Batches are counted per place in the user's code, so that the counts of two ranks can be compared.
 """

@@ -1,4 +1,4 @@
-"""Into how many parts does a loader's sampler split the data, and which one does this rank read?
+"""Says into how many parts a loader's sampler splits the data, and which one this rank reads.
 
 Told once for each loop over data, at its first pass. Known are samplers that say so themselves: torch's
 DistributedSampler and all that are built like it, and Accelerate's shards of batches.

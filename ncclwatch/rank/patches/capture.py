@@ -1,4 +1,4 @@
-"""Is a CUDA graph being captured now? Then no thread of this process may ask CUDA for anything.
+"""Knows when a CUDA graph is being captured: then no thread of this process may ask CUDA for anything.
 
 The full dump of NCCL's flight recorder asks for the state of each entry's events; during a capture that would end
 the capture with an error, in the user's code. The pulse waits with it.

@@ -1,4 +1,4 @@
-"""Which operations does this rank hand to its backends? Seen at one place, each once.
+"""Records the operations that this rank hands to its backends, seen at one place, each once.
 
 Every operation that moves data through a process group, from Python or from C++ (DDP's buckets,
 functional collectives, DTensor, compiled code), passes the torch dispatcher as an op of the

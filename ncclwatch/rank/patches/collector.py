@@ -1,4 +1,4 @@
-"""How much time does Python's garbage collector take from this rank? It stops the thread that trains."""
+"""Measures how much time Python's garbage collector takes from this rank. It stops the thread that trains."""
 
 import gc
 import time

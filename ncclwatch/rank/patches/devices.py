@@ -1,4 +1,4 @@
-"""Which device does this rank take, and which does it use? Known before NCCL's first collective looks at it.
+"""Notes which device this rank takes and which it uses, before NCCL's first collective looks at it.
 
 What the program chose is seen where it calls `torch.cuda.set_device` or names a device in `init_process_group`; what it
 uses, at the tensors of its first collective, before the backend gets them. CUDA is asked for nothing before the program

@@ -1,4 +1,4 @@
-"""When is a part of torch patched that this job may never import?
+"""Patches a part of torch that this job may never import, when the job imports it.
 
 To import FSDP costs a second and 44 MB, and makes every functional collective dispatch through more Python:
 no watchdog may do that to a job that does not use it. So its names are patched when the job imports them.

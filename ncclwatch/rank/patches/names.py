@@ -1,4 +1,4 @@
-"""What is an operation for? DDP's gradient bucket, FSDP's unit: names that people know from their own model.
+"""Names what an operation is for (DDP's gradient bucket, FSDP's unit), as people know it from their own model.
 
 None of this is needed to judge; where a version of torch keeps these things elsewhere, the names are missing
 and nothing else changes.

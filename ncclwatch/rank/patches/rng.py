@@ -1,4 +1,4 @@
-"""Do the random states that are restored fit the devices of this run?
+"""Notes whether the random states that are restored fit the devices of this run.
 
 `torch.cuda.set_rng_state_all` takes one state for each device that was visible when they were saved. With fewer devices
 now it raises "tuple index out of range"; with more, the others keep whatever they were seeded with, and nobody says so.

@@ -1,4 +1,4 @@
-"""What did storage say when a save failed? torch and its checkpoints often raise something else.
+"""Tells what storage said when a save failed. torch and its checkpoints often raise something else.
 
 torch.save writes to a path in C++ and raises "unexpected pos 576 vs 534", whether the disk was full, a quota used up or
 the file too large. The number of the refused system call is still there, in the thread's errno, when the exception

@@ -1,4 +1,4 @@
-"""How many bytes will a save write at least? Told by the tensors in what is saved, before the first one is written.
+"""Counts how many bytes a save will write at least, by its tensors, before the first one is written.
 
 Neither torch.save nor safetensors packs what it writes, so the file is no smaller than its tensors. What is not looked
 into (tensors of other classes, modules, objects that pickle themselves) only makes it larger. Nothing here waits for a

@@ -1,4 +1,4 @@
-"""Is a rank writing a checkpoint, and where to? Seen at the calls that begin it, on whatever thread.
+"""Notes that a rank writes a checkpoint, and where to: at the calls that begin it, on whatever thread.
 
 Frameworks (Lightning, Fabric, Accelerate, transformers) end in these calls. A call inside of another one is a part of
 it: dcp.save serialises with torch.save. Names that a job took out of torch before `attach()` are not seen.

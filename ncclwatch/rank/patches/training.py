@@ -1,4 +1,4 @@
-"""How far is training: forwards of wrapped models, backwards, optimizer steps, batches drawn?"""
+"""Counts how far training is: forwards of wrapped models, backwards, optimizer steps, batches drawn."""
 
 import functools
 import os

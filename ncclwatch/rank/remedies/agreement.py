@@ -1,4 +1,4 @@
-"""How do ranks agree, without stopping, on how many batches all of them have?
+"""Lets ranks agree, without stopping, on how many batches all of them have.
 
 By one all_reduce of four numbers at a time, in a gloo group of its own: it runs in gloo's threads while training
 goes on, and no collective of the user can come between two of them.

@@ -1,4 +1,4 @@
-"""How are random states restored that another number of devices or ranks has saved?
+"""Restores random states that another number of devices or ranks has saved.
 
 Those that fit are restored; every other device gets a seed that follows from what was saved, so that two resumes
 from one checkpoint draw the same numbers. See `ncclwatch.restore_rng_state`.

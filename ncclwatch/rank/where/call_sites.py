@@ -1,4 +1,4 @@
-"""Which line of the user's own code is this, and who called it? Answered in a microsecond, from any depth.
+"""Finds the line of the user's own code, and who called it, in a microsecond, from any depth.
 
 The user's frame is the first one, from the inside out, that belongs neither to torch, nor to a
 known framework, nor to the standard library, nor to ncclwatch. Its callers are the next ones of the same

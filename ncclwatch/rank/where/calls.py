@@ -1,4 +1,4 @@
-"""What is a line calling right now? Read from the code object alone: no source file is opened in training.
+"""Names what a line is calling right now, from the code object alone: no source file is opened in training.
 
 A host that waits for a GPU stands inside a C function (`item`, `cpu`, `synchronize`), which has no frame in
 Python. The instruction that called it knows which part of the line it is, and the instruction before it whose

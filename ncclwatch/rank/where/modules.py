@@ -1,4 +1,4 @@
-"""Which module of a model is this thread in, by which path is it reached, and in what mode is it?
+"""Finds the module of a model that this thread is in, the path by which it is reached, and its mode.
 
 Nothing here is on the path of an operation. The stack is read when a way to a collective is met for the first time,
 and by the pulse once a thread has stood still; no hook is laid on any module. Each call of a module has a frame of

@@ -1,4 +1,4 @@
-"""How does the server speak to one agent without ever waiting for it?"""
+"""Speaks to one agent without ever waiting for it."""
 
 import time
 from collections import deque

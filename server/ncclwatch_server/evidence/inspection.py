@@ -1,4 +1,4 @@
-"""What do the nodes know of a suspicious job, and when are they asked again?
+"""Keeps what the nodes know of a suspicious job, and says when to ask them again.
 
 Pure: the watch loop sends the questions, hands in the answers, and judges the snapshot.
 """

@@ -1,4 +1,4 @@
-"""Which stacks and testimonies belong to a verdict, which stacks are the same, and who stands where by them?"""
+"""Collects the stacks and testimonies of a verdict, merges equal stacks, and says who stands where by them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Whose stacks are asked for, and in which order? At scale only as many as tell something new.
+"""Chooses whose stacks are asked for, and in which order: at scale only as many as tell something new.
 
 First the suspects, one rank of each class and as many more as fit, for these the verdict waits a moment; a class is
 all ranks that are known to wait in the same call at the same line. Then, unhurried: more of each class in turn,

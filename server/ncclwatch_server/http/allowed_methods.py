@@ -1,4 +1,4 @@
-"""Which methods does a path take? Told with every 405, by all routes of the path and not by the first that matches."""
+"""Tells, with every 405, which methods a path takes: by all routes of the path, not by the first that matches."""
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler

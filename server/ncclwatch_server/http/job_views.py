@@ -1,4 +1,4 @@
-"""What does the API say about a job? Plain values, made of what was copied of it."""
+"""What the API says about a job: plain values, made of what was copied of it."""
 
 from dataclasses import dataclass
 

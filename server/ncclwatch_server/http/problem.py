@@ -1,4 +1,4 @@
-"""What does a refusal look like? One shape for every route, so that a client can show the sentence."""
+"""The one shape of every refusal, so that a client can show the sentence."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What does the API say about single ranks and groups of a job? Made of one sight of it, in a thread."""
+"""What the API says about single ranks and groups of a job. Made of one sight of it, in a thread."""
 
 from dataclasses import dataclass
 

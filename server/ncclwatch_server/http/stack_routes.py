@@ -1,4 +1,4 @@
-"""Where do the ranks of a job stand right now? `POST /api/v1/jobs/{job}/stacks` lets the nodes look.
+"""Lets the nodes look where the ranks of a job stand right now: `POST /api/v1/jobs/{job}/stacks`.
 
 Looking costs each rank some milliseconds, and native frames halt it for about a second: this is for operators, it is
 a POST, each one is written to the log, and pages of other origins may not ask.

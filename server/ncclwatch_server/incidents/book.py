@@ -1,4 +1,4 @@
-"""When does a verdict open an incident, change one, and end it? One hang is one incident.
+"""Decides when a verdict opens an incident, changes one, and ends it. One hang is one incident.
 
 Pure: time is passed in, and what changed is returned. An incident's id is a fingerprint of what
 hangs, so that a server that was restarted in the middle of a hang finds the same one again.

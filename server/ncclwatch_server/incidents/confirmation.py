@@ -1,4 +1,4 @@
-"""Which verdicts stand? Those that two snapshots show, and the last word on a job that is over."""
+"""Lets those verdicts stand that two snapshots show, and the last word on a job that is over."""
 
 from collections.abc import Iterable
 

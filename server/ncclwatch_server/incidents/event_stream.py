@@ -1,4 +1,4 @@
-"""How does somebody hear of verdicts without asking again and again? Server-sent events, from the newest on.
+"""Sends news of verdicts to whoever listens, as server-sent events, from the newest on.
 
 An event is one incident as the API has it, and what happened to it. The last few hundred are kept: who lost the
 line says which one it had last (Last-Event-ID, as browsers do) and gets those that it has missed.

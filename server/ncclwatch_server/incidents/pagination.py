@@ -1,4 +1,4 @@
-"""Which incidents does somebody want, and where did the last page end? Pure.
+"""Selects the incidents that somebody wants, page by page. Pure.
 
 Incidents are listed from the newest on. A page ends at an incident, and the next one begins behind it, so that what
 opens meanwhile shifts nothing.

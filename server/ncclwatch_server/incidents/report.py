@@ -1,4 +1,4 @@
-"""What does ncclwatch tell machines? The answer of DESIGN.md section 5, the same everywhere.
+"""The report on a job and its incidents as machines read it: the same from the API, a webhook and the store.
 
 The shapes here are what the API sends, what the store keeps and what `ncclwatch run --report`
 writes. A field is added, never renamed or given another meaning, while `schema` stays 1.

@@ -1,4 +1,4 @@
-"""What does ncclwatch tell a tired person? One block of plain text about one incident.
+"""Writes one incident as one block of plain text, for a tired person.
 
 It goes to terminals: what ranks sent is stripped of control characters, and everything is ASCII.
 """

@@ -1,4 +1,4 @@
-"""How far has each process group come, and who is behind in it? The frontier, group by group.
+"""Shows how far each process group has come, and who is behind in it: the frontier, group by group.
 
 The groups in which somebody waits or is behind come first: of thousands of groups a person reads ten.
 """

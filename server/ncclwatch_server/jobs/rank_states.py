@@ -1,4 +1,4 @@
-"""In which state is each rank at this moment, in one word that a colour stands for?
+"""Names the state of each rank at this moment, in one word that a colour stands for.
 
 Only what digests say, and whom an open incident blames. The states are numbered by how bad they are: where many
 ranks share one row of pixels, the worst one is shown, so that one of 16,384 is seen.

@@ -1,4 +1,4 @@
-"""What of a job does a reader need? Copied in the event loop, in a moment; all the rest is worked out in a thread."""
+"""Copies what a reader needs of a job, in the event loop, in a moment; all the rest is worked out in a thread."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

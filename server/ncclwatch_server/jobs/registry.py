@@ -1,4 +1,4 @@
-"""Which jobs does this server know, under which names, and who speaks for their ranks?"""
+"""Keeps the jobs that this server knows, under their names, and who speaks for their ranks."""
 
 import hashlib
 import re

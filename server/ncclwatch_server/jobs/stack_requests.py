@@ -1,4 +1,4 @@
-"""Which stacks has a reader asked for, of which ranks, and what has come of it so far?
+"""Keeps the stacks that a reader has asked for: of which ranks, and what has come so far.
 
 A capture is apart from what is gathered for verdicts: the judge does not see it, and what is asked for here changes no
 incident. Everything has a bound: ranks of one capture, captures of a job at a time, seconds until it is answered with

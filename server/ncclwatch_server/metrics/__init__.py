@@ -1,4 +1,4 @@
-"""What do figures say about this server and its jobs, in Prometheus' format?
+"""Shows figures about this server and its jobs in Prometheus' format.
 
 A scrape goes through four files: `moment` takes hold of what changes while the event loop stands still for it,
 `summary` makes a few numbers per job of that, `families` gives them their names, and `scrapes` does all but the first

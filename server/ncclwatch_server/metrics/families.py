@@ -1,4 +1,4 @@
-"""What are the figures called? One collector, made of one moment, in the shapes of prometheus-client.
+"""Names the figures: one collector, made of one moment, in the shapes of prometheus-client.
 
 Names have a unit and no verb; what only rises ends in `_total`. No label is one that Prometheus itself gives a target
 (`job`, `instance`) or that a cluster adds to it (`pod`, `namespace`, `container`, `node`).

@@ -1,4 +1,4 @@
-"""What has to be copied in the event loop, so that a thread can make figures of it? Tables, and references to values.
+"""Copies, in the event loop, what a thread makes figures of: tables, and references to values.
 
 That takes well below a millisecond for 16,384 ranks; the tables themselves, megabytes of them, the thread copies.
 """

@@ -1,4 +1,4 @@
-"""How does each single rank stand? Written by hand, for whoever asks for it.
+"""Writes the figures of each single rank, by hand, for whoever asks for them.
 
 prometheus-client takes ten times as long for 80,000 lines, all of it with the interpreter's lock held.
 """

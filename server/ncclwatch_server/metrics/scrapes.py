@@ -1,4 +1,4 @@
-"""How is a scrape answered? Copied in the event loop, rendered in a thread, once for all who ask within a second."""
+"""Answers scrapes: copied in the event loop, rendered in a thread, once for all who ask within a second."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""How do the ranks of one job stand, in a few numbers? Pure, numpy over the copied tables.
+"""Says in a few numbers how the ranks of one job stand. Pure, numpy over the copied tables.
 
 What is said of groups is bounded: of a job with thousands of them the default group is shown, and while an incident
 is open those that have waited longest. The labels of groups are torch's names where these are numbers, which is what

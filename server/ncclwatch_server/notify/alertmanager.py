@@ -1,4 +1,4 @@
-"""How does an incident reach Alertmanager? By its API v2, said again each minute as Prometheus does.
+"""Sends an incident to Alertmanager by its API v2, again each minute as Prometheus does.
 
 Labels make an alert what it is, so they hold only what never changes of an incident; all else is in annotations. If
 this server dies, the alert ends by itself after five minutes: that the server is away is for Prometheus to tell.

@@ -1,4 +1,4 @@
-"""Which way leads to which target?"""
+"""Opens the channel of each target."""
 
 import httpx
 

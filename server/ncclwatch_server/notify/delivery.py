@@ -1,4 +1,4 @@
-"""What comes of handing a message over? It is delivered, or to be tried again, or refused for good."""
+"""The ways in which handing a message over ends: delivered, to be tried again, or refused for good."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""How does a message travel by mail? As plain text; the messages of one incident are one thread."""
+"""Sends a message by mail, as plain text; the messages of one incident are one thread."""
 
 import asyncio
 from collections.abc import Callable

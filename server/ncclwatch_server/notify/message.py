@@ -1,4 +1,4 @@
-"""What does one message say? The words that all targets share, before each gives them its own form.
+"""Words a message: what all targets share, before each gives it its own form.
 
 What ranks have sent (names, lines, exceptions, the program's own words) is cleaned of control characters and cut here;
 escaping is the business of each form.

@@ -1,4 +1,4 @@
-"""How is everything else reached? By Apprise, which knows over a hundred services; an extra of its own."""
+"""Reaches everything else by Apprise, which knows over a hundred services; an extra of its own."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""How does an incident reach PagerDuty? By its Events API v2: one alert for each incident."""
+"""Sends an incident to PagerDuty by its Events API v2: one alert for each incident."""
 
 import httpx
 import msgspec

@@ -1,4 +1,4 @@
-"""How does a message look in Slack? Blocks of plain text: what ranks send can neither mention, link nor format.
+"""Sends a message to Slack as blocks of plain text: what ranks send can neither mention, link nor format.
 
 Limits are Block Kit's: 150 characters of a header, 3000 of a section, 50 blocks.
 """

@@ -1,4 +1,4 @@
-"""What is one target to be told next of one incident? First, once more with stacks, and when it is over.
+"""Decides what one target is told next of one incident: first, once more with stacks, and when it is over.
 
 Pure. It follows from the incident as it is now and from what the target has been told, not from a queue of events: so
 a target that was away, and a server that was restarted, go on where they were, and nothing is told twice.

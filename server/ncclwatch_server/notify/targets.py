@@ -1,4 +1,4 @@
-"""Who is to be told? One TOML file of the administrator's own names all targets; nothing else can.
+"""Reads who is to be told from one TOML file of the administrator's own; nothing else can name targets.
 
 `ncclwatch-server --notify FILE`, or NCCLWATCH_NOTIFY=FILE. A secret may stand in the file, or the file says where it
 is: `url = {file = "/run/secrets/slack"}` or `url = {env = "SLACK_URL"}`.

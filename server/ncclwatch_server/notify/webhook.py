@@ -1,4 +1,4 @@
-"""What does a webhook receive? The report of DESIGN.md section 5 on one incident, signed as Standard Webhooks has it.
+"""Sends a webhook the report of `incidents.report` on one incident, signed as Standard Webhooks has it.
 
 `webhook-id` is the same at each attempt, so that a receiver can drop what it has; `webhook-signature` is HMAC-SHA256
 over "id.timestamp.body" (https://www.standardwebhooks.com, for which there are libraries in most languages).

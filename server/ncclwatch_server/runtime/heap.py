@@ -1,4 +1,4 @@
-"""What becomes of memory that is not needed any more? Large blocks go back to the system at once.
+"""Gives memory that is not needed any more back to the system: large blocks at once.
 
 The tables of a big job are laid out anew when its nodes come and go, in blocks of megabytes. After the first of them
 glibc takes such blocks from its heap, where small ones that live on keep them: with 16,384 ranks it held 20 MB that

@@ -1,4 +1,4 @@
-"""How long should this server live? As its parent does, or as long as agents need it."""
+"""Ends a server when its parent is gone, or when no agent needs it any more."""
 
 import asyncio
 import os

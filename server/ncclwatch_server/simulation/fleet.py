@@ -1,4 +1,4 @@
-"""What do the nodes of a simulated job send? Announcements and digests, as bytes of the wire; views on request."""
+"""Sends what the nodes of a simulated job send: announcements and digests as bytes of the wire, views on request."""
 
 from collections.abc import Iterable
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Which ranks of a job share which process groups?
+"""Lays out which ranks of a simulated job share which process groups.
 
 The order of ranks is Megatron's: tensor-parallel neighbours lie side by side (so on one node), then data-parallel
 ones, then pipeline stages. Experts are spread over blocks of data-parallel neighbours.

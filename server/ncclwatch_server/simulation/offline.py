@@ -1,4 +1,4 @@
-"""What would the server say of a simulated job, second by second, faster than the seconds pass?"""
+"""Judges a simulated job, second by second, faster than the seconds pass."""
 
 import math
 import time

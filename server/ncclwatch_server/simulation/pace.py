@@ -1,4 +1,4 @@
-"""How long is each rank of a simulated job blocked, step by step, and what does it spend its time in?
+"""Simulates how long each rank is blocked, step by step, and what it spends its time in.
 
 Every rank works for a share of each step that varies by 2 %, ranks differ a little for good, and all wait for the
 last one. A slow rank works longer than its like from one moment on, and everybody's steps grow by as much.

@@ -1,4 +1,4 @@
-"""What does a rank do in one training step, and how far has it come after so many operations?
+"""Plans what a rank does in one training step, and how far it has come after so many operations.
 
 A step is Megatron's: microbatches run through the pipeline stages, one forward and one backward in turn (1F1B;
 Narayanan et al., 2021), with tensor-parallel all_reduce and expert all_to_all inside of each layer; then gradients,

@@ -1,4 +1,4 @@
-"""When does a simulated job stand where? Training steps of uneven length, pauses of all ranks, and a fault.
+"""Moves a simulated job through time: steps of uneven length, pauses of all ranks, and a fault.
 
 A healthy job is no clockwork: steps vary (lognormal, the usual shape of step times), now and then all ranks
 wait for one that is slow, and the nodes report each at a moment of its own, so that one report shows other steps

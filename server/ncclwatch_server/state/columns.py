@@ -1,4 +1,4 @@
-"""How is a table of rows read field by field? Once, and turned: each field of a few lies side by side afterwards.
+"""Turns a table of rows once, so that each field of a few lies side by side afterwards.
 
 A row of a rank is 144 bytes. Reading ten fields of 16,384 of them one after the other fetches nearly the whole table
 from memory ten times; turning its beginning takes a third of that.

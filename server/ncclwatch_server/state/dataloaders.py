@@ -1,4 +1,4 @@
-"""Do ranks have unequal numbers of batches in a loop that they are in together?
+"""Finds ranks that have unequal numbers of batches in a loop that they are in together.
 
 What is known of a rank's number: what its loader says before the first batch, or what it has drawn when it is out of
 data. This decides nothing: it says whose full views the judge should see.

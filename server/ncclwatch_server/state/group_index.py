@@ -1,4 +1,4 @@
-"""Which rows of all digests belong to one group? Sorted when groups come or go, and looked up at every tick."""
+"""Finds the rows of all digests that belong to one group: sorted when groups come or go, looked up at every tick."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What did the ranks of one job last say of themselves, and is there anything to look at?
+"""Keeps what the ranks of one job last said of themselves, and says whether there is anything to look at.
 
 Digests are written as they come into one buffer per job, so that a tick reads all ranks in a
 few numpy operations. The layout of that buffer changes only when an agent, a rank or a group

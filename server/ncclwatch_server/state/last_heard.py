@@ -1,4 +1,4 @@
-"""When was each connection heard last? Kept in an array: of 12,000 agents none is looked at one by one."""
+"""Keeps when each connection was last heard, in an array: of 12,000 agents none is looked at one by one."""
 
 import numpy as np
 

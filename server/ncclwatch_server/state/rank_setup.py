@@ -1,4 +1,4 @@
-"""How were the ranks of one job set up, and is there anything in which they differ?
+"""Keeps how the ranks of one job were set up, and says when they differ in anything.
 
 What ranks say is kept once for all that say the same, so that 16,384 ranks that are alike are one text, and compared
 when it has changed, at most once a second. Time is the server's monotonic clock, passed in.

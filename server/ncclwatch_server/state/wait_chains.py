@@ -1,4 +1,4 @@
-"""Where do the waits of a big job lead, and so which of its ranks are worth a look?
+"""Follows the waits of a big job to where they lead, and so finds the ranks that are worth a look.
 
 The digests say of every rank in which group or for which rank it waits, and how far it has come in each group. From
 a waiting rank one step leads to a member that keeps it waiting: the one that has come least far. Following such

@@ -1,4 +1,4 @@
-"""What has a job done before: how long did its waits last that ended by themselves, by class?
+"""Remembers how long those waits of a job lasted that ended by themselves, by class.
 
 The bound of a class is a robust one: of the logarithms of the durations the median and the median absolute
 deviation, as in adaptive timeouts since Jacobson, with the quantile that all but one in a thousand keep. Only waits

@@ -1,4 +1,4 @@
-"""Which waits are under way in a job, and what has been learned of those that ended by themselves?
+"""Follows the waits that are under way in a job, and learns from those that end by themselves.
 
 The waits are those for ranks outside of every operation. While one lasts, its ranks may do one thing after another:
 what each took is learned by itself. Pure: time is passed in, and what was learned is returned.

@@ -1,4 +1,4 @@
-"""Which rows of the store are the incidents that somebody wants? Queries, for SQLite and PostgreSQL alike."""
+"""Selects the rows of the store that are the wanted incidents, for SQLite and PostgreSQL alike."""
 
 from sqlalchemy import Select, bindparam, select
 

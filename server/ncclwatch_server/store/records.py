@@ -1,4 +1,4 @@
-"""How does what the server knows become rows of a store, and incidents and lessons again?"""
+"""Turns what the server knows into rows of a store, and these into incidents and lessons again."""
 
 import logging
 from collections.abc import Iterable

@@ -32,7 +32,7 @@ incidents = Table(
     Column("cause", String(64), nullable=False),
     Column("opened_at", Float, nullable=False),
     Column("closed_at", Float),
-    Column("body", Text, nullable=False),  # the JSON of DESIGN.md section 5
+    Column("body", Text, nullable=False),  # the JSON of `incidents.report.IncidentReport`
     Index("incidents_by_state", "state", "opened_at"),
     Index("incidents_by_time", "opened_at"),
     Index("incidents_by_job", "job", "opened_at"),

@@ -1,4 +1,4 @@
-"""Which rank makes the others wait, although nothing hangs, and why? Pure functions over windows of a running job.
+"""Finds the rank that makes the others wait, although nothing hangs. Pure functions over windows of a running job.
 
 A collective that needs all of its members ends for all of them at once. So whoever was blocked in it for the
 shortest time came last, by its own clock alone: no two clocks are compared. `windows` cuts the blocked time of all

@@ -1,4 +1,4 @@
-"""Is a rank slow, or are its batches big? By what batches of one data bucket cost on different ranks.
+"""Tells a slow rank from one with big batches, by what batches of one data bucket cost on different ranks.
 
 A bucket is the shape of a batch (`rank.loaders`), so equal buckets are equal work. A rank whose lateness is what its
 mixture of buckets would cost on the others as well has no bad machine: the work is dealt unevenly.

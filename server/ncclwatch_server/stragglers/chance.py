@@ -1,4 +1,4 @@
-"""What may chance do to the latest of N healthy ranks? Bounds that grow with the ranks, the looks and the pauses.
+"""Bounds what chance may do to the latest of N healthy ranks; grows with the ranks, the looks and the pauses.
 
 A healthy rank is late by noise in every window, and now and then by a pause (a page fault, a cron job, a retry) of any
 length. So a sum over windows has to pass two kinds of bounds. As noise: the normal quantile at the probability asked

@@ -1,4 +1,4 @@
-"""Who is looked at closely because a job is slow? The slow ranks, and some of their like to compare them with.
+"""Asks closely about the slow ranks of a job, and some of their like to compare them with.
 
 A question to a few agents when something is found and now and then while it lasts: their views tell a slow rank's
 process, and the gradient buckets in which it loses time.

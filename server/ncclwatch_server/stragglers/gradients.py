@@ -1,4 +1,4 @@
-"""In which gradient bucket does a rank lose its time? By the gaps between its own buckets, on its own clock.
+"""Finds the gradient bucket in which a rank loses its time, by the gaps between its own buckets, on its own clock.
 
 DDP reduces a bucket as soon as its gradients are there, and goes on computing. So the time from the issue of one
 bucket to that of the next is what the rank computes in between; nobody else is in it.

@@ -1,4 +1,4 @@
-"""What kept a late rank from its work? What it has spent more time in than its like.
+"""Says what kept a late rank from its work: what it has spent more time in than its like.
 
 One thing may show as two: a loader that gets no core is slow in loading and waits for a core. What lies deeper is
 asked first.

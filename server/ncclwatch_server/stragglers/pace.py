@@ -1,4 +1,4 @@
-"""Have all steps of a job become slower at one moment, and when?
+"""Finds the moment at which all steps of a job became slower.
 
 A two-sided cumulative sum on the logarithm of the time an operation takes, against the median and spread of the
 windows before (Page's CUSUM, as in reference works on change points). An alarm needs more than the sum: the mean

@@ -1,4 +1,4 @@
-"""Is a rank late more than chance makes one of so many ranks late?
+"""Says which rank is late more than chance makes one of so many ranks late.
 
 Each window gives every rank one number: by how much of the time it was blocked less than the median of its like. Of
 N ranks one is always the last, so the bound grows with N, and it is a bound on the sum over several windows, with and

@@ -1,4 +1,4 @@
-"""Has one stage of a pipeline more to do than the others? Then they wait for it, and no machine is bad.
+"""Finds a stage of a pipeline that has more to do than the others: they wait for it, and no machine is bad.
 
 Ranks of one stage work alike and are compared with each other for stragglers. Here whole stages are compared: by the
 time in which their ranks neither wait in collectives nor for a message.

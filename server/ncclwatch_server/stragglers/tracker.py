@@ -1,4 +1,4 @@
-"""What slows one job down now? Its windows, scores, habits of spending and pace, and what was found in them.
+"""Says what slows one job down now, by its windows, scores, habits of spending and pace.
 
 State is bounded by the world size; time is passed in. A finding stands until its rank has been as early as the
 others for some windows: that it flickers helps nobody.

@@ -1,4 +1,4 @@
-"""For how much of the time was each rank blocked, over the same operations as its like?
+"""Measures for how much of the time each rank was blocked, over the same operations as its like.
 
 Agents report, for a group that each rank uses often, how long the rank had been blocked in all as of one collective
 of the group (`wire.RANK_FIELDS`, from pace_group on). All members cut at the same collectives; where all of them

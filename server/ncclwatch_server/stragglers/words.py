@@ -1,4 +1,4 @@
-"""How is a slow rank told to people? The verdict on one finding."""
+"""Words the verdict on one slow rank for people."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How many batches has each rank drawn, and of which bucket? Ranks with equal counts are one row."""
+"""Tables how many batches each rank has drawn, of which bucket. Ranks with equal counts are one row."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

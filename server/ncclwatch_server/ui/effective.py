@@ -1,4 +1,4 @@
-"""With which settings does this server run, and is it well? No secret is among them."""
+"""Shows with which settings this server runs, and whether it is well. No secret is among them."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Where do the boxes and arrows of "who waits for whom" lie? Pure: from an incident's rows to coordinates.
+"""Places the boxes and arrows of "who waits for whom". Pure: from an incident's rows to coordinates.
 
 Ranks that stand in one operation at one line are one box, however many they are. The culprits are at the bottom, and
 every arrow goes from who waits to who has not come. Where ranks of one box wait for each other, each gets its own.

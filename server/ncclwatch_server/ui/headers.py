@@ -1,4 +1,4 @@
-"""Which headers does every answer carry? Those that keep a hostile string, or a hostile page, from doing anything."""
+"""Gives every answer the headers that keep a hostile string, or a hostile page, from doing anything."""
 
 from collections.abc import Iterable
 

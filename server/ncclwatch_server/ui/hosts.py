@@ -1,4 +1,4 @@
-"""What is known of one machine? Its connections, its ranks in each job, and the incidents that blame them."""
+"""Shows what is known of one machine: its connections, its ranks in each job, and the incidents that blame them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does an incident's page show beside the incident itself? Worked out in a thread."""
+"""Works out, in a thread, what an incident's page shows beside the incident itself."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What did every rank do in the last minutes? One byte for each rank and second, packed.
+"""Keeps what every rank did in the last minutes: one byte for each rank and second, packed.
 
 Neighbours mostly do the same, so that a column of 16,384 ranks takes a hundred bytes in a healthy job.
 """

@@ -1,4 +1,4 @@
-"""How many training steps does a job make in a second?"""
+"""Measures how many training steps a job makes in a second."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""Which pages are there? Jobs, a job live, incidents, an incident, a host, settings and health.
+"""Adds the pages to the application: jobs, a job live, incidents, an incident, a host, settings and health.
 
 A page is made in a thread, whole, and is right without any script. With one it stays right: an event stream sends
 the parts that have changed.

@@ -1,4 +1,4 @@
-"""What does a job's page say beside its picture? Worked out of one sight of the job, in a thread."""
+"""Works out what a job's page says beside its picture, of one sight of the job, in a thread."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

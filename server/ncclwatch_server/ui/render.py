@@ -1,4 +1,4 @@
-"""How do values become HTML? Jinja with autoescape; of what ranks send, what could deceive a reader is spelt out."""
+"""Turns values into HTML: Jinja with autoescape; of what ranks send, what could deceive a reader is spelt out."""
 
 from collections.abc import Iterable
 from datetime import datetime, timezone

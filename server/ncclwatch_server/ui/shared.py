@@ -1,4 +1,4 @@
-"""How is one page made once, though a hundred people look at it? What was made a moment ago is handed to all."""
+"""Makes a page once, though a hundred people look at it: what was made a moment ago is handed to all."""
 
 import asyncio
 import time

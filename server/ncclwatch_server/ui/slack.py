@@ -1,4 +1,4 @@
-"""What does one paste into a channel about an incident? Slack's mrkdwn, in which nothing that a rank sent is a link.
+"""Writes what one pastes into a channel about an incident: Slack's mrkdwn, in which nothing a rank sent is a link.
 
 https://api.slack.com/reference/surfaces/formatting: "&", "<" and ">" are the control characters.
 """

@@ -1,4 +1,4 @@
-"""Who learns of an incident? The store, the log, the figures, the stream, the terminal of the job, and people."""
+"""Tells of an incident: the store, the log, the figures, the stream, the terminal of the job, and people."""
 
 import logging
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Which incidents do the slow ranks of a job have? Opened when a finding comes, kept true, closed when it goes.
+"""Opens an incident for a slow rank when a finding comes, keeps it true, and closes it when the finding goes.
 
 They are apart from those of hangs: a job that goes on resolves a hang, and says nothing of a rank that is slow.
 """

@@ -1,4 +1,4 @@
-"""How long did things take on this server? Histograms of prometheus-client, in no registry of their own."""
+"""Measures how long things took on this server, in histograms of prometheus-client, in no registry of their own."""
 
 from collections.abc import Iterator
 

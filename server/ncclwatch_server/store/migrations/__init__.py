@@ -1,1 +1,1 @@
-"""How does a store of an older version become one of this version? One file a step, in `versions`."""
+"""The steps by which a store of an older version becomes one of this version: one file each, in `versions`."""
