@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from ncclwatch.contract.machine.liveness import Guard, LoopLife, keep
 from ncclwatch.contract.version import VERSION
+from ncclwatch_server import limits
 from ncclwatch_server.http.operator_routes import add_operating_routes
 from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.http.routes import add_routes
@@ -28,7 +29,7 @@ from ncclwatch_server.security.audit import AuditTrail
 from ncclwatch_server.security.boundary import Boundary
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.security.scopes import Lack, Scope
-from ncclwatch_server.settings import PART_STILL_S, Settings
+from ncclwatch_server.settings import Settings
 from ncclwatch_server.state.wait_history import Memory
 from ncclwatch_server.store.incident_store import NoStore, Store
 from ncclwatch_server.ui.board import Board
@@ -60,7 +61,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
-    lag, guesses = LoopLife("lag", age_s_max=PART_STILL_S), LoopLife("guesses", age_s_max=3 * TOLD_EVERY_S)
+    lag, guesses = LoopLife("lag", age_s_max=limits.PART_STILL_S), LoopLife("guesses", age_s_max=3 * TOLD_EVERY_S)
     parts = (watch, board, store, records, notifier, reader.desk, reader.archivist, door.desk)
     watch.counters.lives = (*(part.life for part in parts if part is not None), lag, guesses)
 

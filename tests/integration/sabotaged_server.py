@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ncclwatch.contract.machine import liveness
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
-settings.WATCH_STILL_S, settings.WATCH_ENDS_S, settings.PART_STILL_S = 2.5, 6.0, 2.5
+limits.WATCH_STILL_S, limits.WATCH_ENDS_S, limits.PART_STILL_S = 2.5, 6.0, 2.5
 liveness.LOOK_S = 0.1
 liveness.PAUSES_S = (0.01, 0.02, 0.05)
 liveness.Guard.__init__.__kwdefaults__["look_s"] = 0.1

@@ -10,7 +10,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import StackDump, StackFrame
 from ncclwatch.contract.model.verdict import Verdict
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.jobs.registry import Job
@@ -100,10 +100,10 @@ def test_without_answers_and_without_news_nothing_is_judged_before_patience_ends
         clock[0] = 3.0
         await watch._look_at_safely(job)
         assert job.inspection.asking
-        clock[0] = 3.0 + settings.ANSWER_S - 0.01
+        clock[0] = 3.0 + limits.ANSWER_S - 0.01
         await watch._look_at_safely(job)
         assert watch.counters.judgements == 0
-        clock[0] = 3.0 + settings.ANSWER_S
+        clock[0] = 3.0 + limits.ANSWER_S
         await watch._look_at_safely(job)
         assert watch.counters.judgements == 1
         assert link.outbox

@@ -7,7 +7,7 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 from ncclwatch.contract import wire
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
 
@@ -39,14 +39,14 @@ def test_a_job_beyond_the_limit_of_its_connection_is_refused_and_the_others_are_
     with ServerProcess(tmp_path) as server, FakeAgent(server.url, job="bystander") as bystander:
         with agent(server, "many", "node9") as line:
             assert isinstance(reply(line), wire.Welcome)
-            say(line, *(announce(index, f"job{index}") for index in range(settings.JOBS_PER_AGENT_MAX + 1)))
+            say(line, *(announce(index, f"job{index}") for index in range(limits.JOBS_PER_AGENT_MAX + 1)))
             said = reply(line)
             assert isinstance(said, wire.JobRefused)
             assert (said.index, "no room for job job64" in said.reason) == (64, True)
             say(line, wire.Gone(index=64), wire.Gone(index=0), announce(65, "job65"))
             until(lambda: server.job("job65"), what="a job has ended, and makes room for another one")
         assert value(server, "ncclwatch_jobs_refused_total") == 1
-        assert value(server, "ncclwatch_jobs_limit") == settings.JOBS_MAX
+        assert value(server, "ncclwatch_jobs_limit") == limits.JOBS_MAX
         assert not bystander.refused
 
 
@@ -55,7 +55,7 @@ def test_announcements_without_ranks_do_not_fill_the_server(tmp_path: Path):
         for number in range(8):
             line = stack.enter_context(agent(server, f"empty{number}", f"node{number}"))
             assert isinstance(reply(line), wire.Welcome)
-            say(line, announce(0, f"empty{number}", world_size=settings.RANKS_MAX, ranks=()))
+            say(line, announce(0, f"empty{number}", world_size=limits.RANKS_MAX, ranks=()))
         true = stack.enter_context(FakeAgent(server.url, job="true", agent="t"))
         until(lambda: server.job("true") and server.job("empty7"))
         assert server.job("true")["ranks_seen"] == 2

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, WebSocket
 from starlette.responses import StreamingResponse
 from websockets.sync.client import connect
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.boundary import Boundary
 from ncclwatch_server.serving.slow_clients import PatientHttp
 from ncclwatch_server.serving.uvicorn_server import listen
@@ -74,11 +74,11 @@ class Quiet(uvicorn.Server):
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(settings, "HEAD_S", 0.5)
-    monkeypatch.setattr(settings, "BODY_S", 0.5)
-    monkeypatch.setattr(settings, "READ_S", 0.5)
-    monkeypatch.setattr(settings, "CONNECTIONS_MAX", 5)
-    monkeypatch.setattr(settings, "BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr(limits, "HEAD_S", 0.5)
+    monkeypatch.setattr(limits, "BODY_S", 0.5)
+    monkeypatch.setattr(limits, "READ_S", 0.5)
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 5)
+    monkeypatch.setattr(limits, "BODY_BYTES_MAX", 1000)
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         APP, http=PatientHttp, ws="websockets-sansio", log_config=None, timeout_keep_alive=60, lifespan="off",
@@ -192,7 +192,7 @@ def test_long_answers_and_websockets_have_all_the_time_they_need(port: int) -> N
 
 
 def test_more_connections_than_there_is_room_for_are_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "HEAD_S", 60.0)
+    monkeypatch.setattr(limits, "HEAD_S", 60.0)
     lines = [dial(port) for _ in range(5)]
     with dial(port) as one_more:
         began = time.monotonic()

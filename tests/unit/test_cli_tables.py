@@ -6,11 +6,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ncclwatch.cli.client.answers import HostRanks, Incident, Job, JobStacks, Node, Standing, Unseen
-from ncclwatch.cli.commands.asking import missing_ranks
 from ncclwatch.cli.commands.stacks import render as render_stacks
 from ncclwatch.cli.commands.status import render as render_status
 from ncclwatch.cli.commands.top import RATE_OVER_S, Rates
-from ncclwatch.cli.output.job_table import shortened
+from ncclwatch.cli.output.job_table import missing_ranks, shortened
 from ncclwatch.cli.output.terminal import local_time
 from ncclwatch.contract.model.rank import StackFrame
 from ncclwatch.contract.model.verdict import MergedStack

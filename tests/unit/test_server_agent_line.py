@@ -20,8 +20,8 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from ncclwatch.contract import config as limits
-from ncclwatch_server import settings
+from ncclwatch.contract import config
+from ncclwatch_server import limits
 from ncclwatch_server.ingest import websocket
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.ingest.session import Door
@@ -203,7 +203,7 @@ BROKEN = {
     "unknown kind": (b"\x83\x80\0\0\0\0", 1002),
     "continues nothing": (b"\x80\x81\0\0\0\0a", 1002),
     "another message within one": (b"\x02\x81\0\0\0\0a\x82\x81\0\0\0\0b", 1002),
-    "too long": (b"\x82\xff" + (limits.MESSAGE_BYTES_MAX + 1).to_bytes(8, "big"), 1009),
+    "too long": (b"\x82\xff" + (config.MESSAGE_BYTES_MAX + 1).to_bytes(8, "big"), 1009),
     "beyond all": (b"\x82\xff" + b"\xff" * 8 + b"\0\0\0\0abc", 1009),
     "a ping that is too long, its head only": (b"\x89\xff" + (8_000_000).to_bytes(8, "big"), 1002),
 }
@@ -455,4 +455,4 @@ def test_an_agent_that_says_nothing_is_asked_once_and_then_given_up() -> None:
     assert (line.pings, line.aborted) == (2, False)
     session.look()
     assert (line.pings, line.aborted) == (2, True)
-    assert settings.PING_S >= 5
+    assert limits.PING_S >= 5

@@ -2,7 +2,7 @@
 
 import logging
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.runtime.logs import Seldom
 from ncclwatch_server.security.crowd import Crowd, Dropped, room
 
@@ -48,7 +48,7 @@ def test_a_named_proxy_may_have_more_newcomers_than_any_other_address() -> None:
 def test_descriptors_are_kept_for_the_store() -> None:
     assert room(256) == 192
     assert room(10) == 8
-    assert room(1_000_000) == settings.CONNECTIONS_MAX
+    assert room(1_000_000) == limits.CONNECTIONS_MAX
 
 
 def test_of_one_kind_of_line_so_many_are_written_in_a_minute() -> None:

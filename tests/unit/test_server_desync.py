@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import JobState
 
 GROUP = wire.group_key("0")
@@ -26,7 +26,7 @@ def looked_at(*digests: list[tuple[int, int, int]]) -> tuple[int, ...]:
     state.announce(1, range(len(digests[0])), 0.0)
     found: tuple[int, ...] = ()
     for number, rows in enumerate(digests):
-        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
         state.take(1, *digest(rows), now)
         state.fold(now)
         found = state.suspicion(now).desynced
@@ -46,7 +46,7 @@ def test_a_difference_is_remembered_over_moments_at_which_nothing_can_be_compare
 
 
 def test_a_difference_that_was_not_seen_again_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "DESYNC_REMEMBERED_S", 1.5 * settings.DESYNC_EVERY_S)
+    monkeypatch.setattr(limits, "DESYNC_REMEMBERED_S", 1.5 * limits.DESYNC_EVERY_S)
     apart, unlike = [(0, 7, 70), (1, 7, 71)], [(0, 8, 80), (1, 9, 91)]
     assert looked_at(apart, unlike, [(0, 9, 90), (1, 9, 91)]) == ()
     assert looked_at(apart, apart, unlike, unlike) == ()
@@ -65,7 +65,7 @@ def test_a_healthy_job_is_not_suspicious():
     state = JobState(2)
     state.announce(1, range(2), 0.0)
     for number in range(4):
-        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
         state.take(1, *digest([(0, number, number), (1, number, number)]), now)
         state.fold(now)
         assert not state.suspicion(now)
@@ -82,7 +82,7 @@ def test_the_comparison_of_a_big_job_is_short():
 
 
 def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "DESYNC_ROWS_MIN", 4)
+    monkeypatch.setattr(limits, "DESYNC_ROWS_MIN", 4)
     world, state = 12, JobState(12)
     state.announce(1, range(world), 0.0)
     ranks = b"".join(
@@ -91,7 +91,7 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
     groups = b"".join(wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, 5, 5, 1 + (r == 10)) for r in range(world))
     found = []
     for number in range(8):
-        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
         state.take(1, memoryview(ranks), memoryview(groups), now)
         state.fold(now)
         found.append(state.suspicion(now).desynced)
@@ -99,12 +99,12 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
 
 
 def test_a_portion_with_a_difference_is_looked_at_again_until_it_can_be_compared(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "DESYNC_ROWS_MIN", 4)
+    monkeypatch.setattr(limits, "DESYNC_ROWS_MIN", 4)
     world, state = 12, JobState(12)
     state.announce(1, range(world), 0.0)
     found = []
     for number, comparable in enumerate((True, False, False, True)):
-        now = 1.0 + number * (settings.DESYNC_EVERY_S + 1)
+        now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
         counts = [5 if comparable else 5 + rank % 4 for rank in range(world)]
         ranks = b"".join(
             wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, n, n, 0, *wire.NO_WAIT, *wire.NO_FACTS)

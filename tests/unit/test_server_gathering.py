@@ -2,7 +2,7 @@
 
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.model.testimony import Testimony
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.stack_collection import Gathering
 
 
@@ -12,16 +12,16 @@ def gathering(needed: frozenset[int]) -> Gathering:
 
 def test_an_incident_opens_without_stacks_that_are_late() -> None:
     waiting = gathering(frozenset())
-    assert not waiting.ready(100.0 + settings.STACKS_FIRST_S - 0.01)
-    assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
+    assert not waiting.ready(100.0 + limits.STACKS_FIRST_S - 0.01)
+    assert waiting.ready(100.0 + limits.STACKS_FIRST_S)
 
 
 def test_it_waits_longer_for_the_stack_and_the_witness_of_a_culprit_that_cannot_speak() -> None:
     waiting = gathering(frozenset((3,)))
-    assert not waiting.ready(100.0 + settings.STACKS_NEEDED_S - 0.01)
-    assert waiting.ready(100.0 + settings.STACKS_NEEDED_S)
+    assert not waiting.ready(100.0 + limits.STACKS_NEEDED_S - 0.01)
+    assert waiting.ready(100.0 + limits.STACKS_NEEDED_S)
     waiting.take([StackDump(rank=3, failure="refused")], (0, 1))
-    assert not waiting.ready(100.0 + settings.STACKS_NEEDED_S - 0.01)
+    assert not waiting.ready(100.0 + limits.STACKS_NEEDED_S - 0.01)
     waiting.questions.add((0, 9))
     waiting.hear([Testimony(rank=3, failure="no server")], (), (0, 2))
-    assert waiting.ready(100.0 + settings.STACKS_FIRST_S)
+    assert waiting.ready(100.0 + limits.STACKS_FIRST_S)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Lateness, Severity, Verdict
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey, Opening, fingerprint
 from ncclwatch_server.incidents.confirmation import Confirmation, key_of, said_again
 from tests.unit.server_values import KEY, VERDICT, verdict
@@ -196,14 +196,14 @@ def test_a_later_run_of_the_same_name_that_hangs_in_the_same_place_is_another_in
 
 def test_open_incidents_are_bounded_and_what_finds_no_room_is_counted() -> None:
     book = IncidentBook()
-    for seq in range(settings.OPEN_PER_JOB_MAX):
+    for seq in range(limits.OPEN_PER_JOB_MAX):
         opened(book, verdict(seq=seq + 100))
     assert book.open(Opening(key=KEY, job="job", world_size=4, verdict=VERDICT), 1.0) is None
     assert book.refused == 1
 
 
 def test_the_oldest_closed_incidents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "CLOSED_KEPT_MAX", 2)
+    monkeypatch.setattr(limits, "CLOSED_KEPT_MAX", 2)
     book = IncidentBook()
     ids = []
     for attempt in range(4):

@@ -4,7 +4,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import ChildStack, Ending, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import CommRank, Communicator, Testimony
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.stack_collection import CHILD, NATIVE, Gathering, failures, merge
 from ncclwatch_server.state.job_state import Suspicion
@@ -92,7 +92,7 @@ def test_a_view_was_taken_between_its_question_and_its_answer_and_one_that_came_
     inspection.take([view(1)], (1, 4), 10.2)
     snapshot = inspection.snapshot("job", 4, Suspicion(), {}, 20.0, 11.0)
     assert snapshot.ranks[0].taken_s == pytest.approx(0.2)
-    assert snapshot.ranks[1].taken_s == settings.SILENT_S
+    assert snapshot.ranks[1].taken_s == limits.SILENT_S
 
 
 def test_how_a_rank_ended_is_known_once_it_was_told() -> None:
@@ -102,7 +102,7 @@ def test_how_a_rank_ended_is_known_once_it_was_told() -> None:
 
 
 def test_views_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "VIEWS_MAX", 2)
+    monkeypatch.setattr(limits, "VIEWS_MAX", 2)
     inspection = Inspection()
     for rank in range(3):
         inspection.take([view(rank)], (1, 0), float(rank))
@@ -160,8 +160,8 @@ def test_testimonies_are_waited_for_and_the_newest_of_a_rank_counts() -> None:
 
 
 def test_testimonies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "STACK_RANKS_MAX", 2)
-    monkeypatch.setattr(settings, "COMMUNICATORS_MAX", 1)
+    monkeypatch.setattr(limits, "STACK_RANKS_MAX", 2)
+    monkeypatch.setattr(limits, "COMMUNICATORS_MAX", 1)
     gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0)
     gathering.hear(
         [Testimony(rank=rank) for rank in range(5)], [Communicator(size=size, ranks=()) for size in (2, 3)], (1, 1)

@@ -7,7 +7,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.preflight import RankFacts
 from ncclwatch.contract.network.tokens import Bounds
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.jobs.registry import Job, Jobs
 from ncclwatch_server.security.scopes import Caller
@@ -76,10 +76,10 @@ def test_a_broken_connection_is_not_asked_any_more() -> None:
     assert [served.link.number for served in job.living()] == [2, 1]
     jobs.lose(two, 11.0)
     assert [served.link.number for served in job.living()] == [1]
-    assert not job.deserted(11.0 + settings.ABANDONED_S + 1)
+    assert not job.deserted(11.0 + limits.ABANDONED_S + 1)
     jobs.lose(one, 11.0)
-    assert not job.deserted(10.0 + settings.ABANDONED_S)
-    assert job.deserted(10.0 + settings.ABANDONED_S + 1)
+    assert not job.deserted(10.0 + limits.ABANDONED_S)
+    assert job.deserted(10.0 + limits.ABANDONED_S + 1)
 
 
 def test_a_job_of_which_ranks_are_unknown_is_not_judged_in_its_first_seconds() -> None:
@@ -92,7 +92,7 @@ def test_a_job_of_which_ranks_are_unknown_is_not_judged_in_its_first_seconds() -
 
 
 def test_jobs_are_bounded_and_ended_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "JOBS_MAX", 2)
+    monkeypatch.setattr(limits, "JOBS_MAX", 2)
     jobs = Jobs()
     first = announce(jobs, link(1), job="a")
     announce(jobs, link(1), job="b")
@@ -108,15 +108,15 @@ def test_ended_jobs_are_forgotten_after_a_while() -> None:
     job = announce(jobs, link(1))
     job.over_at = 100.0
     job.release()
-    jobs.prune(100.0 + settings.ENDED_KEPT_S)
+    jobs.prune(100.0 + limits.ENDED_KEPT_S)
     assert jobs.listed() == (job,)
-    jobs.prune(101.0 + settings.ENDED_KEPT_S)
+    jobs.prune(101.0 + limits.ENDED_KEPT_S)
     assert jobs.listed() == ()
 
 
 def test_an_agent_that_reads_nothing_is_let_go_and_never_waited_for() -> None:
     slow = link(1)
-    for _ in range(settings.OUTBOX_MAX):
+    for _ in range(limits.OUTBOX_MAX):
         slow.command(wire.CommandKind.INSPECT, 0)
     assert not slow.closing
     slow.command(wire.CommandKind.INSPECT, 0)
@@ -245,7 +245,7 @@ def test_jobs_of_one_name_are_all_listed() -> None:
 
 
 def test_an_announcement_without_ranks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "RANKS_TOTAL_MAX", 3)
+    monkeypatch.setattr(limits, "RANKS_TOTAL_MAX", 3)
     jobs = Jobs()
     for number in range(9):
         announce(jobs, link(number), job=f"empty{number}", world_size=100_000, ranks=())
@@ -259,14 +259,14 @@ def test_an_announcement_without_ranks_takes_no_room(monkeypatch: pytest.MonkeyP
 
 def test_one_connection_cannot_say_more_ranks_than_are_to_be_expected_of_one() -> None:
     jobs = Jobs()
-    announce(jobs, link(1), job="a", world_size=settings.UNSEEN_PER_AGENT_MAX // 2 + 1)
+    announce(jobs, link(1), job="a", world_size=limits.UNSEEN_PER_AGENT_MAX // 2 + 1)
     with pytest.raises(WireError, match="of which 100001 ranks are still to come"):
-        announce(jobs, link(1), job="b", world_size=settings.UNSEEN_PER_AGENT_MAX // 2)
-    announce(jobs, link(2), job="b", world_size=settings.UNSEEN_PER_AGENT_MAX // 2)
+        announce(jobs, link(1), job="b", world_size=limits.UNSEEN_PER_AGENT_MAX // 2)
+    announce(jobs, link(2), job="b", world_size=limits.UNSEEN_PER_AGENT_MAX // 2)
 
 
 def test_agents_of_one_host_and_of_one_token_begin_so_many_jobs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "JOBS_PER_HOST_MAX", 1)
+    monkeypatch.setattr(limits, "JOBS_PER_HOST_MAX", 1)
     jobs, few = Jobs(), Caller(name="bob", bounds=Bounds(jobs_max=1))
     announce(jobs, link(1), job="a")
     with pytest.raises(WireError, match="agents on h have begun 1 jobs, and 1 are the limit"):
@@ -297,4 +297,4 @@ def test_what_a_job_remembers_of_its_agents_does_not_grow_with_their_connections
         job.state.fold(10.0)
         jobs.lose(link(number), 10.0)
     assert (len(job.served), job.state.links) == (2, 1)
-    assert len(job.agents) <= settings.AGENTS_PER_RANK_MAX * job.world_size + 16
+    assert len(job.agents) <= limits.AGENTS_PER_RANK_MAX * job.world_size + 16

@@ -4,7 +4,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import ModelFacts, RankFacts
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.rank_setup import Likeness
 
 PLAIN = RankFacts(values=(("backend", "nccl"), ("launcher", "elastic")))
@@ -42,7 +42,7 @@ def test_ranks_that_have_not_spoken_are_waited_for_and_not_for_ever():
     known.take("a", "node0", said((RING, (0, 1))), 10.0)
     known.take("b", "node1", said((PLAIN, (2,))), 10.1)
     assert known.look(10.2, 8, {}) == ()
-    assert known.look(10.1 + settings.SETUP_S, 8, {}) == (0, 2)
+    assert known.look(10.1 + limits.SETUP_S, 8, {}) == (0, 2)
 
 
 def test_it_is_compared_at_most_once_a_tick_and_only_when_something_has_changed():
@@ -52,7 +52,7 @@ def test_it_is_compared_at_most_once_a_tick_and_only_when_something_has_changed(
     before = known.setup
     known.take("a", "node0", said((PLAIN, (0, 1, 2, 3))), 10.1)
     assert known.look(10.2, 4, {}) == (0, 3)
-    assert known.look(10.0 + settings.TICK_S, 4, {}) == ()
+    assert known.look(10.0 + limits.TICK_S, 4, {}) == ()
     after = known.setup
     assert after is not before
     known.look(30.0, 4, {})
@@ -114,7 +114,7 @@ def test_parameters_of_few_models_are_kept():
     for number in range(99):
         known.learn(wire.Parameters(index=0, key=("DDP", str(number)), ranks=((0, ("a 4",)),)))
     known.look(10.0, 0, {})
-    assert len(known.setup.parameters) == settings.PARAMETERS_KEPT_MAX
+    assert len(known.setup.parameters) == limits.PARAMETERS_KEPT_MAX
 
 
 def test_another_number_of_ranks_is_told_with_who_says_it():
@@ -125,7 +125,7 @@ def test_another_number_of_ranks_is_told_with_who_says_it():
     for size in range(99):
         known.note_world("node1", size, (2,), 1.0)
     known.look(20.0, 2, {})
-    assert len(known.setup.worlds) == settings.WORLDS_MAX
+    assert len(known.setup.worlds) == limits.WORLDS_MAX
 
 
 def test_clocks_of_hosts_are_compared_with_each_other():

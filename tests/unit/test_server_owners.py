@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.owners import Speaker
 from tests.unit.server_values import digest
@@ -30,14 +30,14 @@ def claimed(second: Speaker, *, lost: bool = False, gone: bool = False, quiet_s:
     [
         (ELSEWHERE, {}, 1),
         (NAMELESS, {}, 1),
-        (ELSEWHERE, {"quiet_s": settings.TAKEOVER_S}, 1),
-        (ELSEWHERE, {"quiet_s": settings.TAKEOVER_S + 0.1}, 2),
+        (ELSEWHERE, {"quiet_s": limits.TAKEOVER_S}, 1),
+        (ELSEWHERE, {"quiet_s": limits.TAKEOVER_S + 0.1}, 2),
         (ELSEWHERE, {"lost": True}, 1),
-        (ELSEWHERE, {"lost": True, "quiet_s": settings.TAKEOVER_S + 0.1}, 2),
+        (ELSEWHERE, {"lost": True, "quiet_s": limits.TAKEOVER_S + 0.1}, 2),
         (ELSEWHERE, {"gone": True, "lost": True, "quiet_s": 1e6}, 1),
         (AGAIN, {}, 1),
-        (AGAIN, {"quiet_s": settings.SILENT_S / 2}, 1),
-        (AGAIN, {"quiet_s": settings.SILENT_S / 2 + 0.1}, 2),
+        (AGAIN, {"quiet_s": limits.SILENT_S / 2}, 1),
+        (AGAIN, {"quiet_s": limits.SILENT_S / 2 + 0.1}, 2),
         (AGAIN, {"lost": True}, 2),
         (AGAIN, {"gone": True}, 2),
         (FIRST, {}, 2),
@@ -53,9 +53,9 @@ def test_who_waits_is_given_the_rank_when_its_owner_has_fallen_silent_and_not_be
     state = claimed(ELSEWHERE)
     assert state.contested == {2: (0,)}
     digest(state, 2, 10.1, {0: 9.0})
-    state.fold(10.0 + settings.TAKEOVER_S)
+    state.fold(10.0 + limits.TAKEOVER_S)
     assert (state.owner(0), state.owner(1)) == (1, 1)
-    state.fold(11.1 + settings.TAKEOVER_S)
+    state.fold(11.1 + limits.TAKEOVER_S)
     assert (state.owner(0), state.owner(1), state.contested) == (2, 1, {})
     digest(state, 2, 21.2, {0: 9.0})
     state.fold(21.2)
@@ -63,7 +63,7 @@ def test_who_waits_is_given_the_rank_when_its_owner_has_fallen_silent_and_not_be
 
 
 def test_an_agent_that_comes_back_gets_its_ranks_back_and_keeps_them() -> None:
-    state = claimed(ELSEWHERE, lost=True, quiet_s=settings.TAKEOVER_S + 1)
+    state = claimed(ELSEWHERE, lost=True, quiet_s=limits.TAKEOVER_S + 1)
     assert state.owner(0) == 2
     state.announce(3, (0, 1), 22.0, FIRST)
     assert (state.owner(0), state.owner(1)) == (3, 3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
-from ncclwatch_server import settings as limits
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.incidents.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
 from ncclwatch_server.store.incident_store import StoreFailed, opened

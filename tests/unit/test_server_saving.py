@@ -3,7 +3,7 @@
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import JobState
 
 
@@ -44,4 +44,4 @@ def test_a_rank_that_has_ended_saves_no_more():
 
 
 def test_of_a_big_job_some_are_looked_at():
-    assert len(state_of([7] * 500).suspicion(1.0).saving) == settings.SAVING_MAX
+    assert len(state_of([7] * 500).suspicion(1.0).saving) == limits.SAVING_MAX

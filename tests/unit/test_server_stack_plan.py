@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, Op, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch.contract.model.verdict import Certainty
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.stack_sampling import plan
 from tests.unit.server_values import VERDICT, verdict, view
 
@@ -24,8 +24,8 @@ def test_each_class_is_asked_before_a_second_of_any_and_the_smallest_first() -> 
     views = {rank: waiting(rank, line=20 if rank == 77 else 10) for rank in range(100)}
     found = plan([verdict(culprits=(99,), victims=tuple(range(99)))], views)
     assert found.first[:4] == (99, 77, 0, 1)
-    assert len(found.first) == settings.STACK_FIRST_MAX
-    assert len(found.first + found.then) == settings.STACK_RANKS_MAX
+    assert len(found.first) == limits.STACK_FIRST_MAX
+    assert len(found.first + found.then) == limits.STACK_RANKS_MAX
     assert not set(found.first) & set(found.then)
 
 
@@ -34,7 +34,7 @@ def test_where_all_are_suspects_others_still_get_a_turn() -> None:
         [verdict(culprits=tuple(range(100)), victims=(200, 201))], {200: waiting(200, 10), 201: waiting(201, 20)}
     )
     assert {200, 201} < set(found.first)
-    assert len(found.first) == settings.STACK_FIRST_MAX
+    assert len(found.first) == limits.STACK_FIRST_MAX
     assert found.deeply == (0, 1, 2, 3)
 
 

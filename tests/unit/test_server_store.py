@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.state.wait_history import Lesson
 from ncclwatch_server.store import database
@@ -83,7 +83,7 @@ def test_a_store_that_fails_is_told_once_and_catches_up(store_url: str, caplog: 
 
 
 def test_what_waits_for_a_failing_store_is_bounded_and_counted(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "UNSTORED_MAX", 2)
+    monkeypatch.setattr(limits, "UNSTORED_MAX", 2)
     with closing(Store(store_url)) as store:
         execute(store_url, "ALTER TABLE incidents RENAME TO elsewhere")
         for number in range(5):
@@ -100,7 +100,7 @@ def test_what_waits_for_a_failing_store_is_bounded_and_counted(store_url: str, m
 def test_what_comes_during_a_write_that_fails_counts_for_the_bound(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "UNSTORED_MAX", 2)
+    monkeypatch.setattr(limits, "UNSTORED_MAX", 2)
     with closing(Store(store_url)) as store:
 
         def breaks(*_: object) -> None:

@@ -11,7 +11,6 @@ from ncclwatch.cli.client.http import Client, NotKnown, dial
 from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.words.console import JSON_HELP
-from ncclwatch.contract.words.text import rank_list
 
 COMPLETION_S = 0.7  # whoever has pressed Tab does not wait longer
 COMPLETIONS_MAX = 200
@@ -60,14 +59,6 @@ def the_job(client: Client, named: str) -> Job:
         return running[0]
     what = f"{len(running)} jobs report" if running else "no job reports"
     raise NoJobNamed(f"{what} to the server at {client.url}, so which one is meant is not clear; {_known(jobs)}")
-
-
-def missing_ranks(job: Job) -> str:
-    """Return the list of ranks that no connected node speaks for, "" if there are none."""
-    if job.state == "ended":
-        return ""
-    known = {rank for node in job.nodes if node.connected for rank in node.ranks}
-    return rank_list(rank for rank in range(job.world_size) if rank not in known)
 
 
 def _known(jobs: Iterable[Job]) -> str:

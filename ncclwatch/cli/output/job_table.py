@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclwatch.cli.client.answers import Incident, Job
-from ncclwatch.cli.commands.asking import missing_ranks
 from ncclwatch.cli.output.terminal import said, table, word
 from ncclwatch.contract.words.rank_lists import host_list
 from ncclwatch.contract.words.text import rank_list, seconds_words
@@ -65,6 +64,14 @@ def word_upper(severity: str) -> Text:
     """Return a severity as it is shouted."""
     shown = word(severity)
     return Text(shown.plain.upper(), style=shown.style)
+
+
+def missing_ranks(job: Job) -> str:
+    """Return the list of ranks that no connected node speaks for, "" if there are none."""
+    if job.state == "ended":
+        return ""
+    known = {rank for node in job.nodes if node.connected for rank in node.ranks}
+    return rank_list(rank for rank in range(job.world_size) if rank not in known)
 
 
 def shortened(written: str, chars_max: int) -> str:

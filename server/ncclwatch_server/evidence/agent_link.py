@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.scopes import Caller
 
 _ANYONE = Caller(name="anyone")
@@ -36,7 +36,7 @@ class Link:
 
     def send(self, message: wire.ServerMessage) -> None:
         """Put a message into the box. An agent that takes none is let go."""
-        if len(self.outbox) >= settings.OUTBOX_MAX:
+        if len(self.outbox) >= limits.OUTBOX_MAX:
             self.closing = True
         else:
             self.outbox.append(message)
@@ -49,7 +49,7 @@ class Link:
         self._command += 1
         if kind is not wire.CommandKind.PRINT:
             self._sent[self._command] = kind, self.clock()
-            if len(self._sent) > settings.OUTBOX_MAX:  # an agent may answer none
+            if len(self._sent) > limits.OUTBOX_MAX:  # an agent may answer none
                 del self._sent[next(iter(self._sent))]
         self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text, deeply=deeply))
         return self._command

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, StackDump
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import Suspicion
 
 Question = tuple[int, int]  # (number of the connection, id of the command)
@@ -45,7 +45,7 @@ class Inspection:
 
     def wake_at(self) -> float:
         """Return when this wants the next look: at the end of its patience or pause."""
-        return self._next_at if self._asked_at is None else self._asked_at + settings.ANSWER_S
+        return self._next_at if self._asked_at is None else self._asked_at + limits.ANSWER_S
 
     def focus(self, ranks: Iterable[int]) -> None:
         """Forget the views of ranks that are not asked any more: in a big job others are asked each time.
@@ -68,9 +68,9 @@ class Inspection:
         """Keep the views of an answer, or those that came unasked."""
         # An answer that is late, or came unasked, may have waited for as long as an agent may be quiet.
         known = question in self._unanswered and self._asked_at is not None
-        asked_at = self._asked_at if known and self._asked_at is not None else now - settings.SILENT_S
+        asked_at = self._asked_at if known and self._asked_at is not None else now - limits.SILENT_S
         for view in views:
-            if view.rank not in self._views and len(self._views) >= settings.VIEWS_MAX:
+            if view.rank not in self._views and len(self._views) >= limits.VIEWS_MAX:
                 del self._views[min(self._views, key=lambda rank: self._views[rank].at)]
                 self.dropped += 1
             self._views[view.rank] = Held(view=view, at=now, asked_at=asked_at)
@@ -84,7 +84,7 @@ class Inspection:
         """Whether the answers are in, or have been waited for long enough."""
         if self._asked_at is None:
             return False
-        return not self._unanswered or now - self._asked_at >= settings.ANSWER_S
+        return not self._unanswered or now - self._asked_at >= limits.ANSWER_S
 
     def finish(self, now: float, *, changed: bool, moving: bool = False) -> None:
         """Note that the answers were judged. The longer nothing changes, the longer the pause.
@@ -96,7 +96,7 @@ class Inspection:
         if changed or self._unchanged_since is None:
             self._unchanged_since = now
         pause_s = _pause_s(now - self._unchanged_since)
-        self._next_at = now + (min(pause_s, settings.TICK_S) if moving else pause_s)
+        self._next_at = now + (min(pause_s, limits.TICK_S) if moving else pause_s)
 
     def rest(self) -> None:
         """Nothing is suspicious any more."""
@@ -150,7 +150,7 @@ class Inspection:
 def _pause_s(unchanged_s: float) -> float:
     """Return how long to leave the nodes alone when nothing has changed for so long."""
     if unchanged_s < 15:
-        return settings.PAUSE_S
+        return limits.PAUSE_S
     if unchanged_s < 120:
         return 1.0
     return 2.0 if unchanged_s < 600 else 5.0

@@ -9,7 +9,7 @@ from ncclwatch.contract.model.verdict import MergedStack, Verdict
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import MAIN_THREAD, is_python, place_of, telling
 from ncclwatch.contract.stacks.tree import Gang, classes, gangs, tree, tree_lines
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Question
 
 MERGED_MAX = 32
@@ -35,13 +35,13 @@ class Gathering:
     fresh: bool = False  # dumps came since the incidents were last updated
     then: tuple[int, ...] = ()  # ranks to ask once the first have answered
     deeply: tuple[int, ...] = ()  # ranks to ask for native frames and children as well
-    patience_s: float = settings.STACKS_S
+    patience_s: float = limits.STACKS_S
 
     def take(self, dumps: Iterable[StackDump], question: Question) -> None:
         """Keep the dumps of an answer."""
         for dump in dumps:
             known = self.dumps.get(dump.rank)
-            if known is None and len(self.dumps) >= settings.STACK_RANKS_MAX:
+            if known is None and len(self.dumps) >= limits.STACK_RANKS_MAX:
                 continue
             if known is not None and known.threads and not dump.threads:
                 continue  # a second look that failed takes nothing away from the first
@@ -52,12 +52,12 @@ class Gathering:
     def hear(self, testimonies: Iterable[Testimony], communicators: Iterable[Communicator], question: Question) -> None:
         """Keep what other witnesses say in an answer."""
         for testimony in testimonies:
-            if testimony.rank in self.testimonies or len(self.testimonies) < settings.STACK_RANKS_MAX:
+            if testimony.rank in self.testimonies or len(self.testimonies) < limits.STACK_RANKS_MAX:
                 self.testimonies[testimony.rank] = testimony
                 self.fresh = True
         # Each node's RAS may tell of the same communicators, in the same words.
         known = dict.fromkeys((*self.communicators, *communicators))
-        self.communicators = tuple(known)[: settings.COMMUNICATORS_MAX]
+        self.communicators = tuple(known)[: limits.COMMUNICATORS_MAX]
         self.questions.discard(question)
 
     def lose(self, link: int) -> None:
@@ -72,7 +72,7 @@ class Gathering:
     def opens_by(self) -> float:
         """When the incidents are opened at the latest: a wrong line is worse than one that comes later."""
         known = self.dumps.keys() & self.testimonies.keys()
-        patience_s = settings.STACKS_FIRST_S if self.needed <= known else settings.STACKS_NEEDED_S
+        patience_s = limits.STACKS_FIRST_S if self.needed <= known else limits.STACKS_NEEDED_S
         return self.started_at + patience_s
 
     def next_round(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -80,7 +80,7 @@ class Gathering:
         if not self.opened or not (self.then or self.deeply):
             return (), ()
         found = self.then, self.deeply
-        self.patience_s = settings.STACKS_DEEP_S if self.deeply else settings.STACKS_S
+        self.patience_s = limits.STACKS_DEEP_S if self.deeply else limits.STACKS_S
         self.then = self.deeply = ()
         self.started_at = now
         return found

@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Certainty, Verdict
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 _Class = tuple[object, ...]
 
@@ -32,7 +32,7 @@ def plan(verdicts: Iterable[Verdict], views: Mapping[int, RankView]) -> StackPla
     suspects = tuple(dict.fromkeys(culprit.rank for verdict in said for culprit in verdict.culprits))
     # Native frames halt a process for a second: nobody that is known to work is halted.
     still = {c.rank for v in said if v.certainty is not Certainty.LATE for c in v.culprits}
-    deeply = tuple(rank for rank in suspects if rank in still)[: settings.STACK_DEEP_MAX]
+    deeply = tuple(rank for rank in suspects if rank in still)[: limits.STACK_DEEP_MAX]
     victims = sorted({rank for verdict in said for rank in verdict.victims} - set(suspects))
     by_class: dict[_Class, list[int]] = {}
     for rank in victims:
@@ -41,11 +41,11 @@ def plan(verdicts: Iterable[Verdict], views: Mapping[int, RankView]) -> StackPla
     classes = sorted(by_class.values(), key=len)
     turns = [rank for rank in chain.from_iterable(zip_longest(*classes)) if rank is not None]
     # However many the suspects are, each class gets its turn.
-    half = settings.STACK_FIRST_MAX // 2
+    half = limits.STACK_FIRST_MAX // 2
     ordered = (*suspects[:half], *turns[: len(classes)], *suspects[half:], *turns[len(classes) :])
     return StackPlan(
-        first=ordered[: settings.STACK_FIRST_MAX],
-        then=ordered[settings.STACK_FIRST_MAX : settings.STACK_RANKS_MAX],
+        first=ordered[: limits.STACK_FIRST_MAX],
+        then=ordered[limits.STACK_FIRST_MAX : limits.STACK_RANKS_MAX],
         deeply=deeply,
     )
 

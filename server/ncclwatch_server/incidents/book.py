@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, MergedStack, Severity, Verdict
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 # Verdicts about how ranks ended. While a hung job dies they are consequences, not news.
 _ENDINGS = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
@@ -183,7 +183,7 @@ class IncidentBook:
 
     def open(self, opening: Opening, now: float) -> Incident | None:
         """Open an incident, or return None if there is no room. `now` is in seconds since 1970."""
-        if len(self.open_of(opening.key)) >= settings.OPEN_PER_JOB_MAX or self._open_count() >= settings.OPEN_MAX:
+        if len(self.open_of(opening.key)) >= limits.OPEN_PER_JOB_MAX or self._open_count() >= limits.OPEN_MAX:
             self.refused += 1
             return None
         incident = Incident(
@@ -293,7 +293,7 @@ class IncidentBook:
     def _put(self, incident: Incident) -> None:
         self._all[incident.id] = incident
         closed = [i for i in self._all.values() if not i.open]
-        if len(closed) > settings.CLOSED_KEPT_MAX:
+        if len(closed) > limits.CLOSED_KEPT_MAX:
             del self._all[min(closed, key=lambda i: i.closed_at or 0.0).id]
 
     def _free_id(self, wanted: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ncclwatch.contract.model.verdict import Cause, Verdict
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 Key = tuple[Cause, tuple[int, ...], str, int, str]
 
@@ -36,7 +36,7 @@ class Confirmation:
         self._since = {key_of(v): self._since.get(key_of(v), now) for v in verdicts}
         if final:
             return verdicts
-        return tuple(v for v in verdicts if now - self._since[key_of(v)] >= settings.CONFIRM_S)
+        return tuple(v for v in verdicts if now - self._since[key_of(v)] >= limits.CONFIRM_S)
 
     @property
     def keys(self) -> frozenset[Key]:

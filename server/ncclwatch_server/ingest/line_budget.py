@@ -6,7 +6,7 @@ has a limit of its own; this is the one for all of them.
 
 from typing import Protocol
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 
 class Keeper(Protocol):
@@ -19,7 +19,7 @@ class Keeper(Protocol):
 class LineBudget:
     """How many bytes each line keeps. Lines that keep none are not known here."""
 
-    def __init__(self, bytes_max: int = settings.LINES_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = limits.LINES_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.kept = 0
         self._by_line: dict[Keeper, int] = {}

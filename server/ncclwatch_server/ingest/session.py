@@ -19,7 +19,7 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link, nobody
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.ingest.own_news import News, own_part, ranks_of
@@ -70,7 +70,7 @@ class _News:
             job = self.jobs[index]
         job.state.take(self.link.number, ranks, groups, self.clock())
         self.watch.counters.digests += 1
-        self.watch.look_within(settings.DIGEST_LOOK_S)
+        self.watch.look_within(limits.DIGEST_LOOK_S)
 
     def take_message(self, message: wire.UnreadMessage | wire.Views, now: float) -> wire.UnreadViews | None:
         """Take a message that came at this moment. Returns views that want to be read elsewhere, then to be taken."""
@@ -139,21 +139,21 @@ class _News:
         elif isinstance(message, wire.Loops):
             job.stragglers.batches.take(message.ranks, self.clock())
             if job.loops.take(message.ranks):
-                self.watch.look_within(settings.SOON_S)
+                self.watch.look_within(limits.SOON_S)
         elif isinstance(message, wire.Facts):
             self.watch.jobs.set_up(self.link, job, message, self.clock())
-            self.watch.look_within(settings.DIGEST_LOOK_S)
+            self.watch.look_within(limits.DIGEST_LOOK_S)
         elif isinstance(message, wire.Parameters):
             job.likeness.learn(message)
-            self.watch.look_within(settings.SOON_S)
+            self.watch.look_within(limits.SOON_S)
         elif isinstance(message, wire.Testimonies):
             if job.gathering is not None:
                 job.gathering.hear(message.ranks, message.communicators, (self.link.number, message.reply_to))
-            self.watch.look_within(settings.SOON_S)
+            self.watch.look_within(limits.SOON_S)
         else:
             job.state.gone(self.link.number)
             self.over[message.index] = None
-            self.watch.look_within(settings.SOON_S)
+            self.watch.look_within(limits.SOON_S)
 
     def _stacks(self, job: Job, message: wire.Stacks) -> None:
         question = (self.link.number, message.reply_to)
@@ -168,7 +168,7 @@ class _News:
             return
         if job.gathering is not None:
             job.gathering.take(message.dumps, question)
-        self.watch.look_within(settings.SOON_S)
+        self.watch.look_within(limits.SOON_S)
 
     def _announce(self, message: wire.Announce) -> None:
         """Take an announcement, or refuse this job alone: what else runs on the node is watched."""
@@ -187,14 +187,14 @@ class _News:
 
     def _admit(self, message: wire.Announce) -> Job:
         others = [job for index, job in self.jobs.items() if index != message.index and index not in self.over]
-        if len(others) >= settings.JOBS_PER_AGENT_MAX:
+        if len(others) >= limits.JOBS_PER_AGENT_MAX:
             raise NoRoom(
-                f"no room for job {message.job}: more than {settings.JOBS_PER_AGENT_MAX} jobs run on {self.link.host}"
+                f"no room for job {message.job}: more than {limits.JOBS_PER_AGENT_MAX} jobs run on {self.link.host}"
             )
         job = self.watch.jobs.announce(self.link, message, self.clock())
-        if job.astray and sum(each.astray for each in others) >= settings.ASTRAY_PER_AGENT_MAX:
-            raise WireError(f"more than {settings.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
-        while len(self.jobs) >= 2 * settings.JOBS_PER_AGENT_MAX and self.over:
+        if job.astray and sum(each.astray for each in others) >= limits.ASTRAY_PER_AGENT_MAX:
+            raise WireError(f"more than {limits.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
+        while len(self.jobs) >= 2 * limits.JOBS_PER_AGENT_MAX and self.over:
             self._forget(next(iter(self.over)))
         return job
 
@@ -209,7 +209,7 @@ class _News:
         for known in (self.jobs, self.announced, self.over):
             known.pop(index, None)
         self.refused[index] = None
-        while len(self.refused) > settings.REFUSED_PER_AGENT_MAX:
+        while len(self.refused) > limits.REFUSED_PER_AGENT_MAX:
             del self.refused[next(iter(self.refused))]
 
     def _tell_once(self, job: str, kind: str, sentence: str) -> None:
@@ -234,7 +234,7 @@ class _News:
                 job.state.note_ended(view.rank)
         if not message.reply_to:
             job.inspection.hurry(now)
-        self.watch.look_within(settings.SOON_S)
+        self.watch.look_within(limits.SOON_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +294,8 @@ class _Session:
         if isinstance(self._caller, Denial):
             self._refuse(self._caller.sentence, RefusedAt.HELLO)
             return
-        late = f"no hello within {settings.HELLO_S:.0f} s"
-        self._ends = asyncio.get_running_loop().call_later(settings.HELLO_S, self._refuse, late, RefusedAt.HELLO)
+        late = f"no hello within {limits.HELLO_S:.0f} s"
+        self._ends = asyncio.get_running_loop().call_later(limits.HELLO_S, self._refuse, late, RefusedAt.HELLO)
 
     def expects(self, size: int, head: bytes, *, text: bool) -> bool:
         """Say whether a long message may come, of which these are the first bytes. If not, this ends the talk."""
@@ -304,7 +304,7 @@ class _Session:
             self._refuse(reason, RefusedAt.HELLO)
             return False
         kind = wire.kind_of(head) if text else "digest"
-        if size <= max(wire.bytes_max(kind), settings.PLAIN_BYTES_MAX):
+        if size <= max(wire.bytes_max(kind), limits.PLAIN_BYTES_MAX):
             return True
         what = f"a message of kind {kind}" if kind else "a message that does not begin with its kind"
         reason = f"agent on {self._news.link.host}: {what} has {size} bytes; the limit is {wire.bytes_max(kind)}"
@@ -316,7 +316,7 @@ class _Session:
         news = self._news
         if news is None:
             self._take_hello(data)
-        elif self._later or (text and len(data) > settings.PLAIN_BYTES_MAX):
+        elif self._later or (text and len(data) > limits.PLAIN_BYTES_MAX):
             self._put_off(news, _Late(data=data, text=text, came_at=news.clock()))
         else:
             self._take_now(news, data, text=text)
@@ -362,7 +362,7 @@ class _Session:
         """Take what has waited for a long message."""
         while self._later and self._line.talks:
             late = self._later[0]
-            if late.text and len(late.data) > settings.PLAIN_BYTES_MAX:
+            if late.text and len(late.data) > limits.PLAIN_BYTES_MAX:
                 self._read_long(news, late)
                 return
             self._later.popleft()
@@ -480,7 +480,7 @@ class Door:
         self.watch = watch
         self._access = access
         self._trusted = trusted  # proxies that are believed
-        self.agents_max, self.limit_words = settings.AGENTS_MAX, "its own limit"  # fewer where descriptors are
+        self.agents_max, self.limit_words = limits.AGENTS_MAX, "its own limit"  # fewer where descriptors are
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
         self._sessions: dict[int, _Session] = {}
@@ -537,7 +537,7 @@ class Door:
         self._sessions[link.number] = session
         self.watch.agents = len(self._sessions)
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(settings.PING_S, self._look)
+            self._looking = asyncio.get_running_loop().call_later(limits.PING_S, self._look)
 
     def left(self, link: Link) -> None:
         """Note that it has gone."""
@@ -554,7 +554,7 @@ class Door:
         for session in list(self._sessions.values()):
             session.look()
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(settings.PING_S, self._look) if self._sessions else None
+        self._looking = loop.call_later(limits.PING_S, self._look) if self._sessions else None
 
 
 def _refuse_at_the_end(caller: Caller, link: Link) -> asyncio.TimerHandle | None:

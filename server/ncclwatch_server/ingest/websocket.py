@@ -26,8 +26,8 @@ from websockets.protocol import Protocol as Wire
 from websockets.protocol import Side, State
 from websockets.server import ServerProtocol
 
-from ncclwatch.contract import config as limits
-from ncclwatch_server import settings
+from ncclwatch.contract import config
+from ncclwatch_server import limits
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.security.crowd import SEAT, Seat
 
@@ -112,7 +112,7 @@ class AgentLine(asyncio.Protocol):
         self._rest = bytearray()  # of a frame that is not complete
         self._wanted = 0  # bytes of it until it is worth another look
         self._fragments: tuple[bool, bytearray] | None = None  # of a message: whether it is text, what came of it
-        self._plain = settings.HELLO_BYTES_MAX  # a message up to here needs no leave
+        self._plain = limits.HELLO_BYTES_MAX  # a message up to here needs no leave
         self._unread = 0  # bytes that were handed on and wait to be read
         self._noted = 0  # in the budget of all lines
         self._owed: tuple[bytes, bytes] | None = None  # mask and payload of the newest ping that was not answered
@@ -212,7 +212,7 @@ class AgentLine(asyncio.Protocol):
 
     def admit(self) -> None:
         """Let longer messages come: whoever is there has said who it is."""
-        self._plain = settings.PLAIN_BYTES_MAX
+        self._plain = limits.PLAIN_BYTES_MAX
         if self._seat is not None:
             self._seat.show()
 
@@ -272,7 +272,7 @@ class AgentLine(asyncio.Protocol):
     def _look_into(self, data: bytes, at: int, body: int, end: int) -> int:
         """Return up to where a long message, or a part of one, has to be there until it is worth another look."""
         length, masked = end - body, len(data) > at + 1 and data[at + 1] & _MASKED
-        if not masked or length > limits.MESSAGE_BYTES_MAX or data[at] & _CONTROL:
+        if not masked or length > config.MESSAGE_BYTES_MAX or data[at] & _CONTROL:
             return end  # no message, or the library refuses it
         text, parts = self._fragments or (data[at] & _OPCODE == Opcode.TEXT, b"")
         if len(parts) + length <= self._plain:
@@ -297,7 +297,7 @@ class AgentLine(asyncio.Protocol):
         """Keep the beginning of a frame until the rest is there. One that is refused anyway is not waited for."""
         if self._talk is None:
             self._drain(data[at:])
-        elif end - at > limits.MESSAGE_BYTES_MAX + _HEAD_BYTES_MAX or (
+        elif end - at > config.MESSAGE_BYTES_MAX + _HEAD_BYTES_MAX or (
             len(data) > at + 1 and not data[at + 1] & _MASKED
         ):
             self._feed(data, at, len(data))
@@ -390,7 +390,7 @@ class AgentLine(asyncio.Protocol):
         self._write(server.data_to_send())
         if server.state is State.OPEN:
             # Without the request and its answer, of which the handshake's object keeps every line.
-            self._wire = Wire(Side.SERVER, max_size=limits.MESSAGE_BYTES_MAX, logger=_log)
+            self._wire = Wire(Side.SERVER, max_size=config.MESSAGE_BYTES_MAX, logger=_log)
             self._talk = talk = self._host.meet(self, headers)
             talk.begin()
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.wire import PROCESS_STATES
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import Picture
 
 MOVED_S = 1.6  # a rank that has issued or completed something since the digest before the last one moves
@@ -68,7 +68,7 @@ def states_of(picture: Picture, *, silent: Iterable[int] = (), blamed: Iterable[
     rank, wait_s = picture.row_rank[at], picture.ranks["wait_age_s"][at]
     state = np.full(len(rank), RankState.WORKING, np.uint8)
     state[picture.moved_ago_s[rank] < MOVED_S] = RankState.MOVING
-    state[wait_s > settings.WAIT_S] = RankState.WAITING
+    state[wait_s > limits.WAIT_S] = RankState.WAITING
     state[wait_s > LONG_S] = RankState.LONG_WAITING
     process = picture.ranks["state"][at]
     for frozen in _FROZEN:  # np.isin takes as long as all the rest of a small job

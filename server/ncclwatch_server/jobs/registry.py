@@ -14,7 +14,7 @@ from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.rank_labels import Showing
@@ -118,7 +118,7 @@ class Job:
         """Remember who has spoken for ranks: as many as may be on its nodes, and those that came after them."""
         self.agents.pop(agent, None)
         self.agents[agent] = None
-        while len(self.agents) > settings.AGENTS_PER_RANK_MAX * self.world_size + 16:
+        while len(self.agents) > limits.AGENTS_PER_RANK_MAX * self.world_size + 16:
             del self.agents[next(iter(self.agents))]
 
     @property
@@ -149,11 +149,11 @@ class Job:
         self.stirred = self.stirred or bool(busy)
         calm_s = now - max(self.suspicious_at, self.known_since)
         told = bool(self.suspicion.unheard or self.waiting or self.captures)
-        self.quiet = not (busy or told or self.likeness.pending) and calm_s > settings.CALM_S
+        self.quiet = not (busy or told or self.likeness.pending) and calm_s > limits.CALM_S
 
     def is_partial(self, now: float) -> bool:
         """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
-        return not self.state.seen.all() and now - self.known_since < settings.PARTIAL_S
+        return not self.state.seen.all() and now - self.known_since < limits.PARTIAL_S
 
     def forget_links(self) -> None:
         """Forget connections that broke, and for all ranks of which another one speaks."""
@@ -166,7 +166,7 @@ class Job:
         if any(served.alive for served in self.served.values()):
             return False
         quiet_s = min((self.state.heard_ago_s(number, now) for number in self.served), default=0.0)
-        return quiet_s > settings.ABANDONED_S
+        return quiet_s > limits.ABANDONED_S
 
     def snapshot(self, now: float) -> JobSnapshot:
         """Return what the judge gets to see of it."""
@@ -307,7 +307,7 @@ class Jobs:
                 self._by_link[number].discard(job)
         self.retiring = [job for job in self.retiring if not job.ended]
         for job in list(self._by_id.values()):
-            if job.ended and now - (job.over_at or now) > settings.ENDED_KEPT_S:
+            if job.ended and now - (job.over_at or now) > limits.ENDED_KEPT_S:
                 self._unlist(job)
         for first, *others in [launch for launch in self._by_launch.values() if len(launch) > 1]:
             if not (first.ended or first.state.over or first.state.is_spoken_for(now)):
@@ -388,7 +388,7 @@ class Jobs:
         if job.id in self._by_id:
             self._unlist(self._by_id[job.id])  # it has ended
         self._by_id[job.id] = job
-        self._by_launch.setdefault(job.launch, []).insert(0 if first else settings.JOBS_MAX, job)
+        self._by_launch.setdefault(job.launch, []).insert(0 if first else limits.JOBS_MAX, job)
 
     def _unlist(self, job: Job) -> None:
         if self._by_id.get(job.id) is not job:
@@ -422,8 +422,8 @@ class Jobs:
 
 
 def _check(said: wire.Announce, link: Link) -> None:
-    if not 1 <= said.world_size <= settings.RANKS_MAX:
-        raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {settings.RANKS_MAX} can be watched")
+    if not 1 <= said.world_size <= limits.RANKS_MAX:
+        raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {limits.RANKS_MAX} can be watched")
     if not said.job.isprintable() or not 1 <= len(said.job) <= 200 or len(said.instance) > 1000:
         raise WireError("a job was announced without a name, or with one that is too long or not printable")
     if any(rank < 0 for rank in said.ranks) or not 0 <= said.attempt < 2**31:

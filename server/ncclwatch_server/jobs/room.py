@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 
 
@@ -74,33 +74,33 @@ class Room:
         """Raise `NoRoom` if who asks has too much on this server already."""
         mine = link.caller
         for what, key, most in (
-            (f"agents on {link.host} have", ("host", link.host), settings.JOBS_PER_HOST_MAX),
+            (f"agents on {link.host} have", ("host", link.host), limits.JOBS_PER_HOST_MAX),
             (f"agents with the token of {mine.name} have", ("token", mine.name), mine.bounds.jobs_max),
         ):
             if most is not None and self._living[key] >= most:
                 raise NoRoom(f"no room for job {name}: {what} begun {self._living[key]} jobs, and {most} are the limit")
-        if self._unseen[link.number] + world_size > settings.UNSEEN_PER_AGENT_MAX:
+        if self._unseen[link.number] + world_size > limits.UNSEEN_PER_AGENT_MAX:
             raise NoRoom(
                 f"no room for job {name} of {world_size} ranks: this agent has begun jobs of which "
-                f"{self._unseen[link.number]} ranks are still to come; {settings.UNSEEN_PER_AGENT_MAX} is the limit"
+                f"{self._unseen[link.number]} ranks are still to come; {limits.UNSEEN_PER_AGENT_MAX} is the limit"
             )
 
     def lacks(self, world_size: int, ranks: int) -> bool:
         """Whether one more job, of which so many ranks are there, is too much for this server."""
         return (
-            self.jobs >= settings.JOBS_MAX
-            or self.ranks + ranks > settings.RANKS_TOTAL_MAX
-            or self.said + (world_size if ranks else 0) > settings.SAID_MAX
+            self.jobs >= limits.JOBS_MAX
+            or self.ranks + ranks > limits.RANKS_TOTAL_MAX
+            or self.said + (world_size if ranks else 0) > limits.SAID_MAX
         )
 
     def lacks_ranks(self, ranks: int) -> bool:
         """Whether so many more ranks of a job that is known are too much for this server."""
-        return ranks > 0 and self.ranks + ranks > settings.RANKS_TOTAL_MAX
+        return ranks > 0 and self.ranks + ranks > limits.RANKS_TOTAL_MAX
 
     def full(self, name: str, world_size: int) -> NoRoom:
         """Return the sentence of a server that is full."""
         return NoRoom(
             f"no room for job {name} of {world_size} ranks: this server watches {self.jobs} jobs of {self.ranks} "
-            f"ranks, and {settings.JOBS_MAX} jobs of {settings.RANKS_TOTAL_MAX} ranks are its limit; start another "
+            f"ranks, and {limits.JOBS_MAX} jobs of {limits.RANKS_TOTAL_MAX} ranks are its limit; start another "
             "ncclwatch-server for it"
         )

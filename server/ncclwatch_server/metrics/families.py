@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
@@ -83,8 +83,8 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     kept = [((), float(moment.counters.lines_kept()))]
     yield gauge("agent_lines_kept_bytes", "What waits in memory for the lines of agents", [], kept)
     yield gauge("jobs", "Jobs, by state", ["state"], [((state.value,), states[state]) for state in JobStatus])
-    yield gauge("jobs_limit", "Jobs that this server watches at most", [], [((), settings.JOBS_MAX)])
-    yield gauge("ranks_limit", "Ranks that it watches at most, of all jobs", [], [((), settings.RANKS_TOTAL_MAX)])
+    yield gauge("jobs_limit", "Jobs that this server watches at most", [], [((), limits.JOBS_MAX)])
+    yield gauge("ranks_limit", "Ranks that it watches at most, of all jobs", [], [((), limits.RANKS_TOTAL_MAX)])
     yield gauge("digest_age_seconds", "Since the quietest connected node was heard", [], [((), quiet_s)])
     for name, text, value in (
         ("digests_received", "Digests taken", counters.digests),

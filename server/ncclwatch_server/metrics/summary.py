@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import ProcessState
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.metrics.moment import JobMoment
 from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.job_state import Picture
@@ -141,7 +141,7 @@ def rank_figures(job: JobMoment, groups: "Groups") -> RankFigures:
 def _states(job: JobMoment, process: Numbers, wait_s: NDArray[np.float64]) -> Numbers:
     picture = job.picture
     states = np.full(job.world_size, int(RankState.RUNNING), np.int64)
-    states[(wait_s > settings.WAIT_S) & (picture.moved_ago_s > settings.STILL_S)] = RankState.WAITING
+    states[(wait_s > limits.WAIT_S) & (picture.moved_ago_s > limits.STILL_S)] = RankState.WAITING
     states[process == _STATE_CODES[ProcessState.DISK_WAIT]] = RankState.DISK_WAIT
     halted = [_STATE_CODES[ProcessState.STOPPED], _STATE_CODES[ProcessState.TRACED]]
     states[np.isin(process, halted)] = RankState.STOPPED
@@ -186,7 +186,7 @@ class Groups:
         else:
             first = np.flatnonzero(keys == np.uint64(wire.group_key(_DEFAULT_GROUP)))
             worst = np.argsort(-self._inflight_s, kind="stable") if urgent else np.zeros(0, np.int64)
-            worst = worst[self._inflight_s[worst] > settings.WAIT_S]
+            worst = worst[self._inflight_s[worst] > limits.WAIT_S]
             chosen = np.fromiter(dict.fromkeys([*first.tolist(), *worst.tolist()]), np.int64)[:GROUPS_SHOWN_MAX]
         return tuple(
             GroupFigures(
@@ -223,6 +223,6 @@ def _hosts(job: JobMoment) -> tuple[tuple[tuple[str, int], ...], float]:
             counts["lost"] += 1
             continue
         quiet_s = job.picture.heard_ago_s(number)
-        counts["quiet" if quiet_s > settings.SILENT_S else "connected"] += 1
+        counts["quiet" if quiet_s > limits.SILENT_S else "connected"] += 1
         oldest_s = max(oldest_s, quiet_s)
     return tuple(counts.items()), oldest_s

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.notify.courier import Courier, News, Outcome, Rhythm
 from ncclwatch_server.notify.records import Records
@@ -44,7 +44,7 @@ class Notifier:
         rhythm: Rhythm | None = None,
     ) -> None:
         """Check that all targets can be used here. Raises `ConfigError`."""
-        self.life = LoopLife("notifier", age_s_max=settings.PART_STILL_S)
+        self.life = LoopLife("notifier", age_s_max=limits.PART_STILL_S)
         self._base = targets.link
         self._records = records
         self._silences = silences

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlche
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.store import database, retention, upgrading
@@ -58,7 +58,7 @@ class Records:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self.life = LoopLife("records", age_s_max=settings.PART_STILL_S)
+        self.life = LoopLife("records", age_s_max=limits.PART_STILL_S)
         self._thread = threading.Thread(target=self._live, name="ncclwatch-records", daemon=True)
         if self._engine is not None and self._file is not None:
             self._file.note()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ncclwatch.contract.machine.liveness import LoopLife
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 THREADS = (
     1  # each takes turns with the event loop, which waits for all of them: with two, a digest in the mean twice as long
@@ -23,7 +23,7 @@ class Desk:
     """Makes answers beside the event loop."""
 
     def __init__(self, threads: int = THREADS, name: str = "ncclwatch-desk") -> None:
-        self.life = LoopLife(name.removeprefix("ncclwatch-"), age_s_max=settings.PART_STILL_S)
+        self.life = LoopLife(name.removeprefix("ncclwatch-"), age_s_max=limits.PART_STILL_S)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def make(self, task: Callable[[], T]) -> T:

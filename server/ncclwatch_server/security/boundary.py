@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.access import shown
 from ncclwatch_server.security.scopes import Access
 
@@ -48,9 +48,9 @@ class Boundary:
     def _body_bytes_max(self, scope: Scope) -> int:
         """Return how long a body may be: short where nobody known sends it."""
         if self._access is None or not self._access.guarded:
-            return settings.BODY_BYTES_MAX
+            return limits.BODY_BYTES_MAX
         known = self._access.knows(shown(HTTPConnection(scope), self._access.sessions))
-        return settings.BODY_BYTES_MAX if known else settings.STRANGE_BODY_BYTES_MAX
+        return limits.BODY_BYTES_MAX if known else limits.STRANGE_BODY_BYTES_MAX
 
 
 class _Body:
@@ -68,11 +68,11 @@ class _Body:
         if self._complete:
             return await self._receive()
         now = asyncio.get_running_loop().time()
-        self._deadline = self._deadline or now + settings.BODY_S
+        self._deadline = self._deadline or now + limits.BODY_S
         try:
             message = await asyncio.wait_for(self._receive(), self._deadline - now)
         except asyncio.TimeoutError:
-            late = f"the body did not come within {settings.BODY_S:.0f} s"
+            late = f"the body did not come within {limits.BODY_S:.0f} s"
             raise HTTPException(408, late, headers=_CLOSE) from None
         self._bytes += len(message.get("body", b""))
         self._complete = message["type"] != "http.request" or not message.get("more_body", False)
@@ -82,7 +82,7 @@ class _Body:
 
 
 def problem(
-    headers: Headers, hosts: frozenset[str] | None, *, changes: bool, bytes_max: int = settings.STRANGE_BODY_BYTES_MAX
+    headers: Headers, hosts: frozenset[str] | None, *, changes: bool, bytes_max: int = limits.STRANGE_BODY_BYTES_MAX
 ) -> tuple[int, str]:
     """Return the status and the sentence of a refusal by the headers of a request, (0, "") if there is none.
 

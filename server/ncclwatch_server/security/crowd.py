@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.guesses import place
 
 SEAT = "seat_of_this_connection"  # name of the `Seat` in the state of a request
@@ -63,8 +63,8 @@ class Crowd:
         self, connections_max: int, *, many_from: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.connections_max = connections_max
-        self.agents_max = max(1, min(settings.AGENTS_MAX, connections_max - settings.READERS_KEPT))
-        self.newcomers_max = max(4, min(settings.NEWCOMERS_MAX, connections_max // 4))
+        self.agents_max = max(1, min(limits.AGENTS_MAX, connections_max - limits.READERS_KEPT))
+        self.newcomers_max = max(4, min(limits.NEWCOMERS_MAX, connections_max // 4))
         self.newcomers_per_address_max = max(2, self.newcomers_max // 2)
         self.connections = 0
         self.newcomers = 0
@@ -122,7 +122,7 @@ class Crowd:
 
 def raise_limit() -> int:
     """Raise the number of descriptors this process may have to what it can use. Returns it."""
-    wanted = settings.CONNECTIONS_MAX + settings.DESCRIPTORS_KEPT
+    wanted = limits.CONNECTIONS_MAX + limits.DESCRIPTORS_KEPT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     able = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= able:
@@ -133,4 +133,4 @@ def raise_limit() -> int:
 
 def room(descriptors: int) -> int:
     """Return how many connections there may be with so many descriptors: the store and alerts need some."""
-    return max(8, min(settings.CONNECTIONS_MAX, descriptors - settings.DESCRIPTORS_KEPT))
+    return max(8, min(limits.CONNECTIONS_MAX, descriptors - limits.DESCRIPTORS_KEPT))

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.crowd import Crowd, Dropped, Seat
 
 AT_ONCE_MAX = 64  # connections taken before others have their turn
@@ -84,7 +84,7 @@ class Acceptor:
                 lambda: self._factory(seat),
                 line,
                 ssl=self._tls,
-                ssl_handshake_timeout=settings.TLS_S if self._tls is not None else None,
+                ssl_handshake_timeout=limits.TLS_S if self._tls is not None else None,
             )
         except (OSError, asyncio.TimeoutError):  # it went, or its TLS is none; ssl.SSLError is an OSError
             seat.leave()

@@ -11,7 +11,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.crowd import SEAT, Seat
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Refusal, as_upgrade_refused
 
@@ -50,7 +50,7 @@ class PatientHttp(HttpToolsProtocol):
             if not self._seat.taken:  # given to another one meanwhile
                 transport.abort()
                 return
-        if len(self.connections) > settings.CONNECTIONS_MAX:
+        if len(self.connections) > limits.CONNECTIONS_MAX:
             transport.abort()
             return
         self._await_head()
@@ -77,7 +77,7 @@ class PatientHttp(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > settings.HEAD_BYTES_MAX:
+            if self._head_bytes > limits.HEAD_BYTES_MAX:
                 self.transport.write(_TOO_LONG)
                 self.transport.close()
                 self._hang_up()
@@ -98,8 +98,8 @@ class PatientHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Note that a head begins. What this raises is answered with 400."""
-        if len(self.pipeline) >= settings.PIPELINED_MAX:
-            raise ValueError(f"more than {settings.PIPELINED_MAX} requests wait for an answer")
+        if len(self.pipeline) >= limits.PIPELINED_MAX:
+            raise ValueError(f"more than {limits.PIPELINED_MAX} requests wait for an answer")
         self._in_head, self._head_bytes, self._seen_bytes = True, 0, 0
         super().on_message_begin()
 
@@ -121,7 +121,7 @@ class PatientHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong with a request that cannot be read, and close."""
-        if self._seen_bytes > settings.HEAD_BYTES_MAX:
+        if self._seen_bytes > limits.HEAD_BYTES_MAX:
             self.transport.write(_TOO_LONG)
             self.transport.close()
         else:
@@ -136,7 +136,7 @@ class PatientHttp(HttpToolsProtocol):
         """Note that the reader does not keep up."""
         super().pause_writing()
         self._forget_reader()
-        self._reader_ends = self.loop.call_later(settings.READ_S, self.transport.abort)
+        self._reader_ends = self.loop.call_later(limits.READ_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Note that it reads again."""
@@ -145,18 +145,18 @@ class PatientHttp(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._seen_bytes += size
-        if self._seen_bytes > settings.HEAD_BYTES_MAX:
-            raise ValueError(f"a head of more than {settings.HEAD_BYTES_MAX} bytes")
+        if self._seen_bytes > limits.HEAD_BYTES_MAX:
+            raise ValueError(f"a head of more than {limits.HEAD_BYTES_MAX} bytes")
 
     def _hang_up(self) -> None:
         """Let the connection go though its reader has not taken the last words: its descriptor is worth more."""
         if self.transport.get_write_buffer_size():
             self._forget_reader()
-            self._reader_ends = self.loop.call_later(settings.LAST_WORDS_S, self.transport.abort)
+            self._reader_ends = self.loop.call_later(limits.LAST_WORDS_S, self.transport.abort)
 
     def _await_head(self) -> None:
         if self._head_ends is None:
-            self._head_ends = self.loop.call_later(settings.HEAD_S, self.transport.abort)
+            self._head_ends = self.loop.call_later(limits.HEAD_S, self.transport.abort)
 
     def _have_head(self) -> None:
         if self._head_ends is not None:

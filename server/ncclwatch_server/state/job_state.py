@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.state import wait_chains
 from ncclwatch_server.state.columns import turned
 from ncclwatch_server.state.group_index import Topology
@@ -188,7 +188,7 @@ class JobState:
     def is_spoken_for(self, now: float) -> bool:
         """Whether any rank of it lives, and its connection was heard lately."""
         numbers = np.unique(self._owner[self.seen & ~self.ended]).tolist()
-        return any(self._lives(link) and now - self._heard.at(link) <= settings.SILENT_S for link in numbers)
+        return any(self._lives(link) and now - self._heard.at(link) <= limits.SILENT_S for link in numbers)
 
     @property
     def under_way(self) -> bool:
@@ -205,7 +205,7 @@ class JobState:
 
     def _claim_again(self, now: float) -> None:
         """Give ranks to those who wait for them, if their owners have fallen silent."""
-        if now - self._claimed_at < settings.CLAIM_AGAIN_S:
+        if now - self._claimed_at < limits.CLAIM_AGAIN_S:
             return
         self._claimed_at = now
         for link, ranks in list(self._owners.waiting.items()):
@@ -359,11 +359,11 @@ class JobState:
         if (live & (rows["detached"] != 0)).any():
             return Suspicion()  # a rank took its patches off: what it does now nobody sees
         age_s = rows["wait_age_s"]
-        waiting = live & (age_s > settings.WAIT_S)
+        waiting = live & (age_s > limits.WAIT_S)
         if not waiting.any():
             self._led = None
         else:
-            waiting &= now - self._moved_at[rank] > settings.STILL_S
+            waiting &= now - self._moved_at[rank] > limits.STILL_S
         silent, unheard = self._silence(now)
         ended = self.ended & self.seen
         some_ended = ended.any() and not ended[self.seen].all()
@@ -388,7 +388,7 @@ class JobState:
             return ()
         _, which, count = np.unique(saves_to[rows], return_inverse=True, return_counts=True)
         odd = (count[which.reshape(-1)] > 1) | (saves_to[rows] == wire.SAVE_TROUBLE)
-        return tuple(self._row_rank[rows[odd]][: settings.SAVING_MAX].tolist())
+        return tuple(self._row_rank[rows[odd]][: limits.SAVING_MAX].tolist())
 
     def _sharing(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks on one device, of which each says that it must be its own. Sorted out when a device changes."""
@@ -399,12 +399,12 @@ class JobState:
             keys, times = np.unique(devices[own], return_counts=True)
             self._shared = own & np.isin(devices, keys[times > 1])
         found = live & self._shared
-        return tuple(self._row_rank[found][: settings.NOTED_MAX].tolist()) if found.any() else ()
+        return tuple(self._row_rank[found][: limits.NOTED_MAX].tolist()) if found.any() else ()
 
     def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return ranks that have something to tell about themselves."""
         noted = live & (self._newest["noted"] != 0)
-        return tuple(self._row_rank[noted][: settings.NOTED_MAX].tolist()) if noted.any() else ()
+        return tuple(self._row_rank[noted][: limits.NOTED_MAX].tolist()) if noted.any() else ()
 
     def _compare(self, now: float) -> None:
         """Look now and then for ranks that have issued equally much in a group, and not the same."""
@@ -414,12 +414,12 @@ class JobState:
             self._topology = Topology.of(self._groups)
         topology, rows_max = self._topology, self._portion()
         seen = self._apart(topology, rows_max)
-        remembered = now - self._apart_at <= settings.DESYNC_REMEMBERED_S
-        again_s = settings.DESYNC_EVERY_S
+        remembered = now - self._apart_at <= limits.DESYNC_REMEMBERED_S
+        again_s = limits.DESYNC_EVERY_S
         if topology.groups and not (seen or remembered):  # on to the next portion; else the same one is looked at again
             self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
             again_s *= min(1.0, rows_max / max(1, len(topology.order)))
-        self._compare_at = now + max(settings.TICK_S, again_s)
+        self._compare_at = now + max(limits.TICK_S, again_s)
         # One torn look at a ring is no difference: it has to be there twice. In between, nodes may report at moments at
         # which counts differ and nothing can be compared.
         if not remembered:
@@ -431,7 +431,7 @@ class JobState:
 
     def _portion(self) -> int:
         """Return how many rows are compared at one tick."""
-        return max(settings.DESYNC_ROWS_MIN, len(self._groups) // settings.DESYNC_PORTIONS)
+        return max(limits.DESYNC_ROWS_MIN, len(self._groups) // limits.DESYNC_PORTIONS)
 
     def _apart(self, topology: Topology, rows_max: int) -> tuple[int, ...]:
         """Return some ranks of a group whose members have issued equally much and not the same, () if all agree."""
@@ -449,7 +449,7 @@ class JobState:
         prefix = self._groups["prefix_hash"][rows]
         change = int(np.argmax(prefix != prefix[0]))
         few = np.concatenate(
-            [rows[: settings.DESYNC_RANKS_MAX], rows[change : change + 1], rows[-settings.DESYNC_RANKS_MAX :]]
+            [rows[: limits.DESYNC_RANKS_MAX], rows[change : change + 1], rows[-limits.DESYNC_RANKS_MAX :]]
         )
         return tuple(np.unique(self._group_row_rank[few]).tolist())
 
@@ -498,7 +498,7 @@ class JobState:
         return wait_chains.Waits(waiting=waits, group=group, peer=peer, kind=kind, present=self.seen.copy())
 
     def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
-        quiet = self._heard.quiet_since(now - settings.SILENT_S / 2)
+        quiet = self._heard.quiet_since(now - limits.SILENT_S / 2)
         if not quiet and not self._lost:
             return {}, frozenset()
         numbers = [number for number in {*quiet, *self._lost} if not self._slots[number].gone]
@@ -507,7 +507,7 @@ class JobState:
         silent: dict[int, float] = {}
         for rank, number in zip(ranks.tolist(), self._owner[ranks].tolist(), strict=True):
             quiet_s = now - self._heard.at(number)
-            if quiet_s > settings.SILENT_S:
+            if quiet_s > limits.SILENT_S:
                 silent[rank] = quiet_s
         return silent, frozenset(ranks.tolist())
 
@@ -543,7 +543,7 @@ class JobState:
         rejected, kept = [], 0
         for place, number in enumerate(numbers):
             kept += len(news[place][1]) // GROUP_DTYPE.itemsize
-            if kept > settings.GROUP_ROWS_MAX or not self._plausible([news[place]]):
+            if kept > limits.GROUP_ROWS_MAX or not self._plausible([news[place]]):
                 kept -= len(news[place][1]) // GROUP_DTYPE.itemsize
                 news[place] = (b"", b"")
                 rejected.append(number)
@@ -570,7 +570,7 @@ class JobState:
         if len(everyone) and (everyone.min() < 0 or everyone.max() >= self.world_size):
             return False
         known = np.sort(_slot_of_rows(rank_parts, RANK_DTYPE) * self.world_size + rank)
-        if (known[1:] == known[:-1]).any() or len(member) > settings.GROUP_ROWS_MAX:
+        if (known[1:] == known[:-1]).any() or len(member) > limits.GROUP_ROWS_MAX:
             return False
         if not len(member):
             return True
@@ -578,7 +578,7 @@ class JobState:
         place = np.searchsorted(known, wanted)
         if not len(known) or place.max() >= len(known) or (known[place] != wanted).any():
             return False
-        return int(np.bincount(place).max()) <= settings.GROUPS_PER_RANK_MAX
+        return int(np.bincount(place).max()) <= limits.GROUPS_PER_RANK_MAX
 
     def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
         self._rank_bytes, self._group_bytes = rank_bytes, group_bytes

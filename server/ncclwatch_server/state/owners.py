@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 
 NOBODY = -1
 
@@ -93,10 +93,10 @@ class Owners:
         if theirs.agent == ours.agent or (ours.agent in self.heirs and theirs.agent not in self.heirs):
             return np.ones(len(ranks), np.bool_)
         if theirs.host == ours.host:
-            free = np.full(len(ranks), standing.lost or standing.quiet_s > settings.SILENT_S / 2)
+            free = np.full(len(ranks), standing.lost or standing.quiet_s > limits.SILENT_S / 2)
         else:
             free = ~ended[ranks]  # how a rank ended is told by its own node, or by nobody
-            free &= standing.quiet_s > settings.TAKEOVER_S
+            free &= standing.quiet_s > limits.TAKEOVER_S
         found: NDArray[np.bool_] = free | (self._before[ranks] == _mark(ours.agent))
         return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.judge.rules.drift import findings as drift
 from ncclwatch_server.judge.rules.drift import models as drift_models
 
@@ -53,9 +53,9 @@ class Likeness:
 
     def take(self, agent: str, host: str, said: wire.Facts, now: float, claimed: frozenset[int] = frozenset()) -> None:
         """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
-        if len(self._nodes) >= settings.AGENTS_MAX and agent not in self._nodes:
+        if len(self._nodes) >= limits.AGENTS_MAX and agent not in self._nodes:
             return
-        alike = {self._intern(_trimmed(each.facts)): each.ranks for each in said.alike[: settings.SETUPS_PER_NODE_MAX]}
+        alike = {self._intern(_trimmed(each.facts)): each.ranks for each in said.alike[: limits.SETUPS_PER_NODE_MAX]}
         self._nodes[agent] = _Node(host=host, alike=alike, twice=said.twice, joined=frozenset(said.joined))
         for rank in {*said.joined, *(rank for ranks in alike.values() for rank in ranks)}:
             other = self._agent_of.get(rank, agent)
@@ -101,14 +101,14 @@ class Likeness:
     def learn(self, said: wire.Parameters) -> None:
         """Keep what ranks have wrapped, by name."""
         known = self._parameters.setdefault(said.key, {})
-        if len(self._parameters) > settings.PARAMETERS_KEPT_MAX:
+        if len(self._parameters) > limits.PARAMETERS_KEPT_MAX:
             del self._parameters[next(iter(self._parameters))]
         known.update(dict(said.ranks[: drift_models.RANKS_ASKED_MAX]))
         self._changed, self._looked_at = True, float("-inf")
 
     def note_world(self, host: str, world_size: int, ranks: tuple[int, ...], now: float) -> None:
         """Note that a node takes part in the job with another number of ranks."""
-        if len(self._worlds) < settings.WORLDS_MAX or world_size in self._worlds:
+        if len(self._worlds) < limits.WORLDS_MAX or world_size in self._worlds:
             self._worlds.setdefault(world_size, {})[host] = ranks
             self._note(now)
 
@@ -133,10 +133,10 @@ class Likeness:
         `seen` is how many ranks of the job are known. Those that have not spoken are waited for a while: with
         half of them the larger part may be another.
         """
-        if not self._changed or now - self._looked_at < settings.TICK_S:
+        if not self._changed or now - self._looked_at < limits.TICK_S:
             return self._drifted
         known = sum(len(ranks) for node in self._nodes.values() for ranks in node.alike.values())
-        if known < seen and self._first_at is not None and now - self._first_at < settings.SETUP_S:
+        if known < seen and self._first_at is not None and now - self._first_at < limits.SETUP_S:
             return self._drifted
         self._changed, self._looked_at = False, now
         self._setup = self._gathered()
@@ -151,7 +151,7 @@ class Likeness:
         return asked
 
     def _intern(self, facts: RankFacts) -> RankFacts:
-        if len(self._interned) >= settings.SETUPS_MAX:
+        if len(self._interned) >= limits.SETUPS_MAX:
             self._interned = {each: each for node in self._nodes.values() for each in node.alike}
         return self._interned.setdefault(facts, facts)
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
-from ncclwatch_server import settings
+from ncclwatch_server import limits, settings
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
@@ -97,7 +97,7 @@ class Store:
         self._house_at = 0.0
         self._clocked_at = time.monotonic()  # until then this run is in the store's clock
         self._ahead_told = False
-        self.life = LoopLife("store", age_s_max=settings.PART_STILL_S)
+        self.life = LoopLife("store", age_s_max=limits.PART_STILL_S)
         self._thread = threading.Thread(target=self._live, name="ncclwatch-store", daemon=True)
         self._engine = database.connect(url)
         self._file = database.StoreFile(url)
@@ -244,7 +244,7 @@ class Store:
 
     def _keep(self, kept: dict[_Key, _Thing], key: _Key, thing: _Thing) -> None:
         """Put something into a bounded queue, whose oldest goes if it is full. Needs the lock."""
-        if key not in kept and len(kept) >= settings.UNSTORED_MAX:
+        if key not in kept and len(kept) >= limits.UNSTORED_MAX:
             kept.pop(next(iter(kept)))
             self.dropped += 1
         kept[key] = thing
@@ -497,7 +497,7 @@ def _take(waits: dict[_Key, _Thing]) -> dict[_Key, _Thing]:
 
 def _shorten(waits: dict[_Key, _Thing]) -> int:
     """Take the oldest out of a queue that is too long. Returns how many."""
-    surplus = list(islice(waits, max(0, len(waits) - settings.UNSTORED_MAX)))
+    surplus = list(islice(waits, max(0, len(waits) - limits.UNSTORED_MAX)))
     for key in surplus:
         del waits[key]
     return len(surplus)
@@ -506,8 +506,8 @@ def _shorten(waits: dict[_Key, _Thing]) -> int:
 def _read_incidents(connection: Connection) -> list[Row[tuple[object, ...]]]:
     incidents = tables.incidents
     newest = select(incidents).order_by(incidents.c.opened_at.desc())
-    found = list(connection.execute(newest.where(incidents.c.state == "open").limit(settings.OPEN_MAX)))
-    return found + list(connection.execute(newest.where(incidents.c.state != "open").limit(settings.CLOSED_KEPT_MAX)))
+    found = list(connection.execute(newest.where(incidents.c.state == "open").limit(limits.OPEN_MAX)))
+    return found + list(connection.execute(newest.where(incidents.c.state != "open").limit(limits.CLOSED_KEPT_MAX)))
 
 
 def _read_lessons(connection: Connection) -> list[Row[tuple[object, ...]]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.wire import CommandKind
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident, JobKey
 from ncclwatch_server.jobs.rank_states import states_of
 from ncclwatch_server.jobs.read_model import JobSight, sights_of
@@ -77,7 +77,7 @@ class Board:
 
     def __init__(self, watch: Watch, desk: Desk, render: Render) -> None:
         self.lag_s = 0.0  # by how much the event loop was late when it was due last, the worst of a minute
-        self.life = LoopLife("pages", age_s_max=settings.PART_STILL_S)
+        self.life = LoopLife("pages", age_s_max=limits.PART_STILL_S)
         self._watch = watch
         self._desk = desk
         self._render = render
@@ -92,13 +92,13 @@ class Board:
 
     async def run(self) -> None:
         """Paint until cancelled."""
-        due = time.monotonic() + settings.TICK_S
+        due = time.monotonic() + limits.TICK_S
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.life.went_round()
             now = time.monotonic()
             self._note_lag(now - due)
-            due = max(due + settings.TICK_S, now)
+            due = max(due + limits.TICK_S, now)
             try:
                 await self._paint(now)
                 self._failing = False
@@ -120,7 +120,7 @@ class Board:
         try:
             while self._strips.get(key) is strip:
                 try:
-                    frame: Frame | None = await asyncio.wait_for(box.get(), settings.SILENT_S)
+                    frame: Frame | None = await asyncio.wait_for(box.get(), limits.SILENT_S)
                 except asyncio.TimeoutError:
                     frame = None
                 yield frame
@@ -178,7 +178,7 @@ class Board:
             node = job.state.owner(rank)
             if not job.state.ended[rank] and (node in by_node or len(by_node) < ASK_MAX):
                 by_node.setdefault(node, []).append(rank)
-        of_node = ASK_OF_NODE_MAX if job.world_size <= settings.INSPECT_ALL_MAX else 1
+        of_node = ASK_OF_NODE_MAX if job.world_size <= limits.INSPECT_ALL_MAX else 1
         for node, ranks in by_node.items():
             served = job.served.get(node)
             if served is not None and served.alive:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from ncclwatch.contract import config
 from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.text import bytes_words, seconds_words
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.security.scopes import Grant
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.store.health import MEMORY, StoreHealth
@@ -45,11 +45,11 @@ def effective(given: Settings) -> tuple[Line, ...]:
     )
 
 
-def limits() -> tuple[Line, ...]:
+def limits_in_force() -> tuple[Line, ...]:
     """Return the limits and rhythms, by name."""
     return tuple(
         Line(name=name, value=f"{value:,}" if isinstance(value, int) else f"{value:g}")
-        for name, value in vars(settings).items()
+        for name, value in vars(limits).items()
         if name.isupper() and isinstance(value, int | float)
     )
 

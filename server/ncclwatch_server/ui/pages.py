@@ -307,7 +307,7 @@ def _settings_routes(site: Site) -> APIRouter:
                 "settings.html",
                 health=well,
                 effective=effective.effective(site.settings),
-                limits=effective.limits(),
+                limits=effective.limits_in_force(),
                 guarded=bool(site.settings.grants),
                 title="Settings and health",
             )

@@ -9,7 +9,7 @@ from typing import Protocol
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.evidence.stack_collection import Gathering, failures, merge
 from ncclwatch_server.evidence.stack_sampling import plan
@@ -73,7 +73,7 @@ class Examiner:
         job.waiting = ()
         if job.gathering is not None and not job.gathering.opened:
             job.gathering = None
-        if job.suspicion.unheard or now - max(job.suspicious_at, job.known_since) < settings.CALM_S:
+        if job.suspicion.unheard or now - max(job.suspicious_at, job.known_since) < limits.CALM_S:
             return
         for incident in self._book.close(job.key, IncidentState.RESOLVED, self._wall()):
             self._publisher.closed(incident)
@@ -128,7 +128,7 @@ class Examiner:
         standing = job.confirmation.take(verdicts, now, final=False)
         keys = job.confirmation.keys
         late = tuple(v for v in verdicts if v.certainty is Certainty.LATE and not v.predicted)
-        moving = bool(late) and job.world_size <= settings.INSPECT_ALL_MAX
+        moving = bool(late) and job.world_size <= limits.INSPECT_ALL_MAX
         job.inspection.finish(now, changed=keys != before, moving=moving)
         job.waiting = late
         self._publisher.learned(job, job.patience.see(verdicts, now))
@@ -305,7 +305,7 @@ def ranks_to_inspect(job: Job) -> tuple[int, ...]:
     hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted, *found.drifted}
     if hinted and not (found.waiting or found.ended or found.silent):
         return tuple(sorted(hinted))
-    if job.world_size <= settings.INSPECT_ALL_MAX:
+    if job.world_size <= limits.INSPECT_ALL_MAX:
         return tuple(job.state.seen.nonzero()[0].tolist())
-    looked = job.state.worth_a_look(found.waiting, settings.INSPECT_MAX)
+    looked = job.state.worth_a_look(found.waiting, limits.INSPECT_MAX)
     return tuple(sorted({*looked, *found.uneven, *found.saving}))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.state.columns import turned
 from ncclwatch_server.state.job_state import RANK_DTYPE, SCREENED_TO
@@ -25,21 +25,21 @@ class Screening:
         """Return the jobs to look at now."""
         passed_s, self._chosen_at = now - self._chosen_at, now
         living = [job for job in jobs if not job.ended]
-        if len(living) <= settings.FEW_JOBS:
+        if len(living) <= limits.FEW_JOBS:
             return living
         found, calm, due = [], [], []
-        turn_s = max(settings.TICK_S, len(living) / settings.CALM_LOOKS_PER_S)
+        turn_s = max(limits.TICK_S, len(living) / limits.CALM_LOOKS_PER_S)
         for job in living:
             if job.stirred or job.state.stale:
                 found.append(job)
-            elif now - job.looked_at >= (turn_s if job.quiet else settings.TICK_S):
+            elif now - job.looked_at >= (turn_s if job.quiet else limits.TICK_S):
                 due.append(job)
             else:
                 calm.append(job)
         due.sort(key=lambda job: job.looked_at)
-        at_once = settings.FEW_JOBS + int(settings.CALM_LOOKS_PER_S * min(passed_s, settings.TICK_S))
+        at_once = limits.FEW_JOBS + int(limits.CALM_LOOKS_PER_S * min(passed_s, limits.TICK_S))
         found += due[:at_once]
-        if now - self._screened_at >= settings.SCREEN_S:
+        if now - self._screened_at >= limits.SCREEN_S:
             self._screened_at = now
             found += _shown(calm + due[at_once:], now)
         return found
@@ -49,11 +49,11 @@ def _shown(jobs: list[Job], now: float) -> list[Job]:
     """Return those of some jobs of which a row shows something, or a connection has fallen silent."""
     parts = [job.state.rank_bytes for job in jobs]
     sizes = np.array([len(part) for part in parts], np.int64) // RANK_DTYPE.itemsize
-    quiet = (job.seen > 0 and now - job.state.heard_at > settings.SILENT_S / 2 for job in jobs)
+    quiet = (job.seen > 0 and now - job.state.heard_at > limits.SILENT_S / 2 for job in jobs)
     found = np.fromiter(quiet, np.bool_, len(jobs))
     if sizes.any():
         rows = turned(np.frombuffer(b"".join(parts), RANK_DTYPE), SCREENED_TO)
-        odd = (rows["wait_age_s"] > settings.WAIT_S) | (rows["ended"] != 0) | (rows["detached"] != 0)
+        odd = (rows["wait_age_s"] > limits.WAIT_S) | (rows["ended"] != 0) | (rows["detached"] != 0)
         odd |= (rows["saves_to"] != 0) | (rows["noted"] != 0)
         places = np.repeat(np.arange(len(jobs)), sizes)
         found[places[odd]] = True

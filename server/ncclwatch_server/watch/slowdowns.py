@@ -6,7 +6,7 @@ They are apart from those of hangs: a job that goes on resolves a hang, and says
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.jobs.registry import Job
@@ -25,7 +25,7 @@ class Slowdowns:
 
     def look(self, job: Job, now: float) -> None:
         """Take what came of a job's pace, and bring its incidents up to date."""
-        if now - job.paced_at < settings.TICK_S:
+        if now - job.paced_at < limits.TICK_S:
             return
         job.paced_at = now
         rows, rank = job.state.living()

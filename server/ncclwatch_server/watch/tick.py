@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.model.verdict import Severity
-from ncclwatch_server import settings
+from ncclwatch_server import limits, settings
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.incidents.event_stream import Announcements
@@ -43,7 +43,7 @@ class Watch:
         self.counters = Counters()
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
-        self.life = LoopLife("watch", age_s_max=settings.WATCH_STILL_S, ends_s=settings.WATCH_ENDS_S)
+        self.life = LoopLife("watch", age_s_max=limits.WATCH_STILL_S, ends_s=limits.WATCH_ENDS_S)
         self._keeping = keeping or settings.Keeping()
         self._clock = clock
         self._wall = wall
@@ -71,7 +71,7 @@ class Watch:
     def lost(self, link: Link) -> None:
         """Note that a connection broke."""
         self.jobs.lose(link, self._clock())
-        self.look_within(settings.SOON_S)
+        self.look_within(limits.SOON_S)
 
     def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> None:
         """Take what was known before this server started, of a store that was not at hand then."""
@@ -82,7 +82,7 @@ class Watch:
         """Keep all that is known once more: the store has lost what it had."""
         for incident in self.book.all():
             self._keeper.put(incident)
-        for job, lesson in self.jobs.lessons()[-settings.UNSTORED_MAX :]:
+        for job, lesson in self.jobs.lessons()[-limits.UNSTORED_MAX :]:
             self._keeper.learn(job, lesson)
 
     async def run(self) -> None:
@@ -94,13 +94,13 @@ class Watch:
             if now >= next_tick:
                 self._tick(now)
                 # A tick that was missed is not made up for.
-                next_tick = max(next_tick + settings.TICK_S, now)
+                next_tick = max(next_tick + limits.TICK_S, now)
             for number, job in enumerate(self._screening.awake(self.jobs.all(), now)):
                 job.stirred = False
                 await self._look_at_safely(job)
                 job.settle(now)
                 self.life.went_round()
-                if number % settings.LOOKS_AT_ONCE == settings.LOOKS_AT_ONCE - 1:
+                if number % limits.LOOKS_AT_ONCE == limits.LOOKS_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self.counters.tick_s += self._clock() - now
             self.ready = True
@@ -170,18 +170,18 @@ class Watch:
         """Whether it is known how all ranks ended, or no more is to be expected."""
         waited_s = now - (job.over_at if job.over_at is not None else now)
         if not job.state.seen.all():
-            return waited_s >= settings.FINAL_PARTIAL_S
+            return waited_s >= limits.FINAL_PARTIAL_S
         complete = all(job.inspection.has_ending(rank) for rank in range(job.world_size))
-        return complete or waited_s >= settings.FINAL_S
+        return complete or waited_s >= limits.FINAL_S
 
     def _tick(self, now: float) -> None:
         """Do what needs doing once a second."""
         self.counters.ticks += 1
         self._count_hung(now)
         self.jobs.prune(now)
-        if self.counters.ticks % settings.EXPIRE_TICKS == 0:
+        if self.counters.ticks % limits.EXPIRE_TICKS == 0:
             self.book.expire(self._wall() - self._keeping.days * 86_400.0, self._keeping.incidents_per_job)
-        if now - self._started_at > settings.ABANDONED_S:
+        if now - self._started_at > limits.ABANDONED_S:
             self._close_orphans()
 
     def _count_hung(self, now: float) -> None:
@@ -210,11 +210,11 @@ def _wake_at(job: Job, now: float) -> float:
     if job.ended:
         return float("inf")
     if job.over_at is not None:
-        patience_s = settings.FINAL_S if job.state.seen.all() else settings.FINAL_PARTIAL_S
+        patience_s = limits.FINAL_S if job.state.seen.all() else limits.FINAL_PARTIAL_S
         return job.over_at + patience_s
     at = float("inf")
     if job.suspicion:
-        at = job.known_since + settings.PARTIAL_S if job.is_partial(now) else job.inspection.wake_at()
+        at = job.known_since + limits.PARTIAL_S if job.is_partial(now) else job.inspection.wake_at()
     if job.gathering is not None and not job.gathering.opened:
         at = min(at, job.gathering.opens_by)
     return at

@@ -12,7 +12,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from ncclwatch.contract import config
-from ncclwatch_server import settings
+from ncclwatch_server import limits
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 from tests.unit.test_server_agent_line import Scene
@@ -33,7 +33,7 @@ async def _compared(seed: bytes, stream: bytes) -> Hashable:
             break
         scene.line.data_received(piece)
         # Whoever was not asked for leave may say little.
-        if len(scene.line._rest) > settings.HELLO_BYTES_MAX + KEPT_MAX and not scene.asked:
+        if len(scene.line._rest) > limits.HELLO_BYTES_MAX + KEPT_MAX and not scene.asked:
             raise Broken(f"{len(scene.line._rest)} bytes are kept of somebody who has not said who it is")
     expected, library = _by_the_library(stream)
     if scene.said != expected:
