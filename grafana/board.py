@@ -1,4 +1,4 @@
-"""How does a dashboard come about? Variables and annotations above, panels one after the other below."""
+"""Builds a dashboard: variables and annotations above, panels one after the other below."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Which dashboards are there, and what are their files called?"""
+"""Lists the dashboards, and what their files are called."""
 
 import json
 

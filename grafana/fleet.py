@@ -1,4 +1,4 @@
-"""Is there a job that hangs, and which? The first page of whoever runs the cluster."""
+"""Shows whether a job hangs, and which: the first page of whoever runs the cluster."""
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable

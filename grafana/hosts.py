@@ -1,4 +1,4 @@
-"""Is it the host or the GPU? DCGM and node_exporter beside what ncclwatch suspects."""
+"""Shows whether it is the host or the GPU: DCGM and node_exporter beside what ncclwatch suspects."""
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable, variable

@@ -1,4 +1,4 @@
-"""What is known of one open incident, and what did the job do before it?"""
+"""Shows what is known of one open incident, and what the job did before it."""
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable, variable

@@ -1,4 +1,4 @@
-"""How is one job doing? The same panels for 8 ranks and for 16,384."""
+"""Shows how one job is doing, with the same panels for 8 ranks and for 16,384."""
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable, variable

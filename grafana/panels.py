@@ -1,4 +1,4 @@
-"""Of which kinds of panels are the dashboards made, and how do they lie on the page?"""
+"""Makes the kinds of panels that the dashboards need, and lays them out on the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Is ncclwatch itself well? What it hears, how fast it judges, what it could not do."""
+"""Shows whether ncclwatch itself is well: what it hears, how fast it judges, what it could not do."""
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable

@@ -1,4 +1,4 @@
-"""Are the dashboards what Grafana's own types allow? `python -m grafana.types_check`; needs npm.
+"""Checks the dashboards against Grafana's own types. `python -m grafana.types_check`; needs npm.
 
 Each file becomes a constant of the type `Dashboard` of npm's @grafana/schema, and tsc looks at it. (Importing the JSON
 instead would widen every word to `string` and find nothing.) What is left open are the fields of an annotation that

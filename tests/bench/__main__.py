@@ -1,4 +1,4 @@
-"""What does ncclwatch cost? Every row is measured in this run, against a named alternative. `make bench`."""
+"""Measures what ncclwatch costs: every row in this run, against a named alternative. `make bench`."""
 
 import argparse
 import json

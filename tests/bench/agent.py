@@ -1,4 +1,4 @@
-"""What does the node agent cost? Eight ranks that write rings, a real agent, a real server, 1 Hz.
+"""Measures what the node agent costs: eight ranks that write rings, a real agent, a real server, 1 Hz.
 
 CPU seconds of the agent's process per second, from /proc, and its resident memory. Polling: the live words of
 eight rings read once, against reading all small tables of the same rings.

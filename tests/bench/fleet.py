@@ -1,4 +1,4 @@
-"""Is the verdict in time while 16,384 ranks report? `ncclwatch simulate` on its own connections, against a real server.
+"""Measures how soon a verdict stands while 16,384 ranks report: `ncclwatch simulate` against a real server.
 
 2,048 nodes report once a second and answer what they are asked; half a minute in, one rank skips a collective. The
 nodes are simulated in one process, which costs more than the server itself: `late_s` says whether it kept up.

@@ -1,4 +1,4 @@
-"""How long from the onset of a hang to its verdict, over the whole zoo? `make onset`.
+"""Measures how long it takes from the onset of a hang to its verdict, over the whole zoo. `make onset`.
 
 Prints the machine, every run, and the row that the README shows. Not a test: it passes no
 judgement on the times, only on the verdicts.

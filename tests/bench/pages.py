@@ -1,4 +1,4 @@
-"""How soon is a big job's page there, and does it delay any digest? python -m tests.bench.pages
+"""Measures how soon a big job's page is there, and whether it delays any digest. python -m tests.bench.pages
 
 A simulated job of 16,384 ranks reports over the real wire to a real server, in a process of its own, and hangs.
 

@@ -1,4 +1,4 @@
-"""What does a post-mortem cost against torchfrtrace on the same files? python -m tests.bench.postmortem
+"""Compares a post-mortem's cost with torchfrtrace's on the same files. python -m tests.bench.postmortem
 
 Makes the dumps of a job in which one rank stopped before the newest collectives, and lets both tools read
 them, each in a process of its own. CPU is user and system time of that process, memory its peak resident

@@ -1,4 +1,4 @@
-"""What do other processes use? Their CPU time and memory, from /proc."""
+"""Reads what other processes use: their CPU time and memory, from /proc."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What does recording one collective cost? Measured on a backend that does nothing, bare against recorded.
+"""Measures what recording one collective costs, on a backend that does nothing, bare against recorded.
 
 Blocks of calls alternate within one process (bare, recorder in Python, native recorder), so that the
 noise of a shared machine falls on all alike; a cost is the median of the differences of neighbouring

@@ -1,4 +1,4 @@
-"""What do the parts of the server cost on 16,384 ranks? Each against what one would write, or use, first.
+"""Measures the parts of the server on 16,384 ranks, each against what one would write, or use, first.
 
 - tick: the frontiers of a healthy job, against a pass over dicts, as torchfrtrace keeps its entries;
 - verdict: a rank that skipped a collective, from the last digests to the verdict, without the nodes' answers;

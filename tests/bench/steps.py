@@ -1,4 +1,4 @@
-"""What does recording cost a training step? A real DDP and a real FSDP2 job of two ranks over gloo.
+"""Measures what recording costs a training step: a real DDP and a real FSDP2 job of two ranks over gloo.
 
 In one job, blocks of steps alternate: bare, recorded in Python, recorded natively, in turning order; the ranks
 stay in step by their own collectives. A ratio is that of neighbouring blocks; its confidence interval (95 %, by

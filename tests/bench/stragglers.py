@@ -1,4 +1,4 @@
-"""How soon is a slow rank of 1,024 found, how often is a healthy one called slow, and what does looking cost?
+"""Measures how soon a slow rank of 1,024 is found, how often a healthy one is called slow, and what looking costs.
 
 `python -m tests.bench.stragglers [--seed N] [--trials N] [--windows N]` prints one JSON text: other seeds, other jobs.
 The noise is that of tests/unit/test_stragglers_simulated.py. Costs are CPU time of one look at all ranks, where a

@@ -1,1 +1,1 @@
-"""Does some test fail when the judge is made a little wrong?"""
+"""Makes the judge a little wrong, again and again, to see whether some test fails each time."""

@@ -1,4 +1,4 @@
-"""Which small mistakes can be put into a module: each comparison negated, each bound moved by one?"""
+"""Lists the small mistakes that can be put into a module: each comparison negated, each bound moved by one."""
 
 import ast
 import copy

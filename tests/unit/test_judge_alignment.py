@@ -1,4 +1,4 @@
-"""Did a rank skip or add calls long ago? What a shift needs before anybody is accused of one."""
+"""A rank that skipped or added calls long ago: what a shift needs before anybody is accused of one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which ranks ended by themselves, and which were taken along? An end that was no failure accuses nobody."""
+"""Ranks that ended by themselves, and those taken along. An end that was no failure accuses nobody."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which ranks came to a wait with an exception in hand? Those who work in an except block for good are none."""
+"""Ranks that came to a wait with an exception in hand. Those who work in an except block for good are none."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where did ranks fall out of step, and who broke its habit? What each bound of that protects a healthy rank from."""
+"""Where ranks fell out of step, and who broke its habit: what each bound of that protects a healthy rank from."""
 
 from collections.abc import Iterable
 from dataclasses import replace

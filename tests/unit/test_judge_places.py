@@ -1,4 +1,4 @@
-"""At which line is a rank said to stand? Whoever saw it last tells: the pulse, py-spy, the wait, the last operation."""
+"""The line at which a rank is said to stand, by whoever saw it last: pulse, py-spy, wait, last operation."""
 
 from dataclasses import replace
 

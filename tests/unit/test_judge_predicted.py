@@ -1,4 +1,4 @@
-"""When is a hang at the end of an epoch foretold, and of which healthy jobs is nothing said?"""
+"""When a hang at the end of an epoch is foretold, and of which healthy jobs nothing is said."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What do source lines say about why ranks parted: whose test, whose loop, by which way?"""
+"""What source lines say about why ranks parted: whose test, whose loop, by which way."""
 
 from dataclasses import replace
 

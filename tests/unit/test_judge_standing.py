@@ -1,4 +1,4 @@
-"""Which ranks count as blocked, and in what have they come? Each bound that keeps a rank at work from being one."""
+"""Ranks that count as blocked, and in what: each bound that keeps a rank at work from being one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""In what way does a rank stand still, and what is it taken for? Whoever went on after an exception is told of that."""
+"""How a rank stands still, and what it is taken for. Whoever went on after an exception is told of that."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What does a rank leave behind about its own end, whoever else listens for it?"""
+"""What a rank leaves behind about its own end, whoever else listens for it."""
 
 import subprocess
 import sys

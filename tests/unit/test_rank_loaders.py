@@ -1,4 +1,4 @@
-"""How are the batches of a loop counted, in all and by data bucket?"""
+"""Batches of a loop are counted, in all and by data bucket."""
 
 from collections.abc import Iterator
 from pathlib import Path

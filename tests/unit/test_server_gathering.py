@@ -1,4 +1,4 @@
-"""How long does an incident wait for the stacks of its ranks?"""
+"""How long an incident waits for the stacks of its ranks."""
 
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.model.testimony import Testimony

@@ -1,4 +1,4 @@
-"""Which ranks deserve a look because of the loops they are in?"""
+"""Ranks that deserve a look because of the loops they are in."""
 
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.state.dataloaders import RANKS_MAX, Loops

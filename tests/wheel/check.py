@@ -1,4 +1,4 @@
-"""Does the built wheel work where nothing else is installed? `make wheel`.
+"""Checks that the built wheel works where nothing else is installed. `make wheel`.
 
 Builds the wheel, installs it into an empty virtual environment, first bare, then with the server,
 and uses it there: nothing of the working tree is on the path.

@@ -1,4 +1,4 @@
-"""Which faults can be put into one training program, and what is then true? Cases without end, each from a number.
+"""Draws faults for one training program, and says what is then true. Cases without end, each from a number.
 
 The program (``programs/injected.py``) holds the mistakes as a user makes them: it skips a batch whose loss
 is not finite, reports a spike before its backward, counts classes without minlength. A case only decides what

@@ -1,4 +1,4 @@
-"""How does a program of the zoo run, and what does it leave behind?
+"""Runs a program of the zoo, and ends everything that it leaves behind.
 
 A job runs in a session of its own. Everything it starts inherits the name of its onset file in
 ZOO_ONSET; by that its processes are found again, also those that left the session.

@@ -1,4 +1,4 @@
-"""Does each program do what its truth says when nobody watches it?"""
+"""Checks that each program does what its truth says when nobody watches it."""
 
 import os
 import re

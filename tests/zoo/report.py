@@ -1,4 +1,4 @@
-"""What did ncclwatch say? The part of its report (DESIGN.md, section 5) that is scored."""
+"""Reads what ncclwatch said: the part of its report (`ncclwatch_server.incidents.report`) that is scored."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How good are the verdicts over the whole zoo? The table that the README shows, and the same as JSON."""
+"""Sums up how good the verdicts are over the whole zoo: the table that the README shows, and the same as JSON."""
 
 import importlib.metadata
 import math

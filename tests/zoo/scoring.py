@@ -1,4 +1,4 @@
-"""Is the verdict right? Compares what ncclwatch said and did with the truth about a program."""
+"""Scores a verdict: compares what ncclwatch said and did with the truth about a program."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Is a drawn case the same for everybody, and does its truth fit the program?"""
+"""A drawn case is the same for everybody, and its truth fits the program."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does the scoreboard count what happened, and nothing as right that was never said?"""
+"""The scoreboard counts what happened, and nothing as right that was never said."""
 
 from pathlib import Path
 

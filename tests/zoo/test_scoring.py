@@ -1,4 +1,4 @@
-"""Does the scoring of the zoo see each kind of wrong verdict, and accept the right one?"""
+"""The scoring of the zoo sees each kind of wrong verdict, and accepts the right one."""
 
 from dataclasses import replace
 from pathlib import Path

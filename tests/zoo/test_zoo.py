@@ -1,4 +1,4 @@
-"""Does ncclwatch say the truth about real programs? Each program of the zoo runs once.
+"""Runs each program of the zoo once: ncclwatch says the truth about real programs.
 
 The programs take minutes: ``pytest -m zoo``. To look at one, use ``python -m tests.zoo.runner``.
 """

@@ -1,4 +1,4 @@
-"""What is true about each program of the zoo, whatever ncclwatch says about it?
+"""Reads what is true about each program of the zoo, whatever ncclwatch says about it.
 
 Beside every ``programs/NAME.py`` lies ``NAME.toml``. A call site is written there as a
 function and a piece of the line, so that editing a program does not make its truth stale.

@@ -1,1 +1,1 @@
-"""What does a digest cost the server? Against a POST to FastAPI with pydantic, and against a floor in C."""
+"""Measures what a digest costs the server, against a POST to FastAPI with pydantic, and against a floor in C."""

@@ -1,4 +1,4 @@
-"""When did the fault begin? The programs note the time here; the runner reads it.
+"""Notes when the fault began: the programs write the time, the runner reads it.
 
 Nothing is written unless the environment names a file in ZOO_ONSET.
 """

@@ -1,4 +1,4 @@
-"""How is a program of the zoo run with the semantics of NCCL, without a GPU and without editing it?
+"""Runs a program of the zoo with the semantics of NCCL, without a GPU and without editing it.
 
 With gloo a call returns when its collective is done, so the line a host stands at is the line of the hang. With NCCL
 it returns when the collective is enqueued. `backend.cpp` is a backend of c10d that behaves so, on a CPU; `harness.py`
