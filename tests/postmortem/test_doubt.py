@@ -129,7 +129,7 @@ def test_one_group_name_with_other_members_on_other_ranks_is_another_group(tmp_p
     job.steps(3, other, name="broadcast")
     job.op([0, 1], one, state=OPEN)
     job.op([2], other, name="broadcast", state=OPEN)
-    assert [each[3] for each in brief(job.write(tmp_path))] == [[3]]
+    assert [each[2:4] for each in brief(job.write(tmp_path))] == [("undetermined", [3]), ("transport", [0, 1])]
 
 
 def test_a_group_made_anew_under_its_old_name_is_counted_anew(tmp_path: Path):

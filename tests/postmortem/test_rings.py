@@ -10,8 +10,9 @@ from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_server.offline import ring_recordings
-from ncclwatch_server.offline.rings import read
+from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.offline.rings import read, views_of
+from ncclwatch_server.offline.snapshot import Witness, snapshot_of
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import OPEN, Job
 
@@ -138,9 +139,12 @@ def test_members_that_one_ring_has_are_those_of_the_others_of_the_same_digest(tm
         waiting_in(writer, "scattered", members)
     for writer in made:
         writer.leave(600.0)
-    views = [read(str(path)).view for path in sorted(tmp_path.glob("*.ring"))]
-    known = ring_recordings.recordings_of(read(str(path)) for path in tmp_path.glob("*.ring"))
-    assert sorted(len(view.groups[-1].ranks) for view in views if view.groups[-1].name == "scattered") == [0, 40_000]
-    assert {key.members for each in known.values() for key in each.groups if key.name == "scattered"} == {
+    left = [read(str(path)) for path in sorted(tmp_path.glob("*.ring"))]
+    assert sorted(len(each.view.groups[-1].ranks) for each in left if each.view.groups[-1].name == "scattered") == [
+        0,
+        40_000,
+    ]
+    case = open_case(snapshot_of({}, Witness(rings=views_of(left))))
+    assert {group.ranks for view in case.views.values() for group in view.groups if group.name == "scattered"} == {
         tuple(members)
     }

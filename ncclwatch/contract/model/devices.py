@@ -44,3 +44,13 @@ class DeviceView:
         A group with two backends may be used for tensors on the host alone: there, choosing a device says nothing.
         """
         return self.by_nccl and not self.sharing and (self.used or "cpu:" not in self.backend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDevice:
+    """Ranks that NCCL found on one GPU, by its log. `ranks` may be empty: newer versions do not name them."""
+
+    ranks: tuple[int, ...]
+    device: str
+    host: str
+    path: str

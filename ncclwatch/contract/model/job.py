@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ncclwatch.contract.model.devices import SharedDevice
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import Setup
 from ncclwatch.contract.model.rank import RankView, StackDump
@@ -47,3 +48,4 @@ class JobSnapshot:
     testimonies: Mapping[int, Testimony] = field(default_factory=dict)  # of torch's Flight Recorder, where asked
     communicators: tuple[Communicator, ...] = ()  # by NCCL's RAS, where asked
     setup: Setup = field(default_factory=Setup)
+    shared_devices: tuple[SharedDevice, ...] = ()  # as NCCL said in a log

@@ -340,7 +340,7 @@ class FileView:
     source: str  # who wrote it, for evidence: "flight recorder", "ring" or "log"
     path: str
     timed: bool  # the moment of the file is known. False: its ages count to its newest stamp only, and tell the order
-    quiet_s: float = 0.0  # from its newest stamp to its moment; 0: unknown
+    older_s: float = 0.0  # so much earlier than the last file of the job it was written; a copy has a time of its own
     saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
     whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
 

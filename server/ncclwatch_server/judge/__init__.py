@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Certainty, Verdict
+from ncclwatch_server.judge.by_files import by_files
 from ncclwatch_server.judge.every_root import every_root
 from ncclwatch_server.judge.rules.circles import deadlocks
 from ncclwatch_server.judge.rules.desync import desyncs
@@ -27,10 +28,14 @@ from ncclwatch_server.judge.rules.mismatch import mismatches
 from ncclwatch_server.judge.rules.outside import outsiders
 from ncclwatch_server.judge.rules.predicted_batches import predictions
 from ncclwatch_server.judge.rules.random_states import half_restored
+from ncclwatch_server.judge.rules.refused_devices import refused_devices
 from ncclwatch_server.judge.rules.rendezvous import insiders, missing, scattered
 from ncclwatch_server.judge.rules.saves import bad_saves
 from ncclwatch_server.judge.rules.shared_devices import shared
+from ncclwatch_server.judge.rules.stopped_device import stopped_devices
 from ncclwatch_server.judge.rules.undetermined import unnamed
+from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
+from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
 from ncclwatch_server.judge.theory.case import Case, hosts_words, open_case
 from ncclwatch_server.judge.theory.histories.call_sites import source_line
 from ncclwatch_server.judge.theory.waits.waiters import waiters_of
@@ -39,18 +44,23 @@ from ncclwatch_server.judge.witnesses import heard
 __all__ = ["OTHERS", "ROOTS", "judge"]
 
 ROOTS = (
+    refused_devices,
+    stopped_devices,
     mismatches,
     endings,
     abandoned,
     deadlocks,
     scattered,
     checked_alone,
+    unseen_hosts,
+    without_file,
     missing,
     outsiders,
     insiders,
     unnamed,
 )
 OTHERS = (
+    records_that_end,
     desyncs,
     shared,
     half_restored,
@@ -62,7 +72,7 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
     case = open_case(snapshot)
     verdicts = every_root(case, ROOTS) or next((found for stage in OTHERS if (found := stage(case))), ())
     drawn = (replace(_with_sources(case, verdict), waiters=waiters_of(case, verdict)) for verdict in verdicts)
-    said = tuple(heard(case.snapshot, _with_hosts(case, verdict)) for verdict in drawn)
+    said = tuple(heard(case.snapshot, by_files(case, _with_hosts(case, verdict))) for verdict in drawn)
     if all(verdict.certainty is Certainty.LATE for verdict in said):
         said += bad_saves(case)
     differs = findings(snapshot.setup, snapshot.habits)

@@ -1,9 +1,10 @@
-"""What does `ncclwatch analyze` answer? The report of DESIGN.md section 5, or the terminal block."""
+"""Renders what `ncclwatch analyze` answers: the report that the API gives, or the terminal block."""
 
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import merge
@@ -11,7 +12,6 @@ from ncclwatch_server.incidents import terminal_text
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey, fingerprint
 from ncclwatch_server.incidents.report import IncidentReport, JobReport, report_job, revive
 from ncclwatch_server.offline.gather import Gathered
-from ncclwatch_server.postmortem.matter import Matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Answer:
 
 
 def incidents_of(
-    job: str, matter: Matter, verdicts: Iterable[Verdict], reports: Iterable[JobReport]
+    job: str, snapshot: JobSnapshot, verdicts: Iterable[Verdict], reports: Iterable[JobReport]
 ) -> tuple[Incident, ...]:
     """Return the incidents that verdicts make, after those that a live ncclwatch had found: it saw more."""
     key = JobKey(name=job, instance="", attempt=0)
@@ -43,12 +43,12 @@ def incidents_of(
             id=fingerprint(key, verdict),
             key=key,
             job=job,
-            world_size=len(matter.world),
+            world_size=snapshot.world_size,
             state=IncidentState.ENDED,
             verdict=verdict,
             onset_to_open_s=verdict.onset_s,
             opened_at=time.time(),
-            stacks=merge(matter.witness.stacks, verdict),
+            stacks=merge(snapshot.stacks, verdict),
         )
         for verdict in verdicts
         if not verdict.culprits or not {culprit.rank for culprit in verdict.culprits} <= known
@@ -56,45 +56,46 @@ def incidents_of(
     return (*saved, *made)
 
 
-def answer(job: str, matter: Matter, gathered: Gathered, incidents: tuple[Incident, ...]) -> Answer:
+def answer(job: str, snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, ...]) -> Answer:
     """Return the answer for machines."""
-    report = report_job(job, len(matter.world), incidents)
+    report = report_job(job, snapshot.world_size, incidents)
     return Answer(
         schema=report.schema,
         job=report.job,
         world_size=report.world_size,
         incidents=report.incidents,
-        ranks=tuple(sorted(matter.recordings)),
+        ranks=_with_records(snapshot),
         files=gathered.files,
-        notes=notes_of(matter, gathered),
+        notes=notes_of(snapshot, gathered),
     )
 
 
-def notes_of(matter: Matter, gathered: Gathered) -> tuple[str, ...]:
+def notes_of(snapshot: JobSnapshot, gathered: Gathered) -> tuple[str, ...]:
     """Return what limits the verdict."""
     notes = list(gathered.notes)
     if gathered.notes_left_out:
         notes.append(f"and {gathered.notes_left_out} more notes on files")
-    lost = [rank for rank in matter.world if rank not in matter.recordings]
-    if lost and matter.recordings:
+    known = set(_with_records(snapshot))
+    lost = [rank for rank in range(snapshot.world_size) if rank not in known]
+    if lost and known:
         notes.append(f"no file of {ranks_words(lost)}: nothing is concluded from their absence")
-    cut = [rank for rank, recording in matter.recordings.items() if not recording.whole]
+    cut = [rank for rank, view in snapshot.ranks.items() if rank in known and view.file and not view.file.whole]
     if cut:
         notes.append(f"the buffer of {ranks_words(cut)} had lost its older entries")
     return tuple(notes)
 
 
-def text(matter: Matter, gathered: Gathered, incidents: tuple[Incident, ...]) -> str:
+def text(snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, ...]) -> str:
     """Return the answer for people."""
     blocks = [terminal_text.render(incident) for incident in incidents]
     if not blocks:
-        blocks = [_nothing_wrong(matter, gathered)]
-    notes = "".join(f"  note      {terminal_text.plain(note)}\n" for note in notes_of(matter, gathered))
+        blocks = [_nothing_wrong(snapshot, gathered)]
+    notes = "".join(f"  note      {terminal_text.plain(note)}\n" for note in notes_of(snapshot, gathered))
     return "\n".join(blocks) + notes
 
 
-def _nothing_wrong(matter: Matter, gathered: Gathered) -> str:
-    known = len(matter.recordings)
+def _nothing_wrong(snapshot: JobSnapshot, gathered: Gathered) -> str:
+    known = len(_with_records(snapshot))
     if gathered.reports and not known:
         return "ncclwatch: nothing was wrong: the saved report holds no incident.\n"
     if not known:
@@ -103,3 +104,8 @@ def _nothing_wrong(matter: Matter, gathered: Gathered) -> str:
         )
     ranks = f"{known} rank{'s' if known != 1 else ''}"
     return f"ncclwatch: nothing is wrong in the records of {ranks}: no hang is to be seen.\n"
+
+
+def _with_records(snapshot: JobSnapshot) -> tuple[int, ...]:
+    """Return the ranks of which a file tells the operations."""
+    return tuple(sorted(rank for rank, view in snapshot.ranks.items() if view.file is not None and view.file.path))

@@ -9,12 +9,11 @@ import msgspec
 
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.words.console import JSON_HELP, Progress, wants_json
+from ncclwatch_server.judge import judge
 from ncclwatch_server.offline.answer import answer, incidents_of, text
 from ncclwatch_server.offline.errors import NothingToAnalyze
 from ncclwatch_server.offline.gather import Gathered, gather, look_deeper
-from ncclwatch_server.postmortem.clashes import suspects
-from ncclwatch_server.postmortem.matter import open_matter
-from ncclwatch_server.postmortem.verdict import judge
+from ncclwatch_server.offline.suspects import suspects
 
 EXIT_UNUSABLE = 2
 
@@ -44,17 +43,17 @@ def _analyze(paths: tuple[Path, ...], gathered: Gathered, as_json: bool) -> str:
     gather(paths, gathered)
     if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
-    matter = open_matter(gathered.recordings(), gathered.witness())
-    wanted = suspects(matter)
+    snapshot = gathered.snapshot()
+    wanted = suspects(snapshot)
     if wanted:
         look_deeper(gathered, wanted)
-        matter = open_matter(gathered.recordings(), gathered.witness())
+        snapshot = gathered.snapshot()
     job = paths[0].resolve().name
-    incidents = incidents_of(job, matter, judge(matter), gathered.reports)
+    incidents = incidents_of(job, snapshot, judge(snapshot), gathered.reports)
     if as_json:
-        made = answer(job, matter, gathered, incidents)
+        made = answer(job, snapshot, gathered, incidents)
         return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
-    return text(matter, gathered, incidents)
+    return text(snapshot, gathered, incidents)
 
 
 def _nothing(paths: tuple[Path, ...], notes: list[str]) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.ring.shortening import short_name
+from ncclwatch_server.offline import counters
 from ncclwatch_server.offline.entries import (
     Entry,
     Names,
     collective_seq,
     is_done,
-    is_started,
     issued,
     name_of,
     newest_stamp,
@@ -25,9 +25,9 @@ from ncclwatch_server.offline.entries import (
     p2p_seq,
 )
 from ncclwatch_server.offline.errors import Unreadable
+from ncclwatch_server.offline.members import DEFAULT_GROUP
 from ncclwatch_server.offline.pairs import is_batch_end, pair_records, split
 from ncclwatch_server.offline.recording import TAIL, GroupKey, GroupRecord, PairRecord, Recording
-from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
 
 ENTRIES_MAX = 1_000_000
 
@@ -57,8 +57,9 @@ def read(value: object, rank: int, path: str, written_ns: int, names: Names, tai
         raise Unreadable("its entries are no list, or too long a one")
     try:
         status = _status(value.get("pg_status"))
-        # Without any entry: nothing was ever recorded, or completed ones were left out, as the status tells then.
-        idle = "entries" in value and not any(enqueued > 0 for enqueued, _ in status.values())
+        # Without any entry: nothing was ever recorded, or completed ones were left out, as the status tells then. The
+        # writer of JSON leaves the key out where nothing is listed.
+        idle = not any(enqueued > 0 for enqueued, _ in status.values()) and bool(status or "entries" in value)
         dump = _Dump(
             entries=entries,
             config=_config(value.get("pg_config")),
@@ -74,12 +75,12 @@ def read(value: object, rank: int, path: str, written_ns: int, names: Names, tai
 def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names, version: str) -> Recording:
     groups: dict[GroupKey, GroupRecord] = {}
     pairs: list[PairRecord] = []
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     by_group = _by_group(dump.entries)
     for (name, desc), found in by_group.items():
         key = GroupKey(name, dump.config.get(name, ("", ()))[1])
         newest, instances = _newest_instance(found)
-        seen.update((str(found[0]["pg_id"]), str(found[-1]["pg_id"])))
+        seen |= {str(found[0]["pg_id"]): name, str(found[-1]["pg_id"]): name}
         # The number of sends and receives runs on with every entry of the group.
         collectives, p2p = split(newest) if p2p_seq(newest[-1]) else (newest, [])
         pairs += pair_records(rank, key, p2p, dump.whole, names)
@@ -94,11 +95,11 @@ def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names,
         backend=name_of(last)[0] if last else "",
         groups=groups,
         pairs=tuple(pairs),
-        unnamed=tuple(counts for pg_id, counts in dump.status.items() if pg_id not in seen) if dump.status else None,
+        counted=counters.paired(dump.config, dump.status, seen),
         members={name: ranks for name, (_, ranks) in dump.config.items() if ranks},
         world=next((ranks for desc, ranks in dump.config.values() if desc == DEFAULT_GROUP), ()),
         whole=dump.whole,
-        timing=any(is_started(entry) for entry in dump.entries[-TAIL:]),
+        only_active=not dump.whole and not any(map(is_done, dump.entries)),
         timeout_s=number(last.get("timeout_ms")) / 1000,
         newest_ns=max((newest_stamp(found[-1]) for found in by_group.values()), default=0),
         written_ns=written_ns,
@@ -171,7 +172,6 @@ def _group(
         aligned=whole or not batches,
         told=bool(key.members),
         instances=instances,
-        handed_over=told is None or told[0] < 0 or told[0] >= newest,
     )
 
 

@@ -8,12 +8,13 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from ncclwatch.contract import config
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_server.incidents.report import JobReport
@@ -22,10 +23,8 @@ from ncclwatch_server.offline.entries import Names
 from ncclwatch_server.offline.errors import NothingToAnalyze, Unreadable
 from ncclwatch_server.offline.logs import Logs
 from ncclwatch_server.offline.recording import Recording
-from ncclwatch_server.offline.ring_recordings import by_clock_of, lags_of
-from ncclwatch_server.offline.ring_recordings import recordings_of as ring_recordings_of
 from ncclwatch_server.offline.rings import Left
-from ncclwatch_server.postmortem.matter import Witness
+from ncclwatch_server.offline.snapshot import Witness, snapshot_of
 
 FILES_MAX = 200_000
 FILE_BYTES_MAX = 512 << 20
@@ -66,28 +65,22 @@ class Gathered:
         else:
             self.notes_left_out += 1
 
-    def recordings(self) -> dict[int, Recording]:
-        """Return one recording for each rank: of dumps and rings those that more ranks have, then logs."""
-        from_rings = ring_recordings_of(self.rings.values())
+    def snapshot(self) -> JobSnapshot:
+        """Return the job as the files show it: of dumps and rings those that more ranks have, then logs."""
+        from_rings = rings.views_of(self.rings.values())
         from_logs = log_recordings.recordings_of(self.logs)
-        first, second = (from_rings, self.dumps) if len(from_rings) >= len(self.dumps) else (self.dumps, from_rings)
-        return {**from_logs, **second, **first}
-
-    def witness(self) -> Witness:
-        """Return what is known of ranks besides their operations."""
-        endings = {rank: left.view.ending for rank, left in self.rings.items() if left.view.ending is not None}
+        recordings = {**from_logs, **self.dumps}
+        if len(from_rings) >= len(self.dumps):
+            recordings = {rank: each for rank, each in recordings.items() if rank not in from_rings}
+        else:
+            recordings = {
+                rank: each for rank, each in recordings.items() if rank in self.dumps or rank not in from_rings
+            }
+        endings = {rank: view.ending for rank, view in from_rings.items() if view.ending is not None}
         endings |= {rank: lines.ending for rank, lines in self.logs.ranks.items() if lines.ending is not None}
-        newest = rings.newest_pulse_ns(self.rings.values())
-        return Witness(
-            stacks=self.stacks,
-            endings=endings,
-            views={
-                rank: by_clock_of(left.view, (newest[left.view.host] - left.pulse_ns) / 1e9)
-                for rank, left in self.rings.items()
-            },
-            lags=lags_of(self.rings.values()),
-            shared=tuple(self.logs.shared),
-        )
+        bare = {rank: replace(view, ending=None) for rank, view in from_rings.items()}
+        witness = Witness(stacks=self.stacks, endings=endings, rings=bare, shared_devices=tuple(self.logs.shared))
+        return snapshot_of(recordings, witness)
 
 
 def gather(paths: Iterable[Path], gathered: Gathered | None = None) -> Gathered:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.histories.signatures import Signature
 from ncclwatch_server.offline.logs import OPS, GroupLines, Logs, RankLines, Work
+from ncclwatch_server.offline.members import DEFAULT_GROUP
 from ncclwatch_server.offline.recording import GroupKey, GroupRecord, Issued, Recording
-from ncclwatch_server.postmortem.frontier import DEFAULT_GROUP
 
 _INPUTS_AGREE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
 UNNAMED = "unnamed"  # old logs do not tell the group

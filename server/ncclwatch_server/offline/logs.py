@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ncclwatch.contract.model.devices import SharedDevice
 from ncclwatch.contract.model.rank import CallSite, Ending, Op
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 
@@ -110,16 +111,6 @@ class RankLines:
         if self.exit_code < 0:
             return Ending(kind="signalled", signal=-self.exit_code)
         return Ending(kind="crashed", exit_code=self.exit_code)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedDevice:
-    """Ranks that NCCL found on one GPU. `ranks` may be empty: newer versions do not name them."""
-
-    ranks: tuple[int, ...]
-    device: str
-    host: str
-    path: str
 
 
 @dataclass(slots=True)

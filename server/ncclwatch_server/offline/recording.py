@@ -47,7 +47,6 @@ class GroupRecord:
     aligned: bool = True  # False: its numbers cannot be compared with those of other ranks
     told: bool = True  # the members are known, not guessed from who used the group
     instances: int = 1  # how often a group of this name was made
-    handed_over: bool = True  # False: recorded, but not given to the communication library yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +74,11 @@ class Recording:
     groups: Mapping[GroupKey, GroupRecord]
     pairs: tuple[PairRecord, ...] = ()
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of all groups of this rank, by name
-    # (enqueued, completed) of groups whose entries were overwritten, and their names with them; None: not told
-    unnamed: tuple[tuple[int, int], ...] | None = None
+    # (enqueued, completed) by name of groups without entries, as far as the recorder's own counters can be trusted
+    counted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     world: tuple[int, ...] = ()  # members of the default group, if told
-    whole: bool = True  # nothing was overwritten
-    timing: bool = False  # start times on the device were recorded
+    whole: bool = True  # nothing was overwritten, or left out
+    only_active: bool = False  # what is through was left out: a group without entries has nothing unfinished
     timeout_s: float = 0.0
     newest_ns: int = 0  # newest stamp, on this rank's own clock
     written_ns: int = 0  # when the file was written, by its file system; 0: unknown

@@ -4,17 +4,19 @@ The agent of a live job joins a ring with what the kernel says of the process. H
 its state is unknown and what threads did is what the pulse last saw.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.model.rank import Ending, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import Ending, FileView, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring.layout import MAGIC, Ring, Word
 from ncclwatch.contract.ring.members import unpacked
 from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
 from ncclwatch_server.offline.errors import Unreadable
 
-__all__ = ["MAGIC", "Left", "read"]
+__all__ = ["MAGIC", "Left", "read", "views_of"]
+
+PULSE_LAG_S = 3.0  # a pulse that stopped so long before the others of its host stopped for a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,12 @@ def read(path: str) -> Left:
 
 def _left(picture: Picture, path: str) -> Left:
     (view,) = unpacked((rank_view(picture),))
-    view = replace(view, ending=_ending(picture), threads=tuple(_last_seen(thread) for thread in view.threads))
+    view = replace(
+        view,
+        ending=_ending(picture),
+        threads=tuple(_last_seen(thread) for thread in view.threads),
+        file=FileView(source="ring", path=path, timed=True, saw_host=True),
+    )
     return Left(view=view, pulse_ns=picture.now_ns, path=path)
 
 
@@ -56,9 +63,26 @@ def _ending(picture: Picture) -> Ending | None:
     return replace(note, age_s=picture.age_s(picture.words[Word.ENDED_NS])) if note is not None else None
 
 
-def newest_pulse_ns(found: Iterable[Left]) -> Mapping[str, int]:
-    """Return when the last ring of each host was left: their clocks agree with each other, not with other hosts'."""
+def views_of(found: Iterable[Left]) -> dict[int, RankView]:
+    """Return the views of rings, each as of the moment when the last ring of its host was left.
+
+    The clocks of one host agree with each other, and not with those of other hosts.
+    """
+    rings = list(found)
     newest: dict[str, int] = {}
-    for left in found:
+    for left in rings:
         newest[left.view.host] = max(newest.get(left.view.host, 0), left.pulse_ns)
-    return newest
+    return {left.view.rank: _later(left.view, (newest[left.view.host] - left.pulse_ns) / 1e9) for left in rings}
+
+
+def _later(view: RankView, lag_s: float) -> RankView:
+    """Return a view so much later: the waits went on, and a pulse that stopped so long before stopped for a reason."""
+    threads = tuple(
+        replace(thread, wait=replace(thread.wait, age_s=thread.wait.age_s + lag_s) if thread.wait else None)
+        for thread in view.threads
+    )
+    groups = tuple(
+        replace(group, pending=replace(group.pending, age_s=group.pending.age_s + lag_s)) if group.pending else group
+        for group in view.groups
+    )
+    return replace(view, threads=threads, groups=groups, pulse_age_s=lag_s if lag_s >= PULSE_LAG_S else 0.0)

@@ -25,6 +25,7 @@ from ncclwatch_server.judge.theory.histories.exceptions import astray
 from ncclwatch_server.judge.theory.histories.habits import departure
 from ncclwatch_server.judge.theory.histories.odd_side import Side, odd_side, uneven_counts, who_shifted
 from ncclwatch_server.judge.theory.histories.skipped_calls import find_shift
+from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only, victims_of, waited_for
@@ -57,7 +58,9 @@ def _lines_of(case: Case, circle: Iterable[int]) -> frozenset[tuple[WaitKind, Op
 def _holds(case: Case, circle: Iterable[int]) -> bool:
     """Say whether a circle was there at one instant, and for long enough if that it never ends is only likely."""
     blocks = _blocks_of(case, circle)
-    return held_together(case.views, blocks) and (not _is_likely(case, circle) or onset_s(blocks) >= ORDER_S)
+    return held_together(case.views, blocks) and (
+        not _is_likely(case, circle) or has_lasted(case.views, blocks, ORDER_S)
+    )
 
 
 def _is_likely(case: Case, circle: Iterable[int]) -> bool:

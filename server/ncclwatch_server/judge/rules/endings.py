@@ -6,9 +6,9 @@ raises an error of its own. Those are victims, whatever torchrun calls the root 
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ncclwatch.contract.model.rank import CallSite, Ending, RankView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, OpView, RankView, WaitKind
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import (
     ADVICE,
@@ -33,7 +33,7 @@ from ncclwatch_server.judge.theory.case import (
     waiting_words,
 )
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
-from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued, group_of, op_key
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued, group_of, op_key, sides_of
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
 
 # What a rank says when a peer is gone. The words of one cause vary with timing and transport.
@@ -168,17 +168,20 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
         members = [rank for rank, view in case.views.items() if group_of(view, name) is not None]
         seqs = {group.enqueued for rank in members if (group := group_of(case.views[rank], name)) is not None}
         for seq in sorted(seqs):
-            sides: dict[tuple[object, ...], list[int]] = {}
-            for rank in members:
-                issued = find_issued(case.views[rank], name, seq)
-                if issued is not None:
-                    # op_key lets all_gather have its sizes, as NCCL does; gloo answers unequal ones with SIGABRT.
-                    size = issued.numel if aborted else 0
-                    sides.setdefault((*op_key(issued), size), []).append(rank)
+            issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
+            # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
+            sides = _sides_by_size(issued) if aborted else sides_of(issued)
             if seq and len(sides) > 1:
                 operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
-                return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))
+                return Mismatch(operation=operation, sides=sides)
     return None
+
+
+def _sides_by_size(issued: Mapping[int, OpView]) -> tuple[tuple[int, ...], ...]:
+    sizes: dict[tuple[object, ...], list[int]] = {}
+    for rank, op in issued.items():
+        sizes.setdefault((*op_key(op), op.numel), []).append(rank)
+    return tuple(map(tuple, sizes.values()))
 
 
 def _same_end(one: Ending, other: Ending) -> bool:

@@ -15,6 +15,7 @@ from ncclwatch_server.judge.theory.case import (
     source_evidence,
     waiting_words,
 )
+from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, has_entered, timeout_of
 
 MISSING_S = 7.0  # for a rank of this very node that nobody has seen
@@ -124,9 +125,12 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
         and all(
             rank in case.found and has_entered(case.found[rank], block.operation) for rank in block.operation.members
         )
+        and _is_in_nothing_before(case, block)
     ]
     still = [block for block in blocks if _is_still(case, block)]
-    if not blocks or len(still) < len(blocks) or onset_s(blocks) < max(_patience_s(case, b) for b in blocks):
+    if not blocks or len(still) < len(blocks):
+        return ()
+    if not has_lasted(case.views, blocks, max(_patience_s(case, block) for block in blocks)):
         return ()
     ranks = tuple(sorted({block.rank for block in blocks}))
     what = WAIT_WORDS.get(blocks[0].wait.kind) or blocks[0].wait.op.value
@@ -136,10 +140,7 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
             certainty=Certainty.STALLED,
             severity=Severity.CRITICAL,
             summary=f"{ranks_words(ranks)} {_are_all(ranks)} inside {what}{at(blocks[0].wait.site)} and nothing moves.",
-            explanation=(
-                f"Every member has entered with the same arguments and none has used CPU for "
-                f"{seconds_words(onset_s(blocks))}: the code agrees, the transfer does not end."
-            ),
+            explanation=_inside_words(case, blocks),
             advice=ADVICE[Cause.TRANSPORT],
             culprits=tuple(culprit(case.views[rank], blocks[0].wait.site, f"inside {what}") for rank in ranks),
             victims=(),
@@ -154,12 +155,40 @@ def insiders(case: Case) -> tuple[Verdict, ...]:
     )
 
 
+def _inside_words(case: Case, blocks: list[Block]) -> str:
+    if all(_is_by_file(case, block) for block in blocks):
+        return (
+            "Every member has entered it and stands in nothing before, as far as recorded with the same arguments: the "
+            "code agrees (reduce ops and roots may not be recorded), the transfer does not end. A kernel before it may "
+            "be what hangs, where start times are not recorded."
+        )
+    return (
+        f"Every member has entered with the same arguments and none has used CPU for "
+        f"{seconds_words(onset_s(blocks))}: the code agrees, the transfer does not end."
+    )
+
+
+def _is_by_file(case: Case, block: Block) -> bool:
+    file = case.views[block.rank].file
+    return file is not None and not file.saw_host
+
+
+def _is_in_nothing_before(case: Case, block: Block) -> bool:
+    """Say whether no member is held up before it comes to an operation: hosts of devices issue far ahead."""
+    if not _is_by_file(case, block):
+        return True
+    ranks = [rank for rank in block.operation.members if rank in case.graph.blocks]
+    return all(any(own.operation == block.operation for own in case.graph.blocks[rank]) for rank in ranks)
+
+
 def _inside_evidence(case: Case, blocks: list[Block]) -> tuple[Evidence, ...]:
     first = blocks[0]
     return tuple([block_evidence(b) for b in blocks[:16]] + source_evidence(case.views[first.rank], first.wait.site))
 
 
 def _patience_s(case: Case, block: Block) -> float:
+    if _is_by_file(case, block):
+        return INSIDE_S
     if not block.on_device:
         first = block.operation.kind is WaitKind.COLLECTIVE and block.operation.seq <= 1
         return INSIDE_FIRST_S if first else INSIDE_S
@@ -174,6 +203,8 @@ def _are_all(ranks: tuple[int, ...]) -> str:
 
 def _is_still(case: Case, block: Block) -> bool:
     """Say whether a rank inside shows no work in two ways at least. The age of the wait is none of them."""
+    if _is_by_file(case, block):  # nobody saw its host, and a job whose files were kept did not go on
+        return True
     stack_s = block.thread.same_s if block.thread.leaf else None
     if block.on_device:  # a host that waits for CUDA spins: its stack, and that its device finishes nothing
         return stack_s is not None and stack_s >= INSIDE_S / 2

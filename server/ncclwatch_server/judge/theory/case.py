@@ -8,6 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView,
 from ncclwatch.contract.model.verdict import Culprit, Evidence
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words, seconds_words
 from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_at
+from ncclwatch_server.judge.theory.moments import without_older_files
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, blocked_ranks, standings
@@ -49,7 +50,8 @@ class Case:
 def open_case(snapshot: JobSnapshot) -> Case:
     """Return the case of a snapshot, with the members of all groups as far as they are known."""
     views = {rank: legible(view) for rank, view in possible(snapshot.ranks, snapshot.world_size).items()}
-    snapshot = replace(snapshot, ranks=with_members(views, snapshot.world_size, partly=True))
+    complete = with_members(views, snapshot.world_size, partly=True)
+    snapshot = replace(snapshot, ranks=without_older_files(complete))
     found = standings(snapshot)
     return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
 
@@ -98,6 +100,14 @@ def _group_words(group: GroupView, of_all: bool) -> str:
         return f"group {group.desc}"
     more = f" and {group.unnamed} more" if group.unnamed else ""
     return f"group {group.name} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
+
+
+def operation_words(views: Mapping[int, RankView], block: Block) -> str:
+    """Return "all_reduce #7 of group tp", or "send from rank 0 to rank 1"."""
+    operation = block.operation
+    if operation.source >= 0:
+        return f"{block.wait.op.value} from rank {operation.source} to rank {operation.target}"
+    return f"{wait_words(block.wait)} #{operation.seq} of {group_words(views, operation.group)}"
 
 
 def onset_s(blocks: Iterable[Block]) -> float:

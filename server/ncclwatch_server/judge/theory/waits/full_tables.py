@@ -37,6 +37,8 @@ def may_have_entered(view: RankView, operation: Operation) -> bool:
         return lacks_threads(view)
     if operation.kind is not WaitKind.COLLECTIVE:
         return False
+    if any(group.name == operation.group and group.untold for group in view.groups):
+        return True
     return lacks_groups(view) and all(group.name != operation.group for group in view.groups)
 
 

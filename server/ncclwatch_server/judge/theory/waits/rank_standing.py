@@ -6,12 +6,23 @@ device, the host is blocked elsewhere and later than in the call: see `devices`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.rank import GroupView, Op, OpView, ProcessState, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import (
+    UNTOLD,
+    UNTOLD_RANK,
+    GroupView,
+    Op,
+    OpView,
+    ProcessState,
+    RankView,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
 from ncclwatch_server.judge.theory.waits.device_order import held_back_by, waits_on_device
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
@@ -77,6 +88,7 @@ class RankStanding:
     standing: Standing
     view: RankView
     blocks: tuple[Block, ...] = ()
+    queued: tuple[Block, ...] = ()  # what its device has to do after `blocks`: the oldest unfinished of other groups
 
 
 def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
@@ -85,6 +97,8 @@ def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
 
 
 def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
+    if view.file is not None and not view.file.saw_host:
+        return _standing_in_file(view, snapshot)
     blocks = tuple(block for thread in view.threads if thread.alive for block in _blocks(view, thread, snapshot))
     blocks = blocks or _lock_blocks(view, snapshot)
     if view.ending is not None or view.process.state in GONE_STATES:
@@ -102,6 +116,27 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     ]
     standing = Standing.BLOCKED if blocks and not free else Standing.OUTSIDE
     return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks)
+
+
+def _standing_in_file(view: RankView, snapshot: JobSnapshot) -> RankStanding:
+    """Return the standing of a rank whose host nobody saw: it waits in the oldest that it has not finished.
+
+    Where a device does its work in the order of its issue, what was issued later has not begun.
+    """
+    main = next((thread for thread in view.threads if thread.main), None)
+    heads = [
+        _device_block(view, main or ThreadView(tid=0, main=True, issued=0), group.pending)
+        for group in view.groups
+        if group.pending is not None and not group.destroyed
+    ]
+    pairs = (block for thread in view.threads if not thread.main for block in _blocks(view, thread, snapshot))
+    heads += [replace(block, on_device=True) for block in pairs]
+    heads = sorted((each for each in heads if each.wait.age_s >= BLOCKED_S_MIN), key=lambda each: -each.wait.age_s)
+    first = 1 if all(group.asynchronous for group in view.groups if group.pending is not None) else len(heads)
+    standing = Standing.GONE if view.ending is not None else Standing.BLOCKED if heads else Standing.OUTSIDE
+    return RankStanding(
+        rank=view.rank, standing=standing, view=view, blocks=tuple(heads[:first]), queued=tuple(heads[first:])
+    )
 
 
 def _is_idle(thread: ThreadView) -> bool:
@@ -300,6 +335,49 @@ def op_key(operation: OpView) -> tuple[Op, str, int, int, str]:
     """
     numel = 0 if operation.op is Op.ALL_GATHER else operation.numel
     return (operation.op, operation.dtype, numel, operation.peer, operation.reduce_op)
+
+
+def sides_of(issued: Mapping[int, OpView]) -> tuple[tuple[int, ...], ...]:
+    """Return ranks by what they issued as one collective, those together whose parts can be one.
+
+    What a recorder leaves out agrees with anything. Who may belong to several sides is on none.
+    """
+    by_key: dict[tuple[object, ...], list[int]] = {}
+    for rank, operation in issued.items():
+        by_key.setdefault(op_key(operation), []).append(rank)
+    if len(by_key) < 2 or not any(map(_is_told_partly, issued.values())):
+        return tuple(map(tuple, by_key.values()))
+    by_likeness = sorted(by_key.values(), key=lambda ranks: _is_told_partly(issued[ranks[0]]))
+    sides: list[list[int]] = []
+    for ranks in by_likeness:
+        alike = [side for side in sides if agree(issued[side[0]], issued[ranks[0]])]
+        if not alike:
+            sides.append(list(ranks))
+        elif len(alike) == 1:
+            alike[0] += ranks
+    return tuple(sorted(tuple(sorted(side)) for side in sides))
+
+
+def _is_told_partly(operation: OpView) -> bool:
+    untold = UNTOLD in (operation.dtype, operation.reduce_op) or operation.peer == UNTOLD_RANK
+    return untold or operation.numel < 0
+
+
+def agree(one: OpView, other: OpView) -> bool:
+    """Say whether two ranks' parts can be one collective, as far as both are told."""
+    if one.op is not other.op:
+        return False
+    sized = one.op is not Op.ALL_GATHER and min(one.numel, other.numel) >= 0
+    return not (
+        (sized and one.numel != other.numel)
+        or (UNTOLD_RANK not in (one.peer, other.peer) and one.peer != other.peer)
+        or _differ(one.dtype, other.dtype)
+        or _differ(one.reduce_op, other.reduce_op)
+    )
+
+
+def _differ(one: str, other: str) -> bool:
+    return one != other and UNTOLD not in (one, other)
 
 
 def blocked_ranks(found: Mapping[int, RankStanding]) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ nobody sees who only counts what was issued.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
@@ -24,9 +25,10 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     RankStanding,
     Standing,
     find_issued,
+    group_of,
     has_entered,
     held_back,
-    op_key,
+    sides_of,
 )
 
 
@@ -49,6 +51,7 @@ class WaitGraph:
     untold: Mapping[Operation, tuple[int, ...]]  # members that may have entered: their rings had no room to say so
     mismatches: tuple[Mismatch, ...]
     doomed: frozenset[int]  # ranks whose waits nothing can end
+    stopped: Mapping[int, Block] = field(default_factory=dict)  # ranks that are still in what others have completed
 
 
 def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: frozenset[int] = frozenset()) -> WaitGraph:
@@ -59,7 +62,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
     unseen: dict[Operation, tuple[int, ...]] = {}
     untold: dict[Operation, tuple[int, ...]] = {}
     behind: dict[Operation, tuple[int, ...]] = {}
-    for operation in {block.operation for rank in found for block in found[rank].blocks}:
+    for operation in {block.operation for each in found.values() for block in (*each.blocks, *each.queued)}:
         unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
         outside = [
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
@@ -72,12 +75,56 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         )
     mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
     needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
-    # A thread that is in no row may let its rank go on.
-    free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view))
+    stopped = stopped_devices(found, absent, {each.operation for each in mismatches})
+    # A thread that is in no row may let its rank go on; a device that has stopped waits for nobody.
+    free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view)) | stopped.keys()
     doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found, free)
     return WaitGraph(
-        blocks=blocks, absent=absent, behind=behind, unseen=unseen, untold=untold, mismatches=mismatches, doomed=doomed
+        blocks=blocks,
+        absent=absent,
+        behind=behind,
+        unseen=unseen,
+        untold=untold,
+        mismatches=mismatches,
+        doomed=doomed,
+        stopped=stopped,
     )
+
+
+def stopped_devices(
+    found: Mapping[int, RankStanding], absent: Mapping[Operation, tuple[int, ...]], mismatched: set[Operation]
+) -> Mapping[int, Block]:
+    """Return the ranks that are still in a collective which another member has completed, and none is absent from.
+
+    No member completes a synchronising collective before all are in it, so such a rank waits for nobody there: its
+    device has stopped, or what tells of its end. So has that of a rank alone in the group of its oldest operation.
+    """
+    stopped: dict[int, Block] = {}
+    for rank, each in found.items():
+        if each.standing is not Standing.BLOCKED or each.view.file is None:
+            continue
+        for block in (*each.blocks, *each.queued):
+            held_up = absent[block.operation] or block.operation in mismatched
+            alone = block.operation.members == (rank,) and block in each.blocks
+            if rank not in stopped and not held_up and (alone or is_settled(found, block)):
+                stopped[rank] = block
+    return stopped
+
+
+def is_settled(found: Mapping[int, RankStanding], block: Block) -> bool:
+    """Say whether all members have come to a collective, because one is through with it."""
+    operation = block.operation
+    if operation.kind is not WaitKind.COLLECTIVE or block.wait.op not in SYNCHRONISING or operation.unnamed:
+        return False
+    through = (
+        group.completed >= operation.seq
+        for member in operation.members
+        if member in found and (group := group_of(found[member].view, operation.group)) is not None and not group.untold
+    )
+    own = group_of(found[block.rank].view, operation.group)
+    if own is not None and own.untold:  # its file is older than those of the others: it may be through since
+        return False
+    return any(through)
 
 
 def _is_untold(standing: RankStanding, operation: Operation) -> bool:
@@ -89,14 +136,13 @@ def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismat
     """Return the sides of an operation whose members' signatures differ, None if they agree."""
     if operation.kind is not WaitKind.COLLECTIVE:
         return None
-    sides: dict[tuple[object, ...], list[int]] = {}
-    for rank in operation.members:
-        issued = find_issued(found[rank].view, operation.group, operation.seq) if rank in found else None
-        if issued is not None:
-            sides.setdefault(op_key(issued), []).append(rank)
-    if len(sides) < 2:
-        return None
-    return Mismatch(operation=operation, sides=tuple(tuple(ranks) for ranks in sides.values()))
+    issued = {
+        rank: part
+        for rank in operation.members
+        if rank in found and (part := find_issued(found[rank].view, operation.group, operation.seq)) is not None
+    }
+    sides = sides_of(issued)
+    return Mismatch(operation=operation, sides=sides) if len(sides) > 1 else None
 
 
 def _doomed(

@@ -1,15 +1,14 @@
-"""Ranks that NCCL found on one GPU: it says so in its log and nothing else comes after it."""
-
-from collections.abc import Sequence
+"""Ranks that NCCL refused because they share a GPU: it says so in its log, and nothing else comes after it."""
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
-from ncclwatch_server.offline.logs import SharedDevice
+from ncclwatch_server.judge.theory.case import Case
 
 
-def shared_devices(found: Sequence[SharedDevice], world: Sequence[int]) -> tuple[Verdict, ...]:
-    """Return the verdict on ranks that share a device, the empty tuple if none do."""
-    if not found:
+def refused_devices(case: Case) -> tuple[Verdict, ...]:
+    """Judge what NCCL said in a log of ranks that share a device."""
+    found = case.snapshot.shared_devices
+    if not found or case.told:
         return ()
     devices: dict[tuple[str, str], set[int]] = {}
     for each in found:
@@ -39,7 +38,7 @@ def shared_devices(found: Sequence[SharedDevice], world: Sequence[int]) -> tuple
                 Culprit(rank=rank, host=hosts.get(rank, ""), doing="on a GPU that another rank uses too")
                 for rank in ranks
             ),
-            victims=tuple(rank for rank in world if rank not in ranks),
+            victims=tuple(rank for rank in range(case.snapshot.world_size) if rank not in ranks),
             evidence=tuple(
                 Evidence(
                     source="log",

@@ -1,0 +1,37 @@
+"""Completes a verdict on a job that left files: who says what, how sure that is, how long the hang had lasted."""
+
+from dataclasses import replace
+
+from ncclwatch.contract.model.verdict import Certainty, Verdict
+from ncclwatch_server.judge.rules.alike import ranks_of
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.moments import Lasted, is_timed
+
+
+def by_files(case: Case, verdict: Verdict) -> Verdict:
+    """Return a verdict with what the files of its ranks leave open; as it is where agents report the job."""
+    sources = {rank: view.file.source for rank, view in case.views.items() if view.file is not None}
+    if not sources:
+        return verdict
+    evidence = tuple(
+        replace(fact, source=sources.get(fact.rank, fact.source))
+        if fact.source == "ring"
+        else replace(fact, source="log")
+        if fact.source == "agent"
+        else fact
+        for fact in verdict.evidence
+    )
+    ranks = set(ranks_of(verdict))
+    waiting = [rank for rank in ranks if rank in case.graph.blocks]
+    known = all(is_timed(case.views[rank]) for rank in waiting)
+    # Two recorders count for themselves: what one calls #7 need not be what the other does.
+    proven = verdict.certainty is Certainty.PROVEN
+    compared = proven and waiting and len({sources.get(rank) == "ring" for rank in ranks if rank in sources}) > 1
+    words = Lasted(seconds=verdict.onset_s, known=known).words if waiting else ""
+    return replace(
+        verdict,
+        certainty=Certainty.STALLED if compared else verdict.certainty,
+        explanation=verdict.explanation + words,
+        onset_s=verdict.onset_s if known else 0.0,
+        evidence=evidence,
+    )

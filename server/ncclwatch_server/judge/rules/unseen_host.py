@@ -1,0 +1,202 @@
+"""Ranks that have not come, and whose host nobody saw: a file tells what they recorded, and no more.
+
+Those that others wait for in one operation are one root; each independent root is told.
+"""
+
+from collections.abc import Iterable
+
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.words.text import ADVICE, ranks_words
+from ncclwatch_server.judge.theory.case import (
+    Case,
+    at,
+    block_evidence,
+    explained,
+    operation_words,
+    waiting_words,
+)
+from ncclwatch_server.judge.theory.hosts_in_files import Whereabouts, last_words, whereabouts
+from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+
+NAMED_MAX = 8  # ranks of which the evidence is told
+
+
+def unseen_hosts(case: Case) -> tuple[Verdict, ...]:
+    """Judge ranks that keep others waiting, are in no operation themselves, and of whose host a file tells nothing."""
+    waits = _waits(case)
+    needed = {
+        operation: frozenset(rank for rank in case.graph.absent[operation] if _is_free(case, rank))
+        for operation in waits
+    }
+    verdicts = []
+    for ranks in _clusters(needed.values()):
+        blocks = [block for operation, free in needed.items() if free & ranks for block in waits[operation]]
+        verdicts += _judge(case, tuple(sorted(ranks)), blocks)
+    return tuple(verdicts)
+
+
+def _waits(case: Case) -> dict[Operation, list[Block]]:
+    """Return who is in which unfinished operation, those left out whose file is older than that of others."""
+    found: dict[Operation, list[Block]] = {}
+    for each in case.found.values():
+        for block in (*each.blocks, *each.queued):
+            group = group_of(each.view, block.operation.group)
+            if each.view.file is not None and not (group is not None and group.untold):
+                found.setdefault(block.operation, []).append(block)
+    return found
+
+
+def _is_free(case: Case, rank: int) -> bool:
+    each = case.found[rank]
+    return each.view.file is not None and each.standing is Standing.OUTSIDE and rank not in case.told
+
+
+def _clusters(needed: Iterable[frozenset[int]]) -> list[frozenset[int]]:
+    """Put ranks that are needed by one operation together, the larger sets first."""
+    clusters: list[frozenset[int]] = []
+    for ranks in filter(None, needed):
+        touched = [cluster for cluster in clusters if cluster & ranks]
+        clusters = [cluster for cluster in clusters if cluster not in touched]
+        clusters.append(ranks.union(*touched))
+    return sorted(clusters, key=lambda each: (-len(each), sorted(each)))
+
+
+def _judge(case: Case, ranks: tuple[int, ...], blocks: list[Block]) -> list[Verdict]:
+    long = lasted(case.views, blocks, ranks)
+    if long.known and long.seconds < WAITING_S_MIN:
+        return []
+    alone = _made_alone(case, blocks)
+    if alone is not None:
+        return [] if long.too_short or alone[0].rank in case.told else [_extra(case, ranks, alone, long)]
+    return [_absent(case, ranks, blocks, long)]
+
+
+def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Lasted) -> Verdict:
+    """Return the verdict on ranks that have not come."""
+    first = _longest(blocks)
+    direct = [block for block in blocks if block.operation == first.operation]
+    late = tuple(rank for rank in ranks if rank in case.graph.absent[first.operation]) or ranks
+    places = {rank: whereabouts(case.views[rank]) for rank in ranks}
+    seen = next((place for place in places.values() if place.cause is not None), places[late[0]])
+    cause = Cause.STRAGGLER if long.too_short else seen.cause or Cause.UNDETERMINED
+    victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
+    rest = sorted(set(victims) - {block.rank for block in direct})
+    behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
+    return Verdict(
+        cause=cause,
+        certainty=Certainty.LATE if long.too_short else Certainty.STALLED,
+        severity=Severity.INFO if long.too_short else Severity.CRITICAL,
+        summary=(
+            f"{ranks_words(late)} {'have' if len(late) > 1 else 'has'} not come to "
+            f"{operation_words(case.views, first)} ({seen.doing}); {waiting_words(case.views, direct)}{behind}."
+        ),
+        explanation=_explanation(case, late, victims, seen),
+        advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
+        culprits=tuple(
+            Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
+        ),
+        victims=victims,
+        group=first.operation.group,
+        seq=first.operation.seq,
+        op=first.wait.op.value,
+        onset_s=long.seconds,
+        explained=explained(case, victims),
+        evidence=_evidence(case, ranks, places, [*direct, *(block for block in blocks if block not in direct)]),
+    )
+
+
+def _longest(blocks: list[Block]) -> Block:
+    """Return a wait in the operation that was waited in longest, and of those in the one with most ranks."""
+    inside: dict[Operation, int] = {}
+    for block in blocks:
+        inside[block.operation] = inside.get(block.operation, 0) + 1
+    return max(blocks, key=lambda each: (each.wait.age_s, inside[each.operation], -each.operation.seq))
+
+
+def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts) -> str:
+    who = ranks_words(late).capitalize()
+    said = [
+        f"{who} are in no operation themselves, so nobody holds them up."
+        if len(late) > 1
+        else f"{who} is in no operation itself, so nobody holds it up.",
+        f"{ranks_words(victims).capitalize()} cannot go on before.",
+    ]
+    if seen.cause is None:
+        said.append("Why it does not come, a dump cannot tell: it holds operations, not stacks.")
+    cut = [rank for rank in late if (file := case.views[rank].file) is not None and not file.whole]
+    if cut:
+        said.append(f"The buffer of {ranks_words(cut)} has lost its older entries, or leaves out what is through.")
+    return " ".join(said)
+
+
+def _advice(late: tuple[int, ...]) -> str:
+    return (
+        f"Look at what {ranks_words(late)} did after that last operation: its log, or its stack from `py-spy dump "
+        "--json --pid PID` while the job still hangs. Give either to `ncclwatch analyze` together with these files."
+    )
+
+
+def _evidence(
+    case: Case, ranks: tuple[int, ...], places: dict[int, Whereabouts], blocks: list[Block]
+) -> tuple[Evidence, ...]:
+    facts = []
+    for rank in ranks[:NAMED_MAX]:
+        last = last_words(case.views[rank])
+        fact = f"in no operation; the last one was {last}" if last else places[rank].doing
+        facts.append(Evidence(source="ring", rank=rank, fact=fact))
+        facts += places[rank].evidence
+    return (*facts, *(block_evidence(block) for block in blocks[:16]))
+
+
+def _made_alone(case: Case, blocks: list[Block]) -> list[Block] | None:
+    """Return the waits in an operation that few have entered, at a line that none of the others ever used.
+
+    Then those few made a call of their own; ranks that are merely late have been at that line before.
+    """
+    operation = blocks[0].operation
+    absent = case.graph.absent[operation]
+    if any(block.operation != operation for block in blocks) or operation.source >= 0 or len(blocks) >= len(absent):
+        return None
+    frontiers = [group_of(case.views[rank], operation.group) for rank in absent]
+    level = all(group is not None and group.completed == operation.seq - 1 for group in frontiers)
+    if not level or len(blocks) + len(absent) < operation.size:
+        return None
+    used = {op.site for rank in absent for op in case.views[rank].history}
+    return None if used & {block.wait.site for block in blocks} or not used else blocks
+
+
+def _extra(case: Case, others: tuple[int, ...], blocks: list[Block], long: Lasted) -> Verdict:
+    """Return the verdict on a call that only few members of a group make."""
+    first = blocks[0]
+    few = tuple(sorted(block.rank for block in blocks))
+    known = first.wait.site is not None
+    what = operation_words(case.views, first)
+    own = {r: find_issued(case.views[r], first.operation.group, first.operation.seq) for r in few}
+    return Verdict(
+        cause=Cause.RANK_CONDITIONAL_COLLECTIVE,
+        certainty=Certainty.STALLED,
+        severity=Severity.CRITICAL,
+        summary=(
+            f"only {ranks_words(few)} entered {what}{at(first.wait.site)}; {ranks_words(others)} completed everything "
+            "before it and wait in nothing."
+        ),
+        explanation=(
+            f"A collective completes only when all {first.operation.size} members make the call. The others "
+            + ("were never at that line." if known else "never came to it; the dumps hold no call sites.")
+        ),
+        advice=ADVICE[Cause.RANK_CONDITIONAL_COLLECTIVE],
+        culprits=tuple(
+            Culprit(rank=r, call_site=op.site if op is not None else None, doing=f"in {what}, alone")
+            for r, op in own.items()
+        ),
+        victims=victims_of(case.graph, few),
+        one_of=not known,
+        group=first.operation.group,
+        seq=first.operation.seq,
+        op=first.wait.op.value,
+        onset_s=long.seconds,
+        explained=explained(case, few),
+        evidence=tuple(block_evidence(block) for block in blocks[:16]),
+    )

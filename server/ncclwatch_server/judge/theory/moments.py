@@ -1,0 +1,107 @@
+"""Tells what the moments of files leave open: for how long ranks had waited, and whose file is older than the others.
+
+An agent says when it looked. A file has a time that may be that of a copy, and the files of one job may have been taken
+at different moments: then what a rank had not done yet says nothing about it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ncclwatch.contract.model.rank import Op, RankView
+from ncclwatch.contract.words.text import seconds_words
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
+from ncclwatch_server.judge.theory.waits.rank_standing import Block
+
+AT_WORK_S = 5.0  # a live job is now and then caught waiting for less than this
+WAITING_S_MIN = 0.5  # and for less than this at every moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasted:
+    """For how long ranks had waited when their files were written."""
+
+    seconds: float
+    known: bool  # the times of the files can be trusted
+
+    @property
+    def too_short(self) -> bool:
+        """Whether a healthy job looks the same."""
+        return self.known and self.seconds < AT_WORK_S
+
+    @property
+    def words(self) -> str:
+        """Say it, as the end of an explanation."""
+        if not self.known:
+            return (
+                " The times of the files do not tell how long it had lasted: if they were taken from a job that was "
+                "well, this is only a moment of it."
+            )
+        short = ", too short for a hang" if self.too_short else ""
+        return f" That had lasted {seconds_words(self.seconds)} when the files were written{short}."
+
+
+def lasted(views: Mapping[int, RankView], blocks: Iterable[Block], awaited: Iterable[int] = ()) -> Lasted:
+    """Return for how long all ranks in these waits had waited when the files of the awaited were written, as well.
+
+    The waits count on the clock of each rank itself; between files that were kept with their times, the times of the
+    files.
+    """
+    found = list(blocks)
+    if not all(is_timed(views[block.rank]) for block in found):
+        return Lasted(seconds=0.0, known=False)
+    seen_s = max((file.older_s for rank in awaited if (file := views[rank].file) is not None), default=0.0)
+    waited_s = min((block.wait.age_s + _older_s(views[block.rank]) for block in found), default=0.0)
+    return Lasted(seconds=max(0.0, waited_s - seen_s), known=True)
+
+
+def _older_s(view: RankView) -> float:
+    return view.file.older_s if view.file is not None else 0.0
+
+
+def has_lasted(views: Mapping[int, RankView], blocks: Iterable[Block], seconds: float) -> bool:
+    """Say whether waits have lasted for so long, or nobody can tell: who keeps the files of a job had a reason to."""
+    long = lasted(views, blocks)
+    return not long.known or long.seconds >= seconds
+
+
+def is_timed(view: RankView) -> bool:
+    """Say whether the ages of a view count up to the moment at which it was taken."""
+    return view.file is None or view.file.timed
+
+
+def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]:
+    """Return the views with all that is not told by files that are older than those of other ranks.
+
+    One member is through with a collective that no member can end without all others, and such a file does not know of
+    it: it was written before. So whatever it has not entered may have been entered since.
+    """
+    if not any(view.file is not None for view in views.values()):
+        return views
+    through = completed_by_all(views)
+    found = dict(views)
+    for rank, view in views.items():
+        if view.file is not None and any(
+            group.enqueued < through.get(group.name, 0) for group in view.groups if not group.untold
+        ):
+            found[rank] = replace(view, groups=tuple(replace(group, untold=True) for group in view.groups))
+    return found
+
+
+def completed_by_all(views: Mapping[int, RankView]) -> dict[str, int]:
+    """Return for each group the newest collective that all members must have entered, as one is through with it."""
+    kinds: dict[tuple[str, int], Op] = {}
+    loose: set[str] = set()  # groups in which a member may be through alone
+    for view in views.values():
+        for op in view.history:
+            if not op.op.is_p2p:
+                kinds[op.group, op.seq] = op.op
+                if op.op not in SYNCHRONISING:
+                    loose.add(op.group)
+    found: dict[str, int] = {}
+    for view in views.values():
+        for group in view.groups:
+            kind = kinds.get((group.name, group.completed))
+            sure = kind in SYNCHRONISING if kind is not None else group.name not in loose
+            if not group.untold and sure and group.completed > found.get(group.name, 0):
+                found[group.name] = group.completed
+    return found

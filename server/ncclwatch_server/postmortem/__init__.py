@@ -1,1 +1,0 @@
-"""Judges what the files of a job say, in its own way."""
