@@ -30,9 +30,9 @@ from ncclwatch_server.simulation.run import cruising
 from ncclwatch_server.store.incident_store import NoStore, Store
 from tests.bench import layouts
 from tests.bench.row import Row, at_most
-from tests.unit.server_values import verdict
-from tests.unit.test_server_metrics import big, watching
-from tests.unit.test_server_texts import INCIDENT
+from tests.unit.server.incidents.test_texts import INCIDENT
+from tests.unit.server.metrics.test_families import big, watching
+from tests.unit.server.server_values import verdict
 
 RANKS = 16_384
 INCIDENTS = 500

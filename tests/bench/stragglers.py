@@ -1,8 +1,8 @@
 """Measures how soon a slow rank of 1,024 is found, how often a healthy one is called slow, and what looking costs.
 
 `python -m tests.bench.stragglers [--seed N] [--trials N] [--windows N]` prints one JSON text: other seeds, other jobs.
-The noise is that of tests/unit/test_stragglers_simulated.py. Costs are CPU time of one look at all ranks, where a
-window of the job has ended and where none has, as in most ticks.
+The noise is that of tests/unit/server/stragglers/test_simulated.py. Costs are CPU time of one look at all ranks, where
+a window of the job has ended and where none has, as in most ticks.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from ncclwatch_server.stragglers.scores import FALSE_MAX
 from ncclwatch_server.stragglers.tracker import Stragglers
 from tests.bench.layouts import timed
 from tests.bench.row import Row
-from tests.unit.test_stragglers_simulated import NOISE, found_of, healthy_flagged
+from tests.unit.server.stragglers.test_simulated import NOISE, found_of, healthy_flagged
 
 # Slower by; ranks differ for good by; found within so many steps; after so many steps as a healthy rank.
 CASES = (

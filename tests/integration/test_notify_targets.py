@@ -23,7 +23,7 @@ from tests.integration.fake_agent import until
 from tests.integration.launch import free_port
 from tests.integration.mail_receiver import MailReceiver
 from tests.integration.receiver import Receiver
-from tests.unit.test_server_texts import INCIDENT
+from tests.unit.server.incidents.test_texts import INCIDENT
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.store.incident_store import NoStore
 from ncclwatch_server.watch.tick import Watch
-from tests.unit.server_values import VERDICT, digest, view
+from tests.unit.server.server_values import VERDICT, digest, view
 
 HOSTILE = StackFrame(function="f\x00\x1b[2J", file="/nfs/\x00\ud800", line=-1)
 

@@ -18,7 +18,7 @@ from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.store.incident_store import Store
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
-from tests.unit.test_server_texts import INCIDENT
+from tests.unit.server.incidents.test_texts import INCIDENT
 
 pytestmark = pytest.mark.integration
 

@@ -29,9 +29,10 @@ from tests.mutation.mutants import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 JUDGE = "ncclwatch_server.judge"
 TESTS = (
-    "tests/scenarios", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_judge_*.py")),
-    "tests/unit/test_server_desync.py", "tests/unit/test_server_likeness.py", "tests/unit/test_server_saving.py",
-    "tests/properties/test_graph_against_a_naive_twin.py", "tests/unit/test_server_late.py",
+    "tests/scenarios/test_scenarios.py", "tests/scenarios/test_unknown_members.py", "tests/unit/server/judge",
+    "tests/unit/server/state/test_desync.py", "tests/unit/server/state/test_rank_setup.py",
+    "tests/unit/server/state/test_saving.py", "tests/unit/server/watch/test_late.py",
+    "tests/properties/test_graph_against_a_naive_twin.py",
 )  # fmt: skip
 # A mutant may loop for ever: then it was noticed. Processor time, since other work on the machine is no mistake.
 LIMIT_CPU_S = 120

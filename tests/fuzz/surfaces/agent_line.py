@@ -15,7 +15,7 @@ from ncclwatch.contract import config
 from ncclwatch_server import limits
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
-from tests.unit.test_server_agent_line import Scene
+from tests.unit.server.ingest.test_websocket import Scene
 
 Message = tuple[bool, bytes]
 KEPT_MAX = 1024  # bytes beyond a hello: heads of frames, and what comes in one piece with them

@@ -24,7 +24,7 @@ from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 from tests.fuzz.surfaces.digests import digest
 from tests.fuzz.surfaces.judge import WORLD, is_sound, scenarios_of_four
-from tests.unit.test_server_ingest import Line
+from tests.unit.server.ingest.test_session import Line
 
 SCENARIOS = 8
 _DIGEST = "digest"

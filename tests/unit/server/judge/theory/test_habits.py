@@ -1,0 +1,263 @@
+"""Where ranks fell out of step, and who broke its habit: what each bound of that protects a healthy rank from."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch_server.judge.theory.histories.habits import (
+    PERIOD_MAX,
+    Slip,
+    departs_from_habit,
+    departs_in_arguments,
+    departure,
+    find_slip,
+    made_before,
+    never_called_there,
+    parted_in_a_loop,
+)
+from tests.unit.server.server_values import view
+
+
+def at(line: int) -> CallSite:
+    return CallSite(file="/u/train.py", line=line, function="step")
+
+
+def op(seq: int, line: int = 44, **changes: object) -> OpView:
+    return replace(OpView(group="dp", seq=seq, op=Op.ALL_REDUCE, site=at(line), numel=100), **changes)  # type: ignore
+
+
+def rank(number: int, ops: Iterable[OpView], **changes: object) -> RankView:
+    return replace(view(number), history=tuple(ops), **changes)  # type: ignore[arg-type]
+
+
+def lines(*numbers: int) -> list[OpView]:
+    """Return operations from these lines, numbered from one."""
+    return [op(seq, line) for seq, line in enumerate(numbers, 1)]
+
+
+# -- two clocks of progress ------------------------------------------------------------------------
+
+
+def slip(*clocks: list[int], before: int = 99, first: int = 1, **changes: list[int]) -> Slip | None:
+    """Return who fell out of step, by the batch of each operation on each rank."""
+    views = {
+        number: rank(number, [op(seq, batch=value, loader=1) for seq, value in enumerate(values, first)])
+        for number, values in enumerate(clocks)
+    }
+    return find_slip(views, "dp", range(len(clocks)), before)
+
+
+def test_who_is_a_batch_ahead_of_a_majority_slipped_where_that_began():
+    found = slip([1, 2, 3, 4], [1, 2, 4, 5], [1, 2, 3, 4])
+    assert found == Slip(ranks=(1,), group="dp", seq=3, offset=1, clock="batch", value=3, decided=True)
+
+
+def test_of_two_ranks_nobody_can_tell_who_slipped():
+    found = slip([1, 2, 4, 5], [1, 2, 3, 4])
+    assert found == Slip(ranks=(0,), group="dp", seq=3, offset=1, clock="batch", value=3, decided=False)
+
+
+def test_two_against_two_are_no_majority():
+    found = slip([1, 2, 3], [1, 2, 4], [1, 2, 4], [1, 2, 3])
+    assert found is not None
+    assert (found.ranks, found.decided, found.value) == ((1, 2), False, 3)
+
+
+def test_a_rank_that_caught_up_is_in_step():
+    assert slip([1, 2, 3, 4], [1, 3, 3, 4]) is None
+
+
+def test_a_slip_in_the_hang_itself_is_none():
+    assert slip([1, 2, 3], [1, 2, 4], before=3) is None
+    assert slip([1, 2, 3], [1, 2, 4], before=4) is not None
+
+
+def test_an_offset_for_as_long_as_anybody_remembers_is_a_way_of_working():
+    assert slip([5, 6, 7], [6, 7, 8], first=40) is None
+    assert slip([5, 6, 7], [6, 7, 8], first=2) is None
+
+
+def test_an_offset_since_the_first_operation_of_all_is_a_slip():
+    found = slip([1, 2, 3], [2, 3, 4])
+    assert found is not None
+    assert found.seq == 1
+
+
+def test_a_second_rank_that_slipped_later_does_not_hide_where_it_did():
+    found = slip([1, 2, 3, 4], [1, 3, 4, 5], [1, 2, 3, 5], [1, 2, 3, 4], [1, 2, 3, 4])
+    assert found is not None
+    assert (found.ranks, found.seq) == ((1, 2), 4)
+
+
+def test_operations_without_a_clock_tell_nothing():
+    assert slip([0, 0, 0], [0, 1, 1]) is None
+    assert slip([1, 2, 3]) is None
+
+
+def forwards(number: int, values: list[int], loader: int = 1, batch: int = 0) -> RankView:
+    return rank(
+        number, [op(seq, forwards=value, loader=loader, batch=batch + seq) for seq, value in enumerate(values, 1)]
+    )
+
+
+def test_batches_of_two_loaders_are_not_compared_and_forwards_are():
+    views = {0: forwards(0, [1, 2, 3]), 1: forwards(1, [1, 2, 4], loader=2, batch=7)}
+    found = find_slip(views, "dp", (0, 1), 99)
+    assert found is not None
+    assert (found.clock, found.seq) == ("forward", 3)
+
+
+def test_batches_tell_before_forwards_do():
+    views = {0: forwards(0, [1, 2, 3]), 1: forwards(1, [1, 2, 4])}
+    ahead = rank(2, [op(1, batch=1, loader=1), op(2, batch=2, loader=1), op(3, batch=4, loader=1)])
+    found = find_slip(views | {2: ahead}, "dp", (0, 1, 2), 99)
+    assert found is not None
+    assert (found.clock, found.ranks) == ("batch", (2,))
+
+
+def test_other_groups_messages_and_unknown_ranks_do_not_count():
+    noise = [op(4, group="tp", batch=9, loader=1), op(4, op=Op.SEND, batch=9, loader=1)]
+    views = {
+        0: rank(0, [op(seq, batch=seq, loader=1) for seq in (1, 2, 3)] + noise),
+        1: rank(1, [*noise, op(1, batch=1, loader=1), op(2, batch=2, loader=1), op(3, batch=4, loader=1)]),
+    }
+    found = find_slip(views, "dp", (0, 1, 2), 99)
+    assert found is not None
+    assert found.seq == 3
+
+
+# -- habits ----------------------------------------------------------------------------------------
+
+LOOP = lines(*[44, 45, 50] * 2)
+
+
+@pytest.mark.parametrize(("line", "departs"), [(44, False), (45, True), (99, True)])
+def test_what_was_done_twice_in_a_row_is_a_habit(line: int, departs: bool):
+    assert departs_from_habit(rank(0, LOOP), op(7, line)) is departs
+
+
+def test_once_is_no_habit_and_two_equal_calls_are_none_either():
+    assert departs_from_habit(rank(0, lines(44, 45, 50)), op(4, 99)) is None
+    assert departs_from_habit(rank(0, lines(44, 44)), op(3, 99)) is None
+    assert departs_from_habit(rank(0, lines(44, 44, 44)), op(4, 99)) is True
+    assert departs_from_habit(rank(0, lines(44, 45, 44, 45)), op(5, 99)) is True
+
+
+def test_the_operation_itself_is_no_part_of_its_habit():
+    assert departs_from_habit(rank(0, [*LOOP, op(7, 99)]), op(7, 99)) is True
+
+
+@pytest.mark.parametrize(("length", "known"), [(PERIOD_MAX, True), (PERIOD_MAX + 1, None)])
+def test_a_long_iteration_is_a_habit_too(length: int, known: bool | None):
+    iteration = range(100, 100 + length)
+    assert departs_from_habit(rank(0, lines(*iteration, *iteration)), op(2 * length + 1, 9)) is known
+
+
+def test_an_inner_loop_is_left_as_ever_where_the_outer_one_goes_on_so():
+    epoch = [44, 44, 44, 44, 90]
+    assert departs_from_habit(rank(0, lines(*epoch, *epoch, 44, 44, 44, 44)), op(15, 90)) is False
+
+
+def test_one_line_that_two_callers_share_is_told_apart_by_them():
+    calls = [op(seq, route=route) for seq, route in enumerate([1, 1, 2] * 3, 1)]
+    assert departs_from_habit(rank(0, calls), op(10, route=1)) is False
+    assert departs_from_habit(rank(0, calls), op(10, route=2)) is True
+
+
+@pytest.mark.parametrize(
+    ("made", "broke_at", "usual"),
+    [
+        ([44, 50, 44, 50, 44, 90], 6, 50),
+        ([44, 50, 44, 50, 50, 44, 50, 44], 5, 44),  # one left out: it keeps to its list afterwards, one place on
+        ([44, 44, 44, 90], 4, 44),
+    ],
+)
+def test_a_habit_is_broken_where_it_first_was(made: list[int], broke_at: int, usual: int):
+    found = departure(rank(0, lines(*made)))
+    assert found is not None
+    assert (found.op.seq, found.op.site, found.usual.site) == (broke_at, at(made[broke_at - 1]), at(usual))
+
+
+@pytest.mark.parametrize(
+    "made", [[], [44], [44, 90], [44, 50, 44, 50], [44, 50, 90, 51], [44, 50, 44, 90], [44, 44, 90]]
+)
+def test_who_keeps_to_its_list_or_has_none_did_not_depart(made: list[int]):
+    assert departure(rank(0, lines(*made))) is None
+
+
+def test_what_is_usual_is_what_was_done_one_iteration_before():
+    found = departure(rank(0, lines(*[44, 50] * 4, 44, 90)))
+    assert found is not None
+    assert (found.op.seq, found.usual.seq) == (10, 8)
+
+
+def test_of_all_periods_the_one_counts_that_was_kept_to_for_longest():
+    """The first three are alike by chance; the list is four long, and it is at the ninth that it breaks."""
+    found = departure(rank(0, lines(44, 44, 44, 50, 44, 44, 44, 50, 90)))
+    assert found is not None
+    assert (found.op.seq, found.usual.site) == (9, at(44))
+
+
+# -- what ranks did before -------------------------------------------------------------------------
+
+
+def test_who_parted_at_a_call_of_the_loop_was_in_it():
+    stayer = rank(0, lines(*[44, 45] * 4, 44))
+    assert parted_in_a_loop(rank(1, lines(*[44, 45] * 4, 90)), stayer, op(9))
+    after_the_loop = [*[44] * 6, 70]
+    assert not parted_in_a_loop(rank(1, lines(*after_the_loop, 90)), rank(0, lines(*after_the_loop, 44)), op(8))
+
+
+def test_a_call_made_half_as_often_is_still_one_of_the_loop():
+    agreed = [44, 44, 44, 45, 44, 45]
+    assert parted_in_a_loop(rank(1, lines(*agreed, 90)), rank(0, lines(*agreed)), op(7))
+    less = [44, 44, 44, 44, 44, 45, 44, 44][:6]
+    assert not parted_in_a_loop(rank(1, lines(*less, 90)), rank(0, lines(*less)), op(7))
+
+
+def test_where_nothing_was_agreed_on_nothing_speaks_against_a_loop():
+    assert parted_in_a_loop(rank(1, lines(90)), rank(0, lines(44)), op(1))
+    assert parted_in_a_loop(rank(1, []), rank(0, lines(44, 45)), op(2))
+
+
+def test_only_what_came_before_the_hang_was_agreed_on():
+    both = [*[44] * 6, 70]
+    assert parted_in_a_loop(rank(1, lines(*both)), rank(0, lines(*both)), op(7))
+    message = [*lines(*[44] * 6), op(7, 70, op=Op.SEND), op(7, 70, group="tp")]
+    assert parted_in_a_loop(rank(1, message), rank(0, message), op(8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [({}, True), ({"numel": 7}, False), ({"route": 2}, False), ({"dtype": "int8"}, False), ({"group": "tp"}, False)],
+)
+def test_a_call_was_made_before_if_all_of_it_was(changes: dict[str, object], known: bool):
+    assert made_before(rank(0, [op(3)]), op(4, **changes)) is known
+    assert not made_before(rank(0, [op(4)]), op(4))
+
+
+@pytest.mark.parametrize(("earlier", "departs"), [([100, 100], False), ([64, 64], True), ([64, 100], None), ([], None)])
+def test_other_arguments_than_ever_are_told_where_they_never_varied(earlier: list[int], departs: bool | None):
+    made = [*(op(seq, numel=numel) for seq, numel in enumerate(earlier, 1)), op(9)]
+    assert departs_in_arguments(rank(0, made), op(9)) is departs
+    elsewhere = [op(1, 50, numel=3), op(2, route=5, numel=3), op(3, group="tp", numel=3)]
+    assert departs_in_arguments(rank(0, [*elsewhere, *made]), op(9)) is departs
+
+
+def test_a_line_was_used_if_anybody_remembers_it():
+    assert never_called_there(view(0), op(1), ())
+    assert not never_called_there(view(0), op(1, site=None), ())
+    assert not never_called_there(replace(view(0), sites=(at(44),)), op(1), ())
+    assert not never_called_there(rank(0, [op(1)]), op(9), ())
+    assert never_called_there(rank(0, [op(1, 45)], sites=(at(46),)), op(9), ())
+
+
+def test_a_helpers_line_was_used_for_a_caller_only_by_its_way():
+    mine, other = (at(44), at(60)), (at(44), at(90))
+    known = replace(view(0), sites=(at(44),), routes=(other,))
+    assert never_called_there(known, op(1), mine)
+    assert not never_called_there(replace(known, routes=(other, mine)), op(1), mine)
+    assert not never_called_there(known, op(1), ())
+    assert not never_called_there(replace(known, routes=((at(45), at(60)),)), op(1), mine)

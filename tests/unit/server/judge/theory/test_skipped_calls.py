@@ -1,0 +1,108 @@
+"""A rank that skipped or added calls long ago: what a shift needs before anybody is accused of one."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch_server.judge.theory.histories.skipped_calls import SHIFT_MAX, Shift, find_shift
+from tests.unit.server.server_values import view
+
+
+def at(line: int) -> CallSite:
+    return CallSite(file="/u/train.py", line=line, function="step")
+
+
+def rank(number: int, *lines: int, first: int = 1, **changes: object) -> RankView:
+    """Return a rank that made calls from these lines, the first of them with that number."""
+    ops = tuple(
+        OpView(group="dp", seq=seq, op=Op.ALL_REDUCE, site=at(line), numel=100) for seq, line in enumerate(lines, first)
+    )
+    return replace(view(number), **({"history": ops} | changes))  # type: ignore[arg-type]
+
+
+def shift(*ranks: RankView) -> Shift | None:
+    return find_shift({each.rank: each for each in ranks}, "dp", range(len(ranks)))
+
+
+USUAL = (1, 2, 3, 4, 5, 6, 7, 8)
+SKIPPED = (1, 2, 4, 5, 6, 7, 8, 9)  # without 3
+ADDED = (1, 2, 9, 3, 4, 5, 6, 7)
+
+
+def test_a_call_that_was_left_out_is_found_where_it_was():
+    found = shift(rank(0, *USUAL), rank(1, *SKIPPED), rank(2, *USUAL))
+    assert found is not None
+    assert (found.ranks, found.seq, found.skipped, found.count, found.decided) == ((1,), 3, 1, 1, True)
+    assert found.op.site == at(3)
+
+
+def test_a_call_too_many_is_found_where_it_was():
+    found = shift(rank(0, *USUAL), rank(1, *ADDED), rank(2, *USUAL))
+    assert found is not None
+    assert (found.ranks, found.seq, found.skipped, found.count, found.decided) == ((1,), 3, -1, 1, True)
+    assert found.op.site == at(9)
+
+
+def test_of_two_ranks_nobody_can_tell_who_skipped():
+    found = shift(rank(0, *USUAL), rank(1, *SKIPPED))
+    assert found is not None
+    assert not found.decided
+    other = found.seen_from((0,))
+    assert (other.ranks, other.skipped) == ((0,), -1)
+    assert found.seen_from((1, 5)) is found
+
+
+@pytest.mark.parametrize("odd", [USUAL, (1, 2, 9, 4, 5, 6, 7, 8), (9, *USUAL[:-1])])
+def test_what_agrees_or_parts_in_one_branch_or_from_the_start_is_no_shift(odd: tuple[int, ...]):
+    """In the last one they are out of step for as long as anybody remembers."""
+    assert shift(rank(0, *USUAL), rank(1, *odd), rank(2, *USUAL)) is None
+
+
+def test_three_ways_without_a_majority_accuse_nobody():
+    assert shift(rank(0, *USUAL), rank(1, *USUAL), rank(2, *SKIPPED), rank(3, *ADDED)) is None
+    found = shift(rank(0, *USUAL), rank(1, *USUAL), rank(2, *SKIPPED), rank(3, *ADDED), rank(4, *USUAL))
+    assert found is not None
+    assert found.decided
+
+
+def test_two_against_two_are_no_majority():
+    found = shift(rank(0, *USUAL), rank(1, *USUAL), rank(2, *SKIPPED), rank(3, *SKIPPED))
+    assert found is not None
+    assert (found.ranks, found.decided) == ((2, 3), False)
+
+
+@pytest.mark.parametrize(("count", "found"), [(SHIFT_MAX, True), (SHIFT_MAX + 1, False)])
+def test_many_calls_at_one_place_may_be_left_out(count: int, found: bool):
+    everything = range(1, 90)
+    some = [line for line in everything if not 3 <= line < 3 + count]
+    assert (shift(rank(0, *everything), rank(1, *some), rank(2, *everything)) is not None) is found
+
+
+def test_only_what_all_remember_is_compared():
+    found = shift(rank(0, *USUAL), rank(1, *SKIPPED[1:], first=2), rank(2, *USUAL))
+    assert found is not None
+    assert found.seq == 3
+    assert shift(rank(0, *USUAL), rank(1, *SKIPPED[2:], first=3), rank(2, *USUAL)) is None
+
+
+def test_messages_other_groups_and_ranks_without_a_history_do_not_count():
+    noise = (
+        OpView(group="tp", seq=3, op=Op.ALL_REDUCE, site=at(70)),
+        OpView(group="dp", seq=3, op=Op.SEND, site=at(71)),
+    )
+    noisy = rank(1, *USUAL)
+    noisy = replace(noisy, history=(*noisy.history, *noise))
+    assert shift(rank(0, *USUAL), noisy, rank(2)) is None
+    assert shift(rank(0, *SKIPPED), rank(1)) is None
+
+
+@pytest.mark.parametrize(("callers", "caller"), [((60,), None), ((60, 61), 60)])
+def test_the_caller_is_told_where_one_function_has_several(callers: tuple[int, ...], caller: int | None):
+    routes = tuple((at(3), at(line)) for line in callers)
+    made = rank(0, *USUAL, routes=routes)
+    made = replace(made, history=tuple(replace(op, route=int(op.site == at(3))) for op in made.history))
+    found = shift(made, rank(1, *SKIPPED), replace(made, rank=2))
+    assert found is not None
+    assert found.caller == (at(caller) if caller else None)
+    assert found.route == routes[0]
