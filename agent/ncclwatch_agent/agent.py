@@ -25,7 +25,7 @@ from ncclwatch.contract.ring.layout import Ring
 from ncclwatch.contract.words.text import harmless
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.faults import Faults
-from ncclwatch_agent.gpu.devices import GpuDesk
+from ncclwatch_agent.gpu.node_gpus import GpuDesk
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.kernel_log import KernelLog
 from ncclwatch_agent.ranks import jobs

@@ -62,9 +62,9 @@ def _attach(native: bool | str) -> None:
     # Imported here: `import ncclwatch` must not import torch.
     from ncclwatch.rank.patches import (
         capture,
+        chosen_device,
         collectives,
         collector,
-        devices,
         lifecycle,
         models,
         names,
@@ -89,7 +89,7 @@ def _attach(native: bool | str) -> None:
         models.install(patches, current)
         saves.install(patches, current)
         rng.install(patches, current, warn)
-        devices.install(patches, current)
+        chosen_device.install(patches, current)
         collector.install(patches, current)
         endings.install(patches, current, _rest)
     except Exception:
@@ -107,7 +107,7 @@ def _attach(native: bool | str) -> None:
 def _begin(rank: int, world_size: int) -> None:
     """Open the ring, start the pulse, make sure of an agent."""
     global _recorder, _pulse, _place
-    from ncclwatch.rank.patches import devices  # needs torch
+    from ncclwatch.rank.patches import chosen_device  # needs torch
 
     _place = (rank, world_size)
     launched = _launch_environment()
@@ -135,7 +135,7 @@ def _begin(rank: int, world_size: int) -> None:
     _recorder.thread()
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()
-    devices.note_begun(_recorder)
+    chosen_device.note_begun(_recorder)
     _note_if_initialised()
     if rank == 0:
         resume.look(sys.argv, world_size, warn)

@@ -14,8 +14,8 @@ from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.contract.stacks.ownership import is_users
+from ncclwatch.rank.patches.chosen_device import note_used
 from ncclwatch.rank.patches.collectives import group_of
-from ncclwatch.rank.patches.devices import note_used
 from ncclwatch.rank.recorder import (
     ALL_GATHER,
     ALL_REDUCE,

@@ -15,7 +15,7 @@ import ncclwatch
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.layout import Flag, Ring, Word
 from ncclwatch.rank import attach as life
-from ncclwatch_agent.gpu import devices as gpus
+from ncclwatch_agent.gpu import node_gpus as gpus
 
 ACCOUNT_S = 4.0  # NCCL's watchdog looks every 0.1 s and the pulse every 0.5 s; be generous
 SECOND = 1_700_000_000  # cycles; no GPU of today is much faster

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model.devices import DeviceView
-from ncclwatch_agent.gpu import devices
-from ncclwatch_agent.gpu.devices import GpuDesk, NodeGpus
+from ncclwatch_agent.gpu import node_gpus
+from ncclwatch_agent.gpu.node_gpus import GpuDesk, NodeGpus
 
 pytestmark = pytest.mark.integration
 UUID = "GPU-5a1d0000-0000-0000-0000-{:012d}"
@@ -46,7 +46,7 @@ def shim(library: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def ask(deadline_s: float = 60.0) -> NodeGpus:
-    return asyncio.run(devices.ask(deadline_s))
+    return asyncio.run(node_gpus.ask(deadline_s))
 
 
 def test_the_gpus_of_a_node_are_listed_in_order(shim: Settings):
@@ -87,7 +87,7 @@ def test_an_nvml_that_blocks_is_given_up_and_its_process_killed(shim: Settings):
 
         asyncio.create_subprocess_exec = start  # type: ignore[assignment]
         try:
-            return await devices.ask(3.0)
+            return await node_gpus.ask(3.0)
         finally:
             asyncio.create_subprocess_exec = started
 

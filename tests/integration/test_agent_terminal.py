@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch_agent.process import terminal as terminals
-from ncclwatch_agent.process.terminal import Candidate, Terminal, writers
+from ncclwatch_agent.process import job_terminal as terminals
+from ncclwatch_agent.process.job_terminal import Candidate, Terminal, writers
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile, place_of_rings
-from ncclwatch_agent.process.terminal import Candidate, Terminal, writers
+from ncclwatch_agent.process.job_terminal import Candidate, Terminal, writers
 from ncclwatch_agent.witnesses.worker_server import Unheard, ask
 from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of

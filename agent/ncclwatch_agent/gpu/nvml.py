@@ -3,7 +3,7 @@
     python -m ncclwatch_agent.gpu.nvml
 
 NVML blocks for ever on some sick GPUs, in a call that nothing interrupts: so it is asked in a process of its own,
-which can be left behind (see `gpu.devices`). What it cannot tell is part of the answer.
+which can be left behind (see `gpu.node_gpus`). What it cannot tell is part of the answer.
 """
 
 import json

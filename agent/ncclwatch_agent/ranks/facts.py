@@ -6,7 +6,7 @@ from ncclwatch.contract.ring.facts import Facts
 from ncclwatch.contract.ring.layout import Ring, Word
 from ncclwatch.contract.ring.views import age_s
 from ncclwatch.contract.wire import group_key
-from ncclwatch_agent.gpu.devices import NodeGpus, slow_of, with_node
+from ncclwatch_agent.gpu.node_gpus import NodeGpus, slow_of, with_node
 
 NEWS_S = 60.0  # what a rank found out about itself deserves a look for so long
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.rank import Ending
-from ncclwatch_agent.process.terminal import Candidate, Terminal
+from ncclwatch_agent.process.job_terminal import Candidate, Terminal
 from ncclwatch_agent.ranks import impostors, preflight
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 

@@ -16,10 +16,10 @@ from ncclwatch.contract.ring.layout import Flag, GroupRow, LoaderFlag, Ring, Wor
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch
+from ncclwatch_agent.ranks.delays import Pace
 from ncclwatch_agent.ranks.device_waits import DeviceHabit
 from ncclwatch_agent.ranks.endings import Death, merge
 from ncclwatch_agent.ranks.facts import RankFacts
-from ncclwatch_agent.ranks.pace import Pace
 from ncclwatch_agent.ranks.preflight import FactsFile
 from ncclwatch_agent.ranks.waits import awaited, key_of, wait_age_s
 from ncclwatch_agent.saves.progress import SaveWatch

@@ -23,7 +23,7 @@ from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
-from ncclwatch.rank.patches.devices import note_used
+from ncclwatch.rank.patches.chosen_device import note_used
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Group, Issued, Recorder
 

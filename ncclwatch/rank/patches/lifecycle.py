@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import NO_GROUP, Word
-from ncclwatch.rank.patches import devices, guarded
+from ncclwatch.rank.patches import chosen_device, guarded
 from ncclwatch.rank.patches.collectives import known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -92,7 +92,7 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
         for _ in known_groups(recorder, in_use=in_use):
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
-        guarded.attempt(recorder, devices.note_group, recorder)
+        guarded.attempt(recorder, chosen_device.note_group, recorder)
         pg = dist.group.WORLD
         device = next(iter(pg._device_types)) if pg is not None else None
         if pg is not None and device is not None:
@@ -100,7 +100,7 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
             recorder.ring.set_word(Word.TIMEOUT_MS, int(timeout.total_seconds() * 1000))
     except Exception:  # a backend without options; the timeout stays unknown
         pass
-    guarded.attempt(recorder, lambda: recorder.preflight.note_backend(devices.default_group()[1]))
+    guarded.attempt(recorder, lambda: recorder.preflight.note_backend(chosen_device.default_group()[1]))
 
 
 def _make_destroy(original: Callable[..., object], current: Current) -> Callable[..., object]:

@@ -20,7 +20,7 @@ from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.nodes import Nodes, NoServer
 from ncclwatch_server.simulation.offline import heard_offline
-from ncclwatch_server.simulation.pace import Slow
+from ncclwatch_server.simulation.step_times import Slow
 from ncclwatch_server.simulation.timeline import Manner, Timeline, plan
 
 EXIT_WRONG, EXIT_UNUSABLE = 1, 2

@@ -10,9 +10,9 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.rank import Op, ProcessState, RankView, WaitKind
 from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.layout import WORLD_NAME, Axis
-from ncclwatch_server.simulation.pace import Told
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
+from ncclwatch_server.simulation.step_times import Told
 from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
 
 _STATE = {state: code for code, state in enumerate(wire.PROCESS_STATES)}

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from ncclwatch_server.simulation.faults import Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.pace import Paces, Slow, Span
 from ncclwatch_server.simulation.program import Course, Training, courses
 from ncclwatch_server.simulation.run import Standstill, run
+from ncclwatch_server.simulation.step_times import Paces, Slow, Span
 
 _FLEETS_KEPT = 4  # of the newest steps: nodes report about now
 

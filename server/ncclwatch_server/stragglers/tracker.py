@@ -14,8 +14,8 @@ from ncclwatch_server.stragglers import kinds
 from ncclwatch_server.stragglers.batches import EXPLAINS, Batches, Mixture
 from ncclwatch_server.stragglers.kinds import Spending
 from ncclwatch_server.stragglers.pace import Pace, Slowdown
+from ncclwatch_server.stragglers.pipeline_stages import Stages
 from ncclwatch_server.stragglers.scores import Bounds, Scores, Suspect
-from ncclwatch_server.stragglers.stages import Stages
 from ncclwatch_server.stragglers.windows import Numbers, Rows, Window, Windows
 
 WARMUP = 1  # windows that are not looked at: loading, compilation, the first use of everything

@@ -23,8 +23,8 @@ from ncclwatch_server.jobs.read_model import JobSight, sights_of
 from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.ui.matrix import Matrix
-from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
+from ncclwatch_server.ui.step_rate import Pace
 from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")

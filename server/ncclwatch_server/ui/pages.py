@@ -33,10 +33,10 @@ from ncclwatch_server.ui.headers import SafeHeaders
 from ncclwatch_server.ui.hosts import host_of
 from ncclwatch_server.ui.incident_page import view_incident
 from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
-from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
 from ncclwatch_server.ui.shared import Lines, Shared
+from ncclwatch_server.ui.step_rate import Pace
 
 PAGE_INCIDENTS = 50
 LATEST_INCIDENTS = 12

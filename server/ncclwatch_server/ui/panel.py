@@ -14,7 +14,7 @@ from ncclwatch_server.jobs.group_progress import Frontier, frontier
 from ncclwatch_server.jobs.rank_states import LONG_S, RankState, States, counted
 from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 from ncclwatch_server.ui.batches import LoopTable, loop_tables
-from ncclwatch_server.ui.pace import Pace
+from ncclwatch_server.ui.step_rate import Pace
 
 GROUPS_MAX = 16
 HOSTS_MAX = 32

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 
 from ncclwatch.contract import foreign_json, wire
 from ncclwatch.contract.model import preflight
-from ncclwatch_agent.gpu import devices
+from ncclwatch_agent.gpu import node_gpus
 from ncclwatch_agent.stacks.py_spy import parse_dump
 from ncclwatch_agent.witnesses import flight_recorder, nccl_ras
 from tests.fuzz import mutation
@@ -52,7 +52,7 @@ def _ras(data: bytes) -> Hashable:
 
 
 def _gpus(data: bytes) -> Hashable:
-    found = devices.parse(data)
+    found = node_gpus.parse(data)
     return len(found.gpus), found.failure
 
 

@@ -15,9 +15,9 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, ProcessView, RankView
 from ncclwatch.contract.ring.views import parse_note
 from ncclwatch_agent.agent import IDLE_S, UNDELIVERED_S, UNHEARD_S, Remains, may_be_buried
+from ncclwatch_agent.process.job_terminal import is_launcher
 from ncclwatch_agent.process.procfs import kernel_place, parse_io, parse_stat
 from ncclwatch_agent.process.rank_process import CPU_STILL_SHARE, Meter
-from ncclwatch_agent.process.terminal import is_launcher
 from ncclwatch_agent.ranks.endings import Death, describe, is_abnormal, merge
 from ncclwatch_agent.server_choice import token_for
 from ncclwatch_agent.stacks.py_spy import parse_dump, refusal

@@ -9,7 +9,7 @@ from ncclwatch.contract.ring.layout import Ring, Word
 from ncclwatch.contract.wire import group_key
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.gpu.devices import Gpu, NodeGpus, parse, with_node
+from ncclwatch_agent.gpu.node_gpus import Gpu, NodeGpus, parse, with_node
 from ncclwatch_agent.ranks.facts import NEWS_S, RankFacts
 
 ALIKE = NodeGpus(gpus=tuple(Gpu(uuid=f"GPU-{letter}", name="H100") for letter in "abcd"))

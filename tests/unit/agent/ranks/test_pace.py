@@ -12,12 +12,12 @@ from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.ring.layout import Ring, Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
-from ncclwatch_agent.gpu.devices import Gpu, GpuDesk, NodeGpus, parse, slow_of
+from ncclwatch_agent.gpu.node_gpus import Gpu, GpuDesk, NodeGpus, parse, slow_of
 from ncclwatch_agent.gpu.nvml import slow_by
 from ncclwatch_agent.process.kernel_log import KernelLog, KernelNote, Trouble, same_pci
 from ncclwatch_agent.process.kernel_log import parse as parse_record
 from ncclwatch_agent.process.quota import parse_stolen_ticks, parse_throttled_ms, quota_files
-from ncclwatch_agent.ranks.pace import Pace
+from ncclwatch_agent.ranks.delays import Pace
 from ncclwatch_agent.ranks.waits import key_of
 
 S = 1_000_000_000

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from ncclwatch.contract.model.devices import DeviceView  # noqa: E402
 from ncclwatch.contract.ring import facts  # noqa: E402 - needs torch
 from ncclwatch.contract.ring.layout import Ring, Word  # noqa: E402
-from ncclwatch.rank.patches import devices  # noqa: E402
+from ncclwatch.rank.patches import chosen_device  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
 from ncclwatch.rank.ringfile import RingFile  # noqa: E402
@@ -22,7 +22,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     found = Recorder(RingFile(str(tmp_path / "0-1.ring"), rank=0, local_rank=0, world=(2, 2), attempt=0))
     patches = Patches()
-    devices.install(patches, lambda: found)
+    chosen_device.install(patches, lambda: found)
     yield found
     patches.restore()
 
@@ -55,7 +55,7 @@ def test_a_tensor_on_another_device_moves_the_rank_and_not_its_choice(
 ):
     pretend(monkeypatch, 4, current=2)
     torch.cuda.set_device(2)
-    devices.note_used(recorder, 0)
+    chosen_device.note_used(recorder, 0)
     torch.cuda.set_device(2)
     found = told(recorder)
     assert (found.index, found.uuid, found.chosen, found.used) == (0, uuid_of(0), 2, True)
@@ -73,11 +73,11 @@ def test_cuda_that_has_not_begun_is_left_alone(recorder: Recorder, monkeypatch: 
 def test_the_environment_that_decides_is_told_with_the_backend(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
     pretend(monkeypatch, 4, current=1)
     pg = Bound()
-    monkeypatch.setattr(devices, "default_group", lambda: (pg, "cuda:nccl"))
+    monkeypatch.setattr(chosen_device, "default_group", lambda: (pg, "cuda:nccl"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    devices.note_group(recorder)
+    chosen_device.note_group(recorder)
     found = told(recorder)
     assert (found.backend, found.visible, found.local_rank) == ("cuda:nccl", "4,5,6,7", 1)
     assert (found.sharing, found.exclusive) == ("NCCL_MULTI_RANK_GPU_ENABLE=1", False)
@@ -95,27 +95,27 @@ def test_the_environment_that_decides_is_told_with_the_backend(recorder: Recorde
     ],
 )
 def test_a_mig_instance_is_no_gpu_and_zeros_are_no_uuid(uuid: str, visible: str | None, physical: str):
-    assert devices.physical(uuid, visible) == physical
+    assert chosen_device.physical(uuid, visible) == physical
 
 
 def test_sharing_is_legal_under_mps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "_MPS_CONTROL", "/nowhere")
-    assert devices.environment({})["sharing"] == ""
-    assert devices.environment({"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"})["sharing"] == "MPS"
-    assert devices.environment({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})["sharing"] == ""
+    monkeypatch.setattr(chosen_device, "_MPS_CONTROL", "/nowhere")
+    assert chosen_device.environment({})["sharing"] == ""
+    assert chosen_device.environment({"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"})["sharing"] == "MPS"
+    assert chosen_device.environment({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})["sharing"] == ""
 
 
 def test_a_rank_that_changes_its_device_for_ever_fills_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
     pretend(monkeypatch, 2)
     for number in range(500):
-        devices.note_index(recorder, number % 2)
+        chosen_device.note_index(recorder, number % 2)
     assert recorder.ring.word(Word.DROPPED) == 1
     assert recorder.ring.word(Word.STRINGS_USED) < 20_000
 
 
 def test_a_device_that_was_taken_before_attach_is_known_at_attach(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
-    devices.note_begun(recorder)
+    chosen_device.note_begun(recorder)
     assert told(recorder) is None
     pretend(monkeypatch, 4, current=3)
-    devices.note_begun(recorder)
+    chosen_device.note_begun(recorder)
     assert (told(recorder).index, told(recorder).chosen) == (3, 3)

@@ -14,10 +14,10 @@ from ncclwatch_server.simulation.faults import Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import hear
 from ncclwatch_server.simulation.layout import AXES, Axis, Layout
-from ncclwatch_server.simulation.pace import Paces, Slow, Span
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.simulation.sights import written
+from ncclwatch_server.simulation.step_times import Paces, Slow, Span
 from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
 
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]

@@ -11,8 +11,8 @@ from ncclwatch.contract.wire import Loop
 from ncclwatch_server.state.job_state import RANK_DTYPE
 from ncclwatch_server.stragglers.batches import Mixture, mixture
 from ncclwatch_server.stragglers.kinds import SPENT, kind_of
+from ncclwatch_server.stragglers.pipeline_stages import MORE_MIN, WINDOWS_MIN, Stages
 from ncclwatch_server.stragglers.scores import Bounds, lateness
-from ncclwatch_server.stragglers.stages import MORE_MIN, WINDOWS_MIN, Stages
 from ncclwatch_server.stragglers.tracker import GONE_AFTER, Finding, Stragglers
 from ncclwatch_server.stragglers.windows import Rows, Window, Windows
 from ncclwatch_server.stragglers.words import Whereabouts, verdict_of

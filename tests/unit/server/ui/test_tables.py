@@ -23,8 +23,8 @@ from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
 from ncclwatch_server.ui.board import PAINTED_MAX, Strip, to_paint
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
-from ncclwatch_server.ui.pace import Pace
 from ncclwatch_server.ui.panel import panel_of
+from ncclwatch_server.ui.step_rate import Pace
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 
