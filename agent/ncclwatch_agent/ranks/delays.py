@@ -21,7 +21,7 @@ _SPENT = (Word.DATA_NS, Word.GC_NS, Word.SAVE_NS, Word.PEERS_WAITED_NS)
 Values = tuple[int, ...]
 
 
-class Pace:
+class Delays:
     """The values of `wire.RANK_FIELDS` from pace_group on, of one rank. Time is an argument."""
 
     def __init__(self, ring: Ring, pid: int) -> None:

@@ -16,7 +16,7 @@ from ncclwatch.contract.ring.layout import Flag, GroupRow, LoaderFlag, Ring, Wor
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch
-from ncclwatch_agent.ranks.delays import Pace
+from ncclwatch_agent.ranks.delays import Delays
 from ncclwatch_agent.ranks.device_waits import DeviceHabit
 from ncclwatch_agent.ranks.endings import Death, merge
 from ncclwatch_agent.ranks.facts import RankFacts
@@ -53,7 +53,7 @@ class LocalRank:
         self.facts = RankFacts(ring)
         self.place = open_private(str(Path(ring.path).parent)) if ring.place is None else ring.place.again()
         self.setup = FactsFile(self.place, ring.file_name)
-        self._pace = Pace(ring, ring.header.pid)
+        self._delays = Delays(ring, ring.header.pid)
 
     @property
     def rank(self) -> int:
@@ -63,7 +63,7 @@ class LocalRank:
     def close(self) -> None:
         """Close the ring and stop watching."""
         self.watch.close()
-        self._pace.close()
+        self._delays.close()
         self.place.close()
         self.ring.close()
 
@@ -85,7 +85,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
-            self._pace.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
+            self._delays.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
         self._saves.observe(now_ns, self.ring.saves(), visible=self.is_here)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
@@ -133,7 +133,7 @@ class LocalRank:
             *awaited(threads, groups, now_ns),
             self._saves.key(),
             *self.facts.row(now_ns),
-            *self._pace.row(words, [row for row, _ in groups], now_ns, self.facts.gpu_slow),
+            *self._delays.row(words, [row for row, _ in groups], now_ns, self.facts.gpu_slow),
         )
         return rank_row, [
             (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups

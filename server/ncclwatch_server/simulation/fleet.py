@@ -24,7 +24,7 @@ class Fleet:
 
     def __init__(self, still: Standstill) -> None:
         self.still = still
-        self.pace: Told | None = None  # what its ranks tell of their pace; None: nothing
+        self.delays: Told | None = None  # how its ranks were delayed; None: nothing
         self._place = np.array(still.places, np.int64)
         self._course_of = np.array(still.course_of, np.int64)
 
@@ -67,8 +67,8 @@ class Fleet:
         frozen = ranks["state"] == _STATE[ProcessState.STOPPED]
         quiet = frozen | (ranks["ended"] != 0)
         ranks["pulse_age_s"][quiet] = (hang_s + self._older_s[own.start : own.stop])[quiet]
-        if self.pace is not None:
-            self.pace.put(ranks, own.start, wire.group_key(WORLD_NAME))
+        if self.delays is not None:
+            self.delays.put(ranks, own.start, wire.group_key(WORLD_NAME))
         return ranks, groups
 
     @cached_property

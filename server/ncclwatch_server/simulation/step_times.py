@@ -79,8 +79,8 @@ class Told:
             rows[name] = column[part]
 
 
-class Paces:
-    """The pace of all ranks of one job. Steps are asked for in their order, but for a few."""
+class StepTimes:
+    """The step times of all ranks of one job. Steps are asked for in their order, but for a few."""
 
     def __init__(
         self, ranks: int, spans: tuple[Span, ...], slow: Slow | None, seed: int, halts: Callable[[int], int]

@@ -16,7 +16,7 @@ from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Course, Training, courses
 from ncclwatch_server.simulation.run import Standstill, run
-from ncclwatch_server.simulation.step_times import Paces, Slow, Span
+from ncclwatch_server.simulation.step_times import Slow, Span, StepTimes
 
 _FLEETS_KEPT = 4  # of the newest steps: nodes report about now
 
@@ -46,11 +46,11 @@ class Timeline:
     _end: Fleet | None = None
     _pauses: dict[int, Fleet] = field(default_factory=dict)
     _cruising: "OrderedDict[int, Fleet]" = field(default_factory=OrderedDict)
-    _paces: Paces = field(init=False)
+    _step_times: StepTimes = field(init=False)
 
     def __post_init__(self) -> None:
         """Let nothing have happened yet."""
-        self._paces = Paces(
+        self._step_times = StepTimes(
             self.layout.world_size, self.spans, self.slow, self.seed, lambda step: self._slow(step).rank
         )
 
@@ -66,7 +66,7 @@ class Timeline:
         index = bisect.bisect_right(self.spans, now_s, key=lambda span: span.began) - 1
         span = self.spans[max(0, index)]
         fleet = self._pauses[span.step] if span.pause else self._step(span.step)
-        fleet.pace = self._paces.after(span.step)
+        fleet.delays = self._step_times.after(span.step)
         return fleet, now_s - span.began if span.pause else 0.0
 
     def prepare(self) -> None:

@@ -24,7 +24,7 @@ from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.ui.matrix import Matrix
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
-from ncclwatch_server.ui.step_rate import Pace
+from ncclwatch_server.ui.step_rate import StepRate
 from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -53,7 +53,7 @@ class Strip:
     """What the board keeps of one attempt of one job."""
 
     matrix: Matrix
-    pace: Pace = field(default_factory=Pace)
+    step_rate: StepRate = field(default_factory=StepRate)
     viewers: "set[asyncio.Queue[Frame]]" = field(default_factory=set)
     ask_at: float = 0.0
     painted_at: float = float("-inf")
@@ -151,10 +151,10 @@ class Board:
         """Add a column to a job's strip, and make its frame if somebody looks. In a thread, one at a time."""
         states = states_of(sight.picture, silent=sight.silent, blamed=sight.blamed)
         number = strip.matrix.add(states, wall)
-        strip.pace.note(sight.steps, sight.picture.now)
+        strip.step_rate.note(sight.steps, sight.picture.now)
         if not strip.viewers:
             return None
-        panel = panel_of(sight, states, strip.pace)
+        panel = panel_of(sight, states, strip.step_rate)
         packed = base64.b64encode(states.tobytes()).decode()
         column = {"number": number, "at": wall, "states": packed, "summary": summary_of(panel.states)}
         return Frame(

@@ -36,7 +36,7 @@ from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
 from ncclwatch_server.ui.shared import Lines, Shared
-from ncclwatch_server.ui.step_rate import Pace
+from ncclwatch_server.ui.step_rate import StepRate
 
 PAGE_INCIDENTS = 50
 LATEST_INCIDENTS = 12
@@ -152,12 +152,12 @@ def _job_routes(site: Site) -> APIRouter:
     async def job_page(job: str) -> Response:
         sight = site.reader.sight(job)
         strip = site.board.strip(sight.key)
-        pace = strip.pace if strip is not None else Pace()
+        step_rate = strip.step_rate if strip is not None else StepRate()
         latest = await site.reader.page(Wanted(job=job, limit=LATEST_INCIDENTS))
 
         def page() -> str:
             states = states_of(sight.picture, silent=sight.silent, blamed=sight.blamed)
-            panel = panel_of(sight, states, pace)
+            panel = panel_of(sight, states, step_rate)
             parts = job_parts(sight.id, panel, latest.incidents)
             return PAGES.render(
                 "job.html",

@@ -14,7 +14,7 @@ from ncclwatch_server.jobs.group_progress import Frontier, frontier
 from ncclwatch_server.jobs.rank_states import LONG_S, RankState, States, counted
 from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 from ncclwatch_server.ui.batches import LoopTable, loop_tables
-from ncclwatch_server.ui.step_rate import Pace
+from ncclwatch_server.ui.step_rate import StepRate
 
 GROUPS_MAX = 16
 HOSTS_MAX = 32
@@ -65,17 +65,17 @@ class Panel:
     unnamed: tuple[int, ...]  # ranks whose full views would tell more
 
 
-def panel_of(sight: JobSight, states: States, pace: Pace) -> Panel:
+def panel_of(sight: JobSight, states: States, step_rate: StepRate) -> Panel:
     """Return what there is to tell of a job."""
     found = frontier(sight.picture, sight.names, GROUPS_MAX)
     hosts = _hosts(sight, states)
     incidents = tuple(sorted(sight.incidents, key=lambda i: (tuple(Severity).index(i.verdict.severity), -i.opened_at)))
     rows = tuple(_state_row(states, state, count) for state, count in counted(states).items())
     return Panel(
-        sentence=_sentence(sight, incidents, rows, pace),
+        sentence=_sentence(sight, incidents, rows, step_rate),
         status=sight.status,
         steps=sight.steps,
-        steps_per_s=pace.per_s,
+        steps_per_s=step_rate.per_s,
         states=rows,
         incidents=incidents,
         waiting=sight.waiting,
@@ -92,7 +92,7 @@ def panel_of(sight: JobSight, states: States, pace: Pace) -> Panel:
     )
 
 
-def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[StateRow, ...], pace: Pace) -> str:
+def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[StateRow, ...], step_rate: StepRate) -> str:
     if sight.status is JobStatus.ENDED:
         return f"This job is over, after step {sight.steps}."
     if sight.status is JobStatus.HUNG:
@@ -101,7 +101,7 @@ def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[Stat
         return sight.waiting[0]
     counts = {row.state: row.count for row in rows}
     who = _who(sight, counts.get(RankState.MOVING, 0), counts.get(RankState.LONG_WAITING, 0))
-    speed = f", {pace.per_s:.2g} steps a second" if pace.per_s else ""
+    speed = f", {step_rate.per_s:.2g} steps a second" if step_rate.per_s else ""
     return f"{who}; step {sight.steps}{speed}."
 
 

@@ -6,7 +6,7 @@ WINDOW_S = 60.0
 MOMENTS_MAX = 120
 
 
-class Pace:
+class StepRate:
     """The steps of a job's furthest rank at the moments of the last minute."""
 
     def __init__(self) -> None:

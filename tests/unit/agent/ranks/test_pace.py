@@ -1,4 +1,4 @@
-"""What the agent tells of a rank's pace: boundaries that ranks have in common, and what keeps it from work."""
+"""What the agent tells of a rank's delays: boundaries that ranks have in common, and what keeps it from work."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,7 +17,7 @@ from ncclwatch_agent.gpu.nvml import slow_by
 from ncclwatch_agent.process.kernel_log import KernelLog, KernelNote, Trouble, same_pci
 from ncclwatch_agent.process.kernel_log import parse as parse_record
 from ncclwatch_agent.process.quota import parse_stolen_ticks, parse_throttled_ms, quota_files
-from ncclwatch_agent.ranks.delays import Pace
+from ncclwatch_agent.ranks.delays import Delays
 from ncclwatch_agent.ranks.waits import key_of
 
 S = 1_000_000_000
@@ -38,8 +38,8 @@ def reader(writer: Recorder) -> Iterator[Ring]:
         yield ring
 
 
-def told(pace: Pace, reader: Ring, at_s: float, gpu_slow: int = 0) -> dict[str, int]:
-    values = pace.row(reader.words(), reader.groups(), int(at_s * S), gpu_slow)
+def told(delays: Delays, reader: Ring, at_s: float, gpu_slow: int = 0) -> dict[str, int]:
+    values = delays.row(reader.words(), reader.groups(), int(at_s * S), gpu_slow)
     return dict(zip(NAMES, values, strict=True))
 
 
@@ -52,24 +52,24 @@ def go(writer: Recorder, number: int, first: int, end: int) -> None:
 def test_a_rank_is_cut_by_the_widest_group_that_it_uses_often(writer: Recorder, reader: Ring) -> None:
     for name, ranks in (("world", [0, 1, 2, 3]), ("pair", [0, 1]), ("alone", [0])):
         writer.add_group(name, "", ranks, 0)
-    pace = Pace(reader, 0)
+    delays = Delays(reader, 0)
     go(writer, 0, 1, 2)  # once
     chosen = []
     for second in range(30):
         go(writer, 1, 1 + 5 * second, 6 + 5 * second)
         go(writer, 2, 1 + 5 * second, 6 + 5 * second)
-        chosen.append(told(pace, reader, 100 + second)["pace_group"])
+        chosen.append(told(delays, reader, 100 + second)["pace_group"])
     assert set(chosen[:3]) == {0}
     assert set(chosen[4:]) == {key_of("pair")}
 
 
 def test_boundaries_are_so_far_apart_that_a_server_sees_each(writer: Recorder, reader: Ring) -> None:
     writer.add_group("0", "", [0, 1], 0)
-    pace = Pace(reader, 0)
+    delays = Delays(reader, 0)
     seqs = []
     for second in range(40):
         go(writer, 0, 1 + 100 * second, 101 + 100 * second)
-        seqs.append(told(pace, reader, 100 + second)["pace_seq"])
+        seqs.append(told(delays, reader, 100 + second)["pace_seq"])
     late = seqs[10:]
     assert {seq % 256 for seq in late} == {0}  # the power of two above 1.5 s of operations
     assert max(b - a for a, b in pairwise(late)) == 256
@@ -77,13 +77,13 @@ def test_boundaries_are_so_far_apart_that_a_server_sees_each(writer: Recorder, r
 
 def test_two_agents_that_look_at_other_moments_tell_the_same_totals(writer: Recorder, reader: Ring) -> None:
     writer.add_group("0", "", [0, 1], 0)
-    one, other = Pace(reader, 0), Pace(reader, 0)
+    one, other = Delays(reader, 0), Delays(reader, 0)
     totals: list[dict[int, int]] = [{}, {}]
     for tick in range(60):
         go(writer, 0, 1 + 37 * tick, 38 + 37 * tick)
-        for pace, seen, phase in ((one, totals[0], 0), (other, totals[1], 1)):
+        for delays, seen, phase in ((one, totals[0], 0), (other, totals[1], 1)):
             if tick % 2 == phase:
-                row = told(pace, reader, 100 + tick / 2)
+                row = told(delays, reader, 100 + tick / 2)
                 seen[row["pace_seq"]] = row["pace_waited_ns"]
     common = totals[0].keys() & totals[1].keys() - {0}
     assert len(common) > 5
@@ -93,10 +93,10 @@ def test_two_agents_that_look_at_other_moments_tell_the_same_totals(writer: Reco
 def test_what_a_rank_spends_is_told_in_milliseconds(writer: Recorder, reader: Ring) -> None:
     for number, word in enumerate((Word.DATA_NS, Word.GC_NS, Word.SAVE_NS, Word.PEERS_WAITED_NS), start=1):
         writer.ring.add_time(word, number * 7_000_000)
-    pace = Pace(reader, 0)
+    delays = Delays(reader, 0)
     for second, state in enumerate((ProcessState.RUNNING, ProcessState.STOPPED, ProcessState.DISK_WAIT)):
-        pace.observe((100 + second) * S, state, (40_000_000, 5_000_000))
-    row = told(pace, reader, 102, gpu_slow=3)
+        delays.observe((100 + second) * S, state, (40_000_000, 5_000_000))
+    row = told(delays, reader, 102, gpu_slow=3)
     assert [row[name] for name in ("data_ms", "gc_ms", "save_ms", "peers_ms")] == [7, 14, 21, 28]
     assert [row[name] for name in ("queued_ms", "ran_ms", "stopped_ms", "disk_ms", "gpu_slow")] == [
         5,

@@ -17,7 +17,7 @@ from ncclwatch_server.simulation.layout import AXES, Axis, Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.simulation.sights import written
-from ncclwatch_server.simulation.step_times import Paces, Slow, Span
+from ncclwatch_server.simulation.step_times import Slow, Span, StepTimes
 from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
 
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]
@@ -167,8 +167,8 @@ def test_a_slow_rank_is_asked_for_by_its_kind_and_by_how_much_longer_it_works():
 def test_ranks_are_blocked_for_what_they_do_not_work_and_only_the_slow_one_is_not():
     spans = tuple(Span(began=2.0 * n, until=2.0 * n + 2.0, step=n, pause=n == 4) for n in range(9))
     slow = Slow(kind=SlowKind.DATA_LOADING, share=0.15, rank=2, since_s=10.0)
-    paces = Paces(4, spans, slow, seed=3, halts=lambda _: 1)
-    told = [paces.after(step) for step in range(10)]
+    step_times = StepTimes(4, spans, slow, seed=3, halts=lambda _: 1)
+    told = [step_times.after(step) for step in range(10)]
     blocked = np.diff([each.waited_ns / 1e9 for each in told], axis=0)  # (steps, ranks)
     assert [each.boundary for each in told] == list(range(10))
     assert np.diff([each.time_ms[0] for each in told]).tolist() == [2000] * 9

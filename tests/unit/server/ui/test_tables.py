@@ -24,7 +24,7 @@ from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
 from ncclwatch_server.ui.board import PAINTED_MAX, Strip, to_paint
 from ncclwatch_server.ui.matrix import COLUMNS_MAX, HEAD, MAGIC, Matrix, encoded
 from ncclwatch_server.ui.panel import panel_of
-from ncclwatch_server.ui.step_rate import Pace
+from ncclwatch_server.ui.step_rate import StepRate
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 
@@ -100,10 +100,12 @@ def test_ranks_of_a_silent_node_are_silent_however_they_were(one_step: int):
 def test_a_job_that_waits_is_not_called_well_before_its_verdict(one_step: int):
     job = hearing(Fault(kind=FaultKind.STUCK, rank=5, at=one_step), 20.0).job
     waits = sight_of(job, (), 20.0)
-    said = panel_of(waits, states_of(waits.picture), Pace()).sentence
+    said = panel_of(waits, states_of(waits.picture), StepRate()).sentence
     assert "15 of 16 ranks have waited for others for over 10 s, without a verdict yet" in said
     healthy = sight_of(Hearing(fleet=Fleet(cruising(LAYOUT, Training(), steps=2, at_step=1))).job, (), 0.0)
-    assert "no rank is waited for longer than usual" in panel_of(healthy, states_of(healthy.picture), Pace()).sentence
+    assert (
+        "no rank is waited for longer than usual" in panel_of(healthy, states_of(healthy.picture), StepRate()).sentence
+    )
 
 
 def test_the_frontier_names_who_is_behind_and_shows_those_groups_first(one_step: int):
@@ -188,13 +190,13 @@ def test_ten_minutes_of_a_healthy_big_job_take_little_memory():
 
 
 def test_steps_a_second_are_those_of_the_last_minute_and_begin_again_with_the_job():
-    pace = Pace()
-    assert pace.per_s == 0.0
+    step_rate = StepRate()
+    assert step_rate.per_s == 0.0
     for second in range(100):
-        pace.note(second * 2, float(second))
-    assert pace.per_s == pytest.approx(2.0)
-    pace.note(0, 100.0)
-    assert pace.per_s == 0.0
+        step_rate.note(second * 2, float(second))
+    assert step_rate.per_s == pytest.approx(2.0)
+    step_rate.note(0, 100.0)
+    assert step_rate.per_s == 0.0
 
 
 def loop(rank: int, drawn: int, **changes: object) -> wire.Loop:
