@@ -341,11 +341,12 @@ void mark_done(Group& group, const c10d::Work* work) {
 
 // -- waits -----------------------------------------------------------------------------------------
 
-void enter(State& state, Thread& thread, uint8_t kind, uint32_t site, const Issued* issued) {
+void enter(State& state, Thread& thread, uint8_t kind, uint32_t site, const Issued* issued, uint32_t number = 0) {
   Wait wait;
   wait.stamp = wait.again = state.ring.next_wait_stamp();
   wait.since = now_ns();
   wait.site = site;
+  wait.seq = number;  // of the process group that it makes
   wait.group = kNoGroup;
   wait.kind = kind;
   wait.peer = -1;
@@ -820,9 +821,9 @@ uint32_t site_here() {
   return state == nullptr ? 0 : state->sites.here(at::GradMode::is_enabled());
 }
 
-void enter_wait(uint8_t kind, uint32_t site) {
+void enter_wait(uint8_t kind, uint32_t site, uint32_t number) {
   State* state = state_or_null();
-  if (state != nullptr) enter(*state, thread_of(*state), kind, site, nullptr);
+  if (state != nullptr) enter(*state, thread_of(*state), kind, site, nullptr, number);
 }
 
 void leave_wait() {

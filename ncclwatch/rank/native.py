@@ -102,9 +102,9 @@ class NativeRecorder(Recorder):
             state.row = self._native.thread_row()
         return state
 
-    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
+    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None, number: int = 0) -> bytes:
         """Say that this thread enters a wait of its own (not one for an operation)."""
-        self._native.enter_wait(WAITS.index(kind) + 1, site)
+        self._native.enter_wait(WAITS.index(kind) + 1, site, number)
         return NO_WAIT
 
     def leave(self, outer: bytes) -> None:

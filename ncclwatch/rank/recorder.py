@@ -177,13 +177,13 @@ class Recorder:
         self.threads[threading.get_ident()] = row
         return row
 
-    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None) -> bytes:
-        """Say that this thread enters a wait; returns what to give to `leave`."""
+    def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None, number: int = 0) -> bytes:
+        """Say that this thread enters a wait; returns what to give to `leave`. `number`: of the group it makes."""
         state = self.thread()
         outer = state.wait
         if state.row >= 0:
             if issued is None:
-                state.wait = self.ring.wait(site, 0, NO_GROUP, _WAIT_CODE[kind], 0, -1)
+                state.wait = self.ring.wait(site, number, NO_GROUP, _WAIT_CODE[kind], 0, -1)
             else:
                 state.wait = self.ring.wait(site, issued.seq, issued.group.number, issued.kind, issued.op, issued.peer)
             self.ring.set_wait(state.row, state.wait)
@@ -233,9 +233,9 @@ class Recorder:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int) -> Group:
+    def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int, site: int = 0) -> Group:
         """Begin recording a group; beyond the ring's table it is counted as dropped and kept in memory only."""
-        number = self.ring.add_group(name, desc, ranks, enqueued)
+        number = self.ring.add_group(name, desc, ranks, enqueued, site)
         group = Group(number if number >= 0 else NO_GROUP, name, ranks, enqueued)
         self.groups[name] = group
         return group

@@ -191,12 +191,12 @@ class RingFile:
             self._words[used] = number + 1
             return number
 
-    def add_group(self, name: str, desc: str, ranks: Sequence[int], enqueued: int) -> int:
-        """Begin a row for a process group whose first `enqueued` collectives went unseen."""
+    def add_group(self, name: str, desc: str, ranks: Sequence[int], enqueued: int, site: int = 0) -> int:
+        """Begin a row for a process group whose first `enqueued` collectives went unseen, made at a call site."""
         members, size, digest = self._members(ranks)
         data = layout.GROUP_STATIC.pack(self.name(name), self.name(desc), members, 0)
         data += layout.GROUP_HEAD.pack(0, enqueued) + layout.GROUP_DONE.pack(enqueued, 0)
-        data += layout.GROUP_LIMIT.pack(0) + layout.GROUP_SIZE.pack(size, digest)
+        data += layout.GROUP_LIMIT.pack(0) + layout.GROUP_SIZE.pack(size, digest) + layout.GROUP_SITE.pack(site)
         return self._row(Word.GROUPS_USED, config.GROUPS_MAX, layout.GROUPS_AT, data, layout.GROUP_BYTES)
 
     def _members(self, ranks: Sequence[int]) -> tuple[int, int, int]:

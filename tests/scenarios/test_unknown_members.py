@@ -39,7 +39,7 @@ def in_all_groups(change: Callable[[GroupView], GroupView]) -> Change:
 
 
 def without_unused(change: Callable[[GroupView], GroupView]) -> Change:
-    """Return the same where ranks have no record of groups that they have not used yet."""
+    """Return the same where ranks have no record of groups that they have not used yet, nor seen made."""
     return lambda snapshot: _with_groups(
         snapshot, lambda view: tuple(change(group) for group in view.groups if _is_used(view, group))
     )
@@ -47,7 +47,8 @@ def without_unused(change: Callable[[GroupView], GroupView]) -> Change:
 
 def _is_used(view: RankView, group: GroupView) -> bool:
     waits = {thread.wait.group for thread in view.threads if thread.wait is not None}
-    return group.enqueued > 0 or group.destroyed or group.name in waits | {peer.group for peer in view.peers}
+    named = waits | {peer.group for peer in view.peers}
+    return group.enqueued > 0 or group.destroyed or group.site is not None or group.name in named
 
 
 def _with_groups(snapshot: JobSnapshot, groups: Callable[[RankView], tuple[GroupView, ...]]) -> JobSnapshot:

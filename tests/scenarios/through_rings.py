@@ -99,7 +99,9 @@ class _Writing:
         for thread in self.view.threads:
             self.rows[thread.tid] = self.ring.add_thread(thread.tid, main=thread.main)
         for group in self.view.groups:
-            self.groups[group.name] = self.ring.recorder.add_group(group.name, group.desc, list(group.ranks), 0)
+            self.groups[group.name] = self.ring.recorder.add_group(
+                group.name, group.desc, list(group.ranks), 0, self._site(group.site)
+            )
             self._lost_members(group)
         for op in self.view.history:
             self._operation(op)
@@ -212,7 +214,7 @@ class _Writing:
     def _wait(self, wait: WaitView) -> None:
         self.ring.turn_back(wait.age_s)
         if not wait.group:
-            self.ring.recorder.enter(wait.kind, self._site(wait.site))
+            self.ring.recorder.enter(wait.kind, self._site(wait.site), number=wait.seq)
             return
         issued = self.issued.get((wait.group, wait.seq, wait.op, wait.peer)) or Issued(
             self.groups[wait.group], OPS.index(wait.op), wait.seq, self._site(wait.site), wait.peer, 0, 0, 0

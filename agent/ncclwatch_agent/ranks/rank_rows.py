@@ -219,6 +219,7 @@ def sites_to_read(view: RankView) -> tuple[CallSite, ...]:
         found += [thread.wait.site if thread.wait else None, thread.doing, thread.exception_site]
     found += [site for thread in view.threads for site in thread.frames]
     found += [group.pending.site for group in view.groups if group.pending]
+    found += [group.site for group in view.groups[: config.SOURCES_MAX // 4]]
     found += [site for op in view.history[:-3:-1] for site in _route(view, op.route)]
     found += [view.ending.site if view.ending else None, view.last_exception_site]
     found += [site for op in reversed(view.history) for site in _route(view, op.route) or (op.site,)]

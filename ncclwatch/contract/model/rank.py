@@ -190,6 +190,7 @@ class GroupView:
     size: int = 0  # members it has; 0: as many as `ranks`, or unknown
     members_digest: int = 0  # of all of them in their order, see `members`; 0: unknown
     untold: bool = False  # nobody tells what of it was entered: `enqueued` and `completed` say nothing
+    site: CallSite | None = None  # where this rank made it; None also of the default group
 
     @property
     def unnamed(self) -> int:

@@ -30,11 +30,11 @@ from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.members import MEMBERS_MAX, Roster, unpack
 
 MAGIC = b"NCCLWRNG"
-VERSION = 4
+VERSION = 5
 
 HEADER_BYTES = 512
 WORDS_BYTES = 512
-GROUP_BYTES = 64
+GROUP_BYTES = 72
 THREAD_BYTES = 64
 PEER_BYTES = 32
 LOADER_BYTES = 48
@@ -123,7 +123,7 @@ class LoaderFlag:
 
 
 # Group row.
-GROUP = struct.Struct("<IIIIQQQQIIQ")  # all of it, and by parts:
+GROUP = struct.Struct("<IIIIQQQQIIQI4x")  # all of it, and by parts:
 GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (0: it found no room), flags
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
@@ -132,6 +132,7 @@ GROUP_LIMIT = struct.Struct("<I")  # timeout of its operations in ms, 0: unknown
 GROUP_LIMIT_AT = 48
 GROUP_SIZE = struct.Struct("<IQ")  # number and digest of its members, whether or not their list found room
 GROUP_SIZE_AT = 52
+GROUP_SITE = struct.Struct("<I4x")  # id of the call site that made it, 0: unknown
 MEMBER_LIST = struct.Struct("<I")  # bytes of `members.pack` that follow; its id is its offset, as of a string
 # Thread row: a static cell, a spare cell, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
@@ -208,6 +209,7 @@ class GroupRow(NamedTuple):
     completed: int
     newest_event: int  # -1: none
     timeout_ms: int = 0  # of its operations; 0: unknown
+    site: int = 0  # id of the call site that made it; 0: unknown
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -467,7 +469,7 @@ class Ring:
         return [self._group(index, table) for index in range(used)]
 
     def _group(self, index: int, table: bytes) -> GroupRow:
-        name, desc, members, flags, prefix_hash, enqueued, completed, newest, timeout_ms, size, digest = (
+        name, desc, members, flags, prefix_hash, enqueued, completed, newest, timeout_ms, size, digest, site = (
             GROUP.unpack_from(table, index * GROUP_BYTES)
         )
         fixed = name, desc, members, size, digest
@@ -476,7 +478,7 @@ class Ring:
             known = fixed, (self.string(name), self.string(desc), self._roster(members, size, digest))
             self._fixed[index] = known
         return GroupRow(
-            index, *known[1], flags, prefix_hash, enqueued, min(completed, enqueued), newest - 1, timeout_ms
+            index, *known[1], flags, prefix_hash, enqueued, min(completed, enqueued), newest - 1, timeout_ms, site
         )  # fmt: skip
 
     def _roster(self, offset: int, size: int, digest: int) -> Roster:

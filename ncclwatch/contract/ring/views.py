@@ -251,6 +251,7 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
                 blind=bool(row.flags & Flag.BLIND),
                 asynchronous=bool(row.flags & Flag.ASYNC),
                 timeout_s=row.timeout_ms / 1000,
+                site=picture.site(row.site),
             )
         )
     return tuple(views)

@@ -121,6 +121,10 @@ ADVICE_GIL = (
     "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
     "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."
 )
+ADVICE_NEW_GROUP = (
+    "Call new_group on all ranks of the job, in one order, also on those that will not be in the group; or pass "
+    "use_local_synchronization=True, which only its members need to call and which names it by them."
+)
 ADVICE_THREADS = (
     "Give the thread that works beside training a process group of its own (dist.new_group(), made on all ranks in the "
     "same order), or issue the collectives of this group from one thread only."

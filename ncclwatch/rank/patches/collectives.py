@@ -217,19 +217,19 @@ def _global_rank(group: Group, rank: int) -> int:
     return group.ranks[rank] if 0 <= rank < len(group.ranks) else rank
 
 
-def group_of(recorder: Recorder, pg: "c10d.ProcessGroup") -> Group:
-    """Return what is known of a process group, making its acquaintance at first sight."""
+def group_of(recorder: Recorder, pg: "c10d.ProcessGroup", site: int = 0) -> Group:
+    """Return what is known of a process group, making its acquaintance at first sight, or where it is made."""
     name = pg.group_name
     known = recorder.groups.get(name)
     if known is not None:
         return known
     ranks = c10d._world.pg_group_ranks.get(pg)
     members = sorted(ranks, key=ranks.__getitem__) if ranks else list(range(pg.size()))
-    return _add_group(recorder, pg, members, 0)
+    return _add_group(recorder, pg, members, 0, site)
 
 
-def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], enqueued: int) -> Group:
-    group = recorder.add_group(pg.group_name, pg.group_desc or "", members, enqueued)
+def _add_group(recorder: Recorder, pg: "c10d.ProcessGroup", members: list[int], enqueued: int, site: int = 0) -> Group:
+    group = recorder.add_group(pg.group_name, pg.group_desc or "", members, enqueued, site)
     backends = _backends(pg)
     group.host_waits = backends.get("cpu", "gloo") in _HOST_BACKENDS
     group.by_account = backends.get("cuda") == "nccl"

@@ -62,10 +62,13 @@ def ask(recorder: Recorder, question: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def enter(recorder: Recorder, kind: WaitKind, depth: int) -> bytes | None:
-    """Say that this thread enters a wait at the user's line `depth` frames out; returns what `leave` takes."""
+def enter(recorder: Recorder, kind: WaitKind, depth: int, number: int = 0) -> bytes | None:
+    """Say that this thread enters a wait at the user's line `depth` frames out; returns what `leave` takes.
+
+    `number`: of the process group that it makes.
+    """
     try:
-        return recorder.enter(kind, recorder.sites.here(depth + 1))
+        return recorder.enter(kind, recorder.sites.here(depth + 1), number=number)
     except Exception:
         count_gap(recorder)
         return None

@@ -13,9 +13,11 @@ from torch.distributed import distributed_c10d as c10d
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import NO_GROUP, Word
 from ncclwatch.rank.patches import chosen_device, guarded
-from ncclwatch.rank.patches.collectives import known_groups
+from ncclwatch.rank.patches.collectives import group_of, known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
+
+_LOCALLY = "use_local_synchronization"  # then a group is named by its members, and others need not make it
 
 Current = Callable[[], Recorder | None]
 Begin = Callable[[Mapping[str, object] | None], None]
@@ -29,7 +31,7 @@ def install(patches: Patches, current: Current, begin: Begin) -> None:
     both = (c10d, dist)
     patches.replace_everywhere(both, "init_process_group", lambda f: _make_init(f, current, begin))
     for name in ("new_group", "split_group"):
-        patches.replace_everywhere(both, name, lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
+        patches.replace_everywhere(both, name, lambda f: _make_new_group(f, current))
     patches.replace_everywhere(both, "destroy_process_group", lambda f: _make_destroy(f, current))
     patches.replace_everywhere((c10d,), "_set_pg_timeout", lambda f: _make_set_timeout(f, current))
     # Where somebody put another function in place of torch's: the helpers that init_process_group and new_group call.
@@ -37,6 +39,31 @@ def install(patches: Patches, current: Current, begin: Begin) -> None:
     patches.replace(c10d, "_new_process_group_helper", lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     for name in ("wait", "get"):
         patches.replace(_distributed_c10d.Store, name, lambda f: _make_waiting(f, current, WaitKind.STORE))
+
+
+def _make_new_group(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    @functools.wraps(original)
+    def new_group(*args: object, **kwargs: object) -> object:
+        recorder = current()
+        if recorder is None:
+            return original(*args, **kwargs)
+        state = guarded.ask(recorder, recorder.state)
+        if state is None or state.group_wait:
+            return original(*args, **kwargs)
+        state.group_wait = True
+        number = guarded.ask(recorder, lambda: c10d._world.group_count) or 0
+        outer = guarded.enter(recorder, WaitKind.NEW_GROUP, 2, 0 if kwargs.get(_LOCALLY) else number)
+        try:
+            made = original(*args, **kwargs)
+            if isinstance(made, c10d.ProcessGroup):
+                site = guarded.ask(recorder, lambda: recorder.sites.here(3)) or 0
+                guarded.attempt(recorder, group_of, recorder, made, site)
+            return made
+        finally:
+            guarded.leave(recorder, outer)
+            state.group_wait = False
+
+    return new_group
 
 
 def _make_waiting(original: Callable[..., object], current: Current, kind: WaitKind) -> Callable[..., object]:

@@ -1,11 +1,11 @@
 """Says what is wrong with a job. Pure functions of one immutable snapshot.
 
 `judge` runs the stages in order of what they can prove; of each root of a hang the first that has something to say is
-right, because each later one is weaker: different signatures at one collective; ranks that are
-gone; a group that a member has destroyed; a circle of waits; ranks that came to another address, that wait
-for a group which others go on without, or that never came; ranks outside that stand still or are late; all
-inside and nothing moves; all known members inside, where not all are known; and, while nothing hangs, histories
-that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
+right, because each later one is weaker: different signatures at one collective; ranks that are gone; a group that a
+member has destroyed; a group that one side made and the others did not; a circle of waits; ranks that came to another
+address, that wait for a group which others go on without, or that never came; ranks outside that stand still or are
+late; all inside and nothing moves; all known members inside, where not all are known; and, while nothing hangs,
+histories that differ, and what ranks found out about themselves. What will hang is foretold beside whatever they say.
 
 Ranks that were not set up alike are told of beside everything else, too.
 What is wrong with saves is said besides, unless something hangs: the ranks that do not save wait for those that do.
@@ -23,6 +23,7 @@ from ncclwatch_server.judge.rules.drift.checked_alone import checked_alone
 from ncclwatch_server.judge.rules.drift.ends import with_drift
 from ncclwatch_server.judge.rules.drift.findings import drifts, findings
 from ncclwatch_server.judge.rules.endings import endings
+from ncclwatch_server.judge.rules.extra_group import extra_groups
 from ncclwatch_server.judge.rules.group_destroyed import abandoned
 from ncclwatch_server.judge.rules.mismatch import mismatches
 from ncclwatch_server.judge.rules.outside import outsiders
@@ -49,6 +50,7 @@ ROOTS = (
     mismatches,
     endings,
     abandoned,
+    extra_groups,
     deadlocks,
     scattered,
     checked_alone,

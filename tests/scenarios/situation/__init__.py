@@ -16,7 +16,9 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     send|recv RANK PEER#N SITE for S [through=N]   blocked in p2p; receives that are through, if not all before it
     seen RANKS S [taken S]                     their views came so long ago, and were asked for so long before that
     init RANKS SITE for S                      in init_process_group
-    making RANKS SITE for S                    in new_group
+    making RANKS SITE for S [number N]         in new_group, of the group with that number
+    made RANKS GROUP SITE                      where these ranks made the group
+    named RANKS GROUP NAME                     at the end: these ranks know the group by another name
     key RANKS SITE for S                       waits for a key of the store
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
     stopped RANKS for S                        state T

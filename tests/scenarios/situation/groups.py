@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView, ThreadView
+from ncclwatch.contract.model.rank import OpView, ProcessState, ProcessView, RankView, ThreadView
 from tests.scenarios.situation.state import Command, State
-from tests.scenarios.situation.words import options_of, ranks_of
+from tests.scenarios.situation.words import options_of, ranks_of, site_of
 
 
 def world(state: State, words: list[str]) -> None:
@@ -45,6 +45,43 @@ def group(state: State, words: list[str]) -> None:
     state.groups[words[0]] = ranks_of(words[1])
     for rank in state.groups[words[0]]:
         state.put_group(rank, words[0], 0, None)
+
+
+def made(state: State, words: list[str]) -> None:
+    for rank in ranks_of(words[0]):
+        groups = tuple(
+            dataclasses.replace(group, site=site_of(words[2])) if group.name == words[1] else group
+            for group in state.ranks[rank].groups
+        )
+        state.change(rank, groups=groups)
+
+
+def named(state: State, words: list[str]) -> None:
+    """named RANKS GROUP NAME: at the end: these ranks know the group by another name."""
+    ranks, old, new = words
+    for rank in ranks_of(ranks):
+        view = state.ranks[rank]
+        groups = (
+            dataclasses.replace(
+                group,
+                name=new if group.name == old else group.name,
+                desc="undefined" if group.name == old else group.desc,
+                pending=_of(group.pending, old, new),
+            )
+            for group in view.groups
+        )
+        waits = (
+            dataclasses.replace(thread, wait=dataclasses.replace(thread.wait, group=new))
+            if thread.wait is not None and thread.wait.group == old
+            else thread
+            for thread in view.threads
+        )
+        history = tuple(_of(op, old, new) or op for op in view.history)
+        state.change(rank, groups=tuple(groups), threads=tuple(waits), history=history)
+
+
+def _of(op: OpView | None, old: str, new: str) -> OpView | None:
+    return dataclasses.replace(op, group=new) if op is not None and op.group == old else op
 
 
 def lost(state: State, words: list[str]) -> None:
@@ -119,6 +156,8 @@ COMMANDS: Mapping[str, Command] = {
     "unattached": unattached,
     "uninitialised": uninitialised,
     "group": group,
+    "made": made,
+    "named": named,
     "lost": lost,
     "unused": unused,
     "destroyed": destroyed,

@@ -159,10 +159,11 @@ def init(state: State, words: list[str]) -> None:
 
 
 def making(state: State, words: list[str]) -> None:
-    """making RANKS SITE for S: in new_group."""
-    age_s = float(options_of(words[2:])["for"])
+    """making RANKS SITE for S [number N]: in new_group, of the group with that number."""
+    found = options_of(words[2:])
+    seq = int(found.get("number", "0"))
     for rank in ranks_of(words[0]):
-        state.block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=age_s, site=site_of(words[1])))
+        state.block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=float(found["for"]), seq=seq, site=site_of(words[1])))
 
 
 def key(state: State, words: list[str]) -> None:

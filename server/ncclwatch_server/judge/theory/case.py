@@ -10,6 +10,7 @@ from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words, se
 from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_at
 from ncclwatch_server.judge.theory.moments import without_older_files
 from ncclwatch_server.judge.theory.waits.full_tables import legible
+from ncclwatch_server.judge.theory.waits.group_identity import name_of, told_apart
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, blocked_ranks, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
@@ -48,10 +49,13 @@ class Case:
 
 
 def open_case(snapshot: JobSnapshot) -> Case:
-    """Return the case of a snapshot, with the members of all groups as far as they are known."""
+    """Return the case of a snapshot, with the members of all groups as far as they are known.
+
+    Groups of one name and other members have names of their own in it.
+    """
     views = {rank: legible(view) for rank, view in possible(snapshot.ranks, snapshot.world_size).items()}
     complete = with_members(views, snapshot.world_size, partly=True)
-    snapshot = replace(snapshot, ranks=without_older_files(complete))
+    snapshot = replace(snapshot, ranks=told_apart(without_older_files(complete)))
     found = standings(snapshot)
     return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
 
@@ -99,7 +103,7 @@ def _group_words(group: GroupView, of_all: bool) -> str:
     if group.desc not in ("", "undefined"):
         return f"group {group.desc}"
     more = f" and {group.unnamed} more" if group.unnamed else ""
-    return f"group {group.name} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
+    return f"group {name_of(group.name)} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
 
 
 def operation_words(views: Mapping[int, RankView], block: Block) -> str:
@@ -118,7 +122,7 @@ def onset_s(blocks: Iterable[Block]) -> float:
 
 def block_evidence(block: Block) -> Evidence:
     """Return what a blocked rank's ring says."""
-    where = f" #{block.wait.seq} of group {block.wait.group}" if block.wait.group else ""
+    where = f" #{block.wait.seq} of group {name_of(block.wait.group)}" if block.wait.group else ""
     fact = f"in {wait_words(block.wait)}{where}{at(block.wait.site)} for {seconds_words(block.wait.age_s)}"
     return Evidence(source="ring", rank=block.rank, fact=fact)
 

@@ -7,6 +7,7 @@ for the same others are one row.
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Verdict, Waiters
 from ncclwatch_server.judge.theory.case import Case, wait_words
+from ncclwatch_server.judge.theory.waits.group_identity import name_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, waited_for
 
@@ -27,7 +28,7 @@ def waiters_of(case: Case, verdict: Verdict) -> tuple[Waiters, ...]:
             key = (wait_words(wait), wait.group, wait.seq, wait.site, awaited.by(block))
             together.setdefault(key, []).append(rank)
     rows = [
-        Waiters(ranks=tuple(dict.fromkeys(ranks)), doing=doing, group=group, seq=seq, site=site, awaits=awaits)
+        Waiters(ranks=tuple(dict.fromkeys(ranks)), doing=doing, group=name_of(group), seq=seq, site=site, awaits=awaits)
         for (doing, group, seq, site, awaits), ranks in together.items()
     ]
     rows.sort(key=lambda row: (culprits.isdisjoint(row.ranks), -len(row.ranks), row.ranks))

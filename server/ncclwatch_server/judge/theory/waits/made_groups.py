@@ -1,0 +1,113 @@
+"""Finds the first group that ranks made differently: one side made one more, and all later ones go by other names.
+
+torch counts the groups that a rank makes (`_process_group_name` in its distributed_c10d) and names them by that count:
+"1" is the first after the default group. A rank is a member of what it holds, and of what it waits for in new_group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind
+from ncclwatch_server.judge.theory.waits.group_identity import name_of
+
+MAKING_S = 3.0  # in new_group: who is no member of what it makes has left it by then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The group that some ranks have made as the n-th one."""
+
+    ranks: tuple[int, ...]  # who made it so
+    members: tuple[int, ...]  # () while it is made: then these ranks are members, and who else is not known
+    site: CallSite | None  # where new_group was called; None: nobody recorded it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unequal:
+    """A number at which ranks have made different groups."""
+
+    number: int
+    extra: tuple[Made, ...]  # which the others did not make; all of them where nobody can tell
+    usual: Made | None  # what was due; None: nobody can tell
+
+
+_Makings = Mapping[int, tuple[tuple[int, ...], CallSite | None]]  # by number: members, and where
+
+
+def unequal_groups(views: Mapping[int, RankView]) -> Unequal | None:
+    """Return the first number at which ranks have made groups that cannot both be right, None if there is none."""
+    made = {rank: found for rank, view in views.items() if (found := _makings(view))}
+    by_number: dict[int, dict[tuple[tuple[int, ...], CallSite | None], list[int]]] = {}
+    for rank, found in made.items():
+        for number, (members, site) in found.items():
+            # Who holds a list has it for certain, whatever line made it; who still makes one is told by the line.
+            by_number.setdefault(number, {}).setdefault((members, None if members else site), []).append(rank)
+    for number in sorted(by_number):
+        sides = [
+            Made(ranks=tuple(ranks), members=members, site=made[ranks[0]][number][1])
+            for (members, _), ranks in by_number[number].items()
+        ]
+        sides = _joined(sides)
+        if any(_clash(one, other) for one in sides for other in sides):
+            return _unequal(number, sides, made)
+    return None
+
+
+def _joined(sides: list[Made]) -> list[Made]:
+    """Return sides with those that still make a group joined to those of its members that have made it at that line."""
+    done = [side for side in sides if side.members]
+    found = []
+    for side in sides:
+        own = next((d for d in done if not side.members and _is_part(side, d)), None)
+        if own is None:
+            late = [rank for each in sides if not each.members and _is_part(each, side) for rank in each.ranks]
+            found.append(replace(side, ranks=tuple(sorted({*side.ranks, *late}))))
+    return found
+
+
+def _is_part(making: Made, done: Made) -> bool:
+    return making.site is not None and making.site == done.site and set(making.ranks) <= set(done.members)
+
+
+def _makings(view: RankView) -> dict[int, tuple[tuple[int, ...], CallSite | None]]:
+    found = {
+        int(name): (group.ranks, group.site)
+        for group in view.groups
+        if (name := name_of(group.name)).isdecimal() and name != "0" and not group.unnamed
+    }
+    for thread in view.threads:
+        wait = thread.wait
+        if wait is not None and wait.kind is WaitKind.NEW_GROUP and wait.seq and wait.age_s >= MAKING_S:
+            found.setdefault(wait.seq, ((), wait.site))
+    return found
+
+
+def _clash(one: Made, other: Made) -> bool:
+    """Say whether a member of a group that is held has, or makes, another one by that name."""
+    if not one.members or one.members == other.members:
+        return False
+    if not other.members:  # `other.ranks` are members of what they make
+        return any(rank not in one.members for rank in other.ranks) and not set(other.ranks) & set(one.ranks)
+    return not set(one.members).isdisjoint(other.ranks)
+
+
+def _unequal(number: int, sides: list[Made], made: Mapping[int, _Makings]) -> Unequal:
+    """Return who made one more: those that made what the others made at this number as a later one of theirs."""
+    for usual in sides:
+        others = tuple(side for side in sides if side is not usual)
+        if all(_made_later(made[side.ranks[0]], number, usual) for side in others):
+            return Unequal(number=number, extra=others, usual=usual)
+    # A group whose members all hold it is done; one whose members hold others instead cannot be.
+    done = tuple(side for side in sides if side.members and set(side.members) <= set(side.ranks))
+    left = [side for side in sides if side not in done]
+    if done and len(left) == 1:
+        return Unequal(number=number, extra=done, usual=left[0])
+    return Unequal(number=number, extra=tuple(sides), usual=None)
+
+
+def _made_later(own: _Makings, number: int, usual: Made) -> bool:
+    return any(
+        (members and members == usual.members) or (site is not None and site == usual.site)
+        for later, (members, site) in own.items()
+        if later > number
+    )
