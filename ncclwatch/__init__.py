@@ -43,7 +43,10 @@ def attach(native: bool | str = "auto") -> None:
 
 
 def detach() -> None:
-    """Stop recording and restore every name of torch that `attach` replaced to the identical object."""
+    """Stop recording and restore every name of torch that `attach` replaced to the identical object.
+
+    Does nothing when not attached. Whoever watches the job is told that this rank has detached.
+    """
     from ncclwatch.rank.attach import detach as end
 
     end()
@@ -52,7 +55,8 @@ def detach() -> None:
 def step(number: int | None = None) -> None:
     """Mark the end of a training step. Without this, optimizer steps are counted.
 
-    `number` sets the count instead of adding one to it. Does nothing when not attached; never raises.
+    `number` sets the count of finished steps instead of adding one to it; below 0 is 0. Call it on each rank, from any
+    thread. Does nothing when not attached; never raises.
     """
     from ncclwatch.rank.marks import step as mark
 
@@ -62,7 +66,8 @@ def step(number: int | None = None) -> None:
 def phase(name: str) -> AbstractContextManager[None]:
     """Mark a phase: `with ncclwatch.phase("validate"): ...`. Verdicts name it, and waits are judged by it.
 
-    Does nothing when not attached.
+    The first 100 characters of the name are kept. Phases may be nested: the innermost one counts, for the whole
+    rank. What is raised inside goes through unchanged. Does nothing when not attached; raises nothing of its own.
     """
     from ncclwatch.rank.marks import phase as mark
 

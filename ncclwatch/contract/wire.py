@@ -84,7 +84,7 @@ PROCESS_STATES: tuple[ProcessState, ...] = tuple(ProcessState)
 
 
 def group_key(name: str) -> int:
-    """Return 64 bits that stand for a group's name (FNV-1a)."""
+    """Return 64 bits that stand for a group's name: FNV-1a (Fowler, Noll, Vo) over its UTF-8; 0 stands for none."""
     key = 0xCBF29CE484222325
     for byte in name.encode():
         key = (key ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
@@ -422,7 +422,10 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, sender: str) 
 
 
 def pack_digest(index: int, ranks: list[tuple[float, ...]], groups: list[tuple[float, ...]]) -> bytes:
-    """Return a digest. Each tuple holds the values of RANK_FIELDS or GROUP_FIELDS in order."""
+    """Return a digest. Each tuple holds the values of RANK_FIELDS or GROUP_FIELDS in order.
+
+    `index` is the job's number of its `Announce`. Raises struct.error where a value does not fit its field.
+    """
     parts = [DIGEST_HEAD.pack(DIGEST_MAGIC, config.PROTOCOL, 0, index, len(ranks), len(groups))]
     parts += [RANK_ROW.pack(*row) for row in ranks]
     parts += [GROUP_ROW.pack(*row) for row in groups]

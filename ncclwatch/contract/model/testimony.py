@@ -1,6 +1,8 @@
 """What a second witness says of a rank: the values of torch's Flight Recorder and of NCCL's RAS.
 
-Both count for themselves. Their numbers are compared between ranks, never with ncclwatch's own.
+Both count for themselves. Their numbers are compared between ranks, never with ncclwatch's own. Sources: the
+recorder's entries as torch/csrc/distributed/c10d/FlightRecorder.hpp writes them, and "RAS" in NVIDIA's NCCL User Guide;
+`ncclwatch_agent.witnesses` reads both.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,14 @@
 """Reads what a rank has found out about itself from the one JSON text in its ring that holds it.
 
-The text is the rank's and may be anything: what does not fit is left out.
+Written by `rank.checks.facts` (the word FACTS of the ring is its id), and nowhere else. Every field may be missing:
+
+    {"device": {"index": int, "uuid": str, "chosen": int, "used": bool, "count": int, "visible": str | null,
+                "local_rank": int, "backend": str, "sharing": str},
+     "rng": {"call": str, "saved": int, "present": int, "own": int, "file": str, "line": int, "function": str,
+             "at_ns": int of CLOCK_MONOTONIC}}
+
+What each means is said at `DeviceView` and `RngRestore`. The text is the rank's and may be anything: what does not fit
+is left out.
 """
 
 from typing import NamedTuple
@@ -22,7 +30,7 @@ class Facts(NamedTuple):
 
 
 def parse(text: str) -> Facts:
-    """Return the facts that a text holds."""
+    """Return the facts that a text holds; no facts for a text that is no JSON object. Never raises."""
     found = foreign_json.read(text) if text else {}
     if not isinstance(found, dict):
         return Facts()

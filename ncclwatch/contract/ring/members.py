@@ -45,7 +45,10 @@ class Roster(NamedTuple):
 
 
 def digest_of(ranks: Iterable[int]) -> int:
-    """Return 64 bits that stand for a list of ranks and their order, never 0. Raises on what is no rank."""
+    """Return 64 bits that stand for a list of ranks and their order, never 0: BLAKE2b over them as int32.
+
+    Raises TypeError or OverflowError on what is no rank.
+    """
     return int.from_bytes(hashlib.blake2b(array("i", ranks), digest_size=8).digest(), "little") or 1
 
 
@@ -56,7 +59,10 @@ def digest_of_all(world_size: int) -> int:
 
 
 def pack(ranks: Sequence[int]) -> bytes:
-    """Return a list of ranks in the few bytes that a ring keeps. Raises on what is no rank."""
+    """Return a list of ranks in the few bytes that a ring keeps: zlib over the steps between them, byte by byte.
+
+    Raises TypeError or OverflowError on what is no rank.
+    """
     steps = array("i", chain(ranks[:1], map(sub, ranks[1:], ranks))).tobytes()
     # Alike bytes side by side: the upper ones of nearly all steps are the same.
     return zlib.compress(b"".join(steps[byte::_WORD] for byte in range(_WORD)), _ZLIB_LEVEL)
