@@ -16,7 +16,8 @@ from ncclwatch_server.judge.theory.case import (
     waiting_words,
 )
 from ncclwatch_server.judge.theory.moments import has_lasted
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, has_entered, timeout_of
+from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, has_entered, timeout_of
 
 MISSING_S = 7.0  # for a rank of this very node that nobody has seen
 MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
@@ -176,9 +177,18 @@ def _is_by_file(case: Case, block: Block) -> bool:
 def _is_in_nothing_before(case: Case, block: Block) -> bool:
     """Say whether no member is held up before it comes to an operation: hosts of devices issue far ahead."""
     if not _is_by_file(case, block):
-        return True
+        return not any(_comes_later(case, rank, block) for rank in block.operation.members)
     ranks = [rank for rank in block.operation.members if rank in case.graph.blocks]
     return all(any(own.operation == block.operation for own in case.graph.blocks[rank]) for rank in ranks)
+
+
+def _comes_later(case: Case, rank: int, block: Block) -> bool:
+    """Say whether the device of a member may stand in something that it was given before an operation."""
+    operation, view = block.operation, case.views[rank]
+    if not block.on_device or operation.kind is not WaitKind.COLLECTIVE:
+        return False
+    issued = find_issued(view, operation.group, operation.seq)
+    return rank in case.graph.behind[operation] or (issued is not None and may_wait_in_p2p(view, issued))
 
 
 def _inside_evidence(case: Case, blocks: list[Block]) -> tuple[Evidence, ...]:

@@ -79,6 +79,23 @@ def may_wait_on_device(view: RankView, thread: ThreadView) -> bool:
     )
 
 
+def may_wait_in_p2p(view: RankView, issued: OpView) -> bool:
+    """Say whether a device may not have come to an operation yet, for a send or a receive issued before it.
+
+    NCCL tells of no such operation whether it is through. Where something that came after it is, it is, too.
+    """
+    names = {group.name for group in view.groups if group.asynchronous}
+    before = iter(reversed(view.history))
+    if not any((each.group, each.seq, each.op) == (issued.group, issued.seq, issued.op) for each in before):
+        return False
+    for each in before:
+        if each.completed and each.in_order:
+            return False
+        if each.op.is_p2p and each.group in names and each.in_order and not each.completed:
+            return True
+    return False
+
+
 def comes_first(thread: ThreadView, issued: OpView | None) -> bool:
     """Say whether what a thread issued after an operation begins after it on the device, in whatever group.
 
