@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from tests.dumps.faults import QUIET, Blame, Case, What
+from tests.dumps.faults import HEALTHY, STALE, Blame, Case, What
 from tests.dumps.machine import Machine
 from tests.dumps.program import draw_job
 from tests.dumps.rival import readings
@@ -17,14 +17,15 @@ from tests.dumps.score import Grade, Said, grade, score
 SEEDS = range(4)
 # (kind, right by files of 4, right by live views of 4)
 FLOORS = (
-    ("host_stopped", 4, 2),
-    ("gil_held", 4, 0),
-    ("device_dead", 0, 0),
-    ("link_down", 2, 1),
-    ("call_skipped", 3, 1),
-    ("order_crossed", 3, 4),
-    ("host_stopped+host_stopped", 0, 4),
-    ("host_stopped+device_dead", 0, 0),
+    ("host_stopped", 3, 4),
+    ("gil_held", 4, 4),
+    ("device_dead", 4, 0),
+    ("link_down", 4, 4),
+    ("call_skipped", 4, 4),
+    ("order_crossed", 4, 4),
+    ("host_stopped+host_stopped", 4, 4),
+    ("device_dead+device_dead", 4, 0),
+    ("host_stopped+device_dead", 4, 0),
 )
 
 
@@ -35,7 +36,8 @@ def test_the_roots_are_told_as_often_as_before(kind: str, files: int, live: int)
     assert row.live.grades[Grade.RIGHT] >= live
 
 
-@pytest.mark.parametrize("kind", QUIET)
+# Not STALE_COPIED: without the times of the files one that is older looks like that of a rank which has stopped.
+@pytest.mark.parametrize("kind", [HEALTHY, STALE])
 def test_no_innocent_is_named_for_certain_where_nothing_is_decided(kind: str):
     (row,) = score([kind], SEEDS)
     assert (row.files.blamed, row.live.blamed) == (0, 0)
