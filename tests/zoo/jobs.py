@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import IO
 
 VERDICT = b"ncclwatch: CRITICAL"
 LEFTOVER_WAIT_S = 10.0
+FORKING = Path(__file__).with_name("forking_torchrun.py")
+Launcher = Callable[[Path, int, tuple[str, ...]], tuple[str, ...]]
 _TICK_S = 0.05
 
 
@@ -170,6 +172,12 @@ class Job:
 def torchrun(program: Path, nproc: int, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command that starts a program the way its user would."""
     return (_script("torchrun"), "--standalone", f"--nproc-per-node={nproc}", str(program), *arguments)
+
+
+def forking_torchrun(program: Path, nproc: int, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the command that starts a program with ranks that share one import of torch."""
+    begin = f"exec(compile(open({str(FORKING)!r}).read(), '<torchrun>', 'exec'))"
+    return (sys.executable, "-c", begin, *torchrun(program, nproc, arguments)[1:])
 
 
 def watched(report: Path, on_hang: str, command: tuple[str, ...]) -> tuple[str, ...]:

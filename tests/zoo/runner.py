@@ -2,6 +2,7 @@
 
 python -m tests.zoo.runner [--only z01,z09] [--repeat N] [--jobs N] [--json FILE] [--keep DIR] [--plain]
                         [--scoreboard DIR]
+python -m tests.zoo.runner --fork [...]             (ranks are forked after one import of torch, as in CI)
 python -m tests.zoo.runner --backend stream [...]   (collectives that return when they are enqueued, as NCCL's do)
 python -m tests.zoo.runner --seed 7 --count 20      (cases drawn by injection.py; --only then takes their ids)
 """
@@ -19,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 from . import injection, plain, report, scoreboard, stream
-from .jobs import Job, torchrun, watched
+from .jobs import Job, Launcher, forking_torchrun, torchrun, watched
 from .scoring import CHECKS, Score, score
-from .truth import Backend, Truth, TruthError, load_all
+from .truth import Backend, Expect, Truth, TruthError, load_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,25 @@ class Options:
     seed: int | None
     count: int
     backend: Backend
+    fork: bool
 
 
-def run(truth: Truth, directory: Path, backend: Backend = Backend.GLOO) -> Score:
+def run(truth: Truth, directory: Path, backend: Backend = Backend.GLOO, launcher: Launcher = torchrun) -> Score:
     """Run one program under ncclwatch, once, and score the verdict."""
     on_hang = "abort" if truth.expect.alarms else "report"
     path = directory / "report.json"
     program, arguments, extra = truth.program, truth.arguments, {}
     if backend is Backend.STREAM:
         program, arguments, extra = stream.RUN, (str(program), *arguments), stream.environment()
-    command = watched(path, on_hang, torchrun(program, truth.nproc, arguments))
+    command = watched(path, on_hang, launcher(program, truth.nproc, arguments))
     with Job(command, directory, extra) as job:
         ended = job.wait(truth.timeout_s)
     return score(truth, ended, report.read(path))
+
+
+def quickest(truth: Truth) -> Launcher:
+    """Return how a program is started where time is short: forked, unless how its ranks begin or end is in question."""
+    return torchrun if truth.needs_torchrun or truth.expect is Expect.CRASH else forking_torchrun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +84,7 @@ def _score_all(truths: Sequence[Truth], options: Options) -> int:
         print(_row("program", [*CHECKS, "verdict after", "run"]))
         runs = [(truth, workspace / f"{truth.id}-{number}") for number in range(options.repeat) for truth in truths]
         with ThreadPoolExecutor(options.jobs) as pool:
-            for seen in pool.map(lambda one: run(*one, options.backend), runs):
+            for seen in pool.map(lambda one: _run(*one, options), runs):
                 scores.append(seen)
                 print(_score_row(seen), flush=True)
                 for fault in seen.faults:
@@ -88,6 +95,10 @@ def _score_all(truths: Sequence[Truth], options: Options) -> int:
     if options.scoreboard:
         print(scoreboard.write(options.scoreboard, scoreboard.build(truths, scores)))
     return 0 if all(score.right for score in scores) else 1
+
+
+def _run(truth: Truth, directory: Path, options: Options) -> Score:
+    return run(truth, directory, options.backend, quickest(truth) if options.fork else torchrun)
 
 
 def _confirm_all(truths: Sequence[Truth], options: Options) -> int:
@@ -155,6 +166,9 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--seed", type=int, help="draw cases with injected faults instead of the programs")
     parser.add_argument("--count", type=int, default=len(injection.FAULTS), help="how many cases to draw")
     parser.add_argument("--backend", type=Backend, choices=tuple(Backend), default=Backend.GLOO)
+    parser.add_argument(
+        "--fork", action="store_true", help="fork ranks after one import of torch, where that is the same"
+    )
     given = parser.parse_args(arguments)
     only = tuple(name.strip() for name in given.only.split(",") if name.strip())
     return Options(
@@ -168,6 +182,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         seed=given.seed,
         count=given.count,
         backend=given.backend,
+        fork=given.fork,
     )
 
 

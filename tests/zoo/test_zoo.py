@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import plain
-from .runner import run
+from .runner import quickest, run
 from .truth import Truth, load_all
 
 TRUTHS = load_all()
@@ -33,7 +33,7 @@ def test_every_truth_was_confirmed_without_ncclwatch(truth: Truth) -> None:
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("truth", [_run_of(truth) for truth in TRUTHS])
 def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path) -> None:
-    score = run(truth, tmp_path / "job")
+    score = run(truth, tmp_path / "job", launcher=quickest(truth))
     assert score.faults == ()
 
 

@@ -90,6 +90,7 @@ class Truth:
     foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0
     unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM
+    needs_torchrun: str = ""  # why its ranks are each started anew where others' are forked; a crash always is
     known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
     program: Path = Path()
     arguments: tuple[str, ...] = ()  # of the program; a case that was drawn has some
@@ -171,6 +172,8 @@ def _validate(truth: Truth) -> None:
         raise TruthError(f"{name}.toml: a certainty is one of {', '.join(sorted(CERTAINTIES))}")
     if truth.known_wrong and not truth.known_wrong.endswith("."):
         raise TruthError(f"{name}.toml: known_wrong is a sentence")
+    if truth.needs_torchrun and not truth.needs_torchrun.endswith("."):
+        raise TruthError(f"{name}.toml: needs_torchrun is a sentence")
     for side in truth.sides:
         for marker in side.call_site:
             resolve(marker, truth.program)

@@ -1,0 +1,68 @@
+"""A forked rank sees and leaves behind what a started one does, but for what the launcher's docstring names."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .jobs import Launcher, forking_torchrun, torchrun
+
+PROGRAM = '''
+import atexit, json, os, pathlib, random, signal, sys, threading
+import numpy, torch
+
+class Mine: ...
+
+def shown():
+    """Say in one piece what is the same for every launcher."""
+    words = sorted(name for name in os.environ if name.startswith(("TORCH", "MASTER", "OMP", "GROUP", "ROLE")))
+    print(json.dumps({
+        "rank": [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")], "words": words,
+        "argv": sys.argv[1], "input": sys.stdin.read(),
+        "program": sys.argv[0] == __file__ == str(FOLDER / "program.py"),
+        "name": __name__, "class": Mine.__module__, "main": vars(sys.modules["__main__"]) is globals(),
+        "beside": sys.path[0] == str(FOLDER), "leads": os.getsid(0) == os.getpid(), "cwd": os.getcwd(),
+        "threads": threading.active_count(), "signals": [signal.getsignal(n) is d for n, d in DISPOSITIONS],
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "drawn": [random.random(), numpy.random.rand(), torch.rand(1).item()],
+    }) + "\\n", end="", flush=True)
+
+DISPOSITIONS = ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+FOLDER = pathlib.Path(sys.argv[2])
+shown()
+(FOLDER / "said").open("w" if os.environ["RANK"] == "0" else "r").close()  # each waits here for the other
+if os.environ["RANK"] == "1":
+    atexit.register(lambda: (FOLDER / "left").touch())
+    raise ValueError("of the program")
+'''
+
+
+def ended(launcher: Launcher, folder: Path) -> tuple[list[dict[str, Any]], "subprocess.CompletedProcess[str]"]:
+    """Run the program as two ranks; return what each said of its start, in their order, and how the job ended."""
+    folder.mkdir()
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    os.mkfifo(folder / "said")
+    done = subprocess.run(
+        launcher(program, 2, ("--folder", str(folder))), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=140, check=False,
+    )  # fmt: skip
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    return sorted(said, key=lambda one: str(one["rank"])), done
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_a_forked_rank_is_a_rank_to_itself_and_to_its_launcher(tmp_path: Path) -> None:
+    started, one = ended(torchrun, tmp_path / "started")
+    forked, other = ended(forking_torchrun, tmp_path / "forked")
+    drawn = [set(rank.pop("drawn")) for rank in forked + started]
+    assert (len(forked), forked) == (2, started)
+    assert len(set.union(*drawn)) == 12
+    assert (one.returncode, other.returncode) == (1, 1)
+    assert "ValueError: of the program" in one.stderr
+    assert "ValueError: of the program" in other.stderr
+    assert (tmp_path / "forked" / "left").exists()
