@@ -15,6 +15,7 @@ from tests.postgres import Postgres, binaries
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --rewrite, which writes what is seen now into the golden scenarios and the table of coverage."""
     parser.addoption("--rewrite", action="store_true", help="rewrite golden files")
+    parser.addoption("--fuzz-seconds", type=float, default=4.0, help="how long each surface is given random inputs")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.fuzz.engine import SURFACES, keep, run, surface
 
-SECONDS = 4.0
 SEED = 14
 
 
@@ -21,8 +20,8 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", SURFACES)
-def test_no_input_breaks_anything(name: str, tmp_path: Path):
-    tally = run(surface(name), SECONDS, SEED)
+def test_no_input_breaks_anything(name: str, tmp_path: Path, request: pytest.FixtureRequest):
+    tally = run(surface(name), request.config.getoption("--fuzz-seconds"), SEED)
     kept = {str(path): path.with_suffix(".txt").read_text() for path in keep(tally, tmp_path)}
     assert not kept, f"{tally}; again: make fuzz SURFACE={name} SEED={SEED}\n" + "\n".join(kept.values())
     assert tally.inputs > len(surface(name).seeds)
