@@ -21,7 +21,7 @@ from functools import partial
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.machine.liveness import Guard, LoopLife
 from ncclwatch.contract.machine.private_dirs import PrivateDir
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.words.text import harmless
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.faults import Faults

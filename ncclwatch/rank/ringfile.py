@@ -454,7 +454,7 @@ class RingFile:
         self._bytes[at + layout.SAMPLE_BYTES - 8 : at + layout.SAMPLE_BYTES] = struct.pack("<Q", stamp)
 
     def set_save(self, thread: int, times: tuple[int, int], site: int, said: dict[str, str]) -> None:
-        """Store the newest save of a thread, see `layout.SaveRow`; `times`: when it began and ended (0: not yet).
+        """Store the newest save of a thread, see `rows.SaveRow`; `times`: when it began and ended (0: not yet).
 
         Only that thread may call this for its row.
         """

@@ -9,7 +9,7 @@ import time
 import timeit
 from pathlib import Path
 
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from tests.bench.processes import cpu_s, resident_mb
 from tests.bench.row import Row, at_most, show
 from tests.integration.agent_node import Node

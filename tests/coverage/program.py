@@ -20,7 +20,8 @@ import ncclwatch
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.call_sites import parse
-from ncclwatch.contract.ring.layout import NO_GROUP, Ring, Word
+from ncclwatch.contract.ring.layout import NO_GROUP, Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.torch_versions import flight_recorder_entries
 from tests.coverage.rows import RANK, ROWS, SAVED, SHARED
 

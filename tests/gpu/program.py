@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.ring import facts
-from ncclwatch.contract.ring.layout import Flag, Ring, Word
+from ncclwatch.contract.ring.layout import Flag, Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank import attach as life
 from ncclwatch_agent.gpu import node_gpus as gpus
 

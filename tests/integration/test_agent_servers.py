@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from ncclwatch.contract import config, wire
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent import one_agent_per_node
 from ncclwatch_agent.agent import Settings, watch
 from ncclwatch_agent.commands import CommandDesk

@@ -14,7 +14,7 @@ import pytest
 
 from ncclwatch.contract.model.testimony import Testimony
 from ncclwatch.contract.network import sockets
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.witnesses.asking import WitnessDesk
 from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks

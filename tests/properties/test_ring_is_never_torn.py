@@ -10,7 +10,8 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring.layout import RING_BYTES, Ring, Word
+from ncclwatch.contract.ring.layout import RING_BYTES, Word
+from ncclwatch.contract.ring.reader import Ring
 
 # Every row it writes is redundant: all fields follow from one number, so that a torn one shows.
 _WRITER = """
@@ -120,7 +121,7 @@ def test_a_ring_with_a_right_header_and_garbage_behind_it_is_read_without_an_err
 
 _READER = """
 import sys
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 with Ring(sys.argv[1]) as ring:
     print("ready", flush=True)
     sys.stdin.readline()

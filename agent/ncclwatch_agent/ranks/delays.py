@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import ProcessState
-from ncclwatch.contract.ring.layout import GroupRow, MeterRow, Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.rows import GroupRow, MeterRow
 from ncclwatch_agent.process.quota import CpuQuota, StolenTime
 from ncclwatch_agent.ranks.waits import key_of
 

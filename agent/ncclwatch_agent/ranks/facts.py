@@ -3,7 +3,8 @@
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.facts import Facts
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import age_s
 from ncclwatch.contract.wire import group_key
 from ncclwatch_agent.gpu.node_gpus import NodeGpus, slow_of, with_node

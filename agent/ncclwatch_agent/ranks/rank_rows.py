@@ -12,7 +12,9 @@ from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
-from ncclwatch.contract.ring.layout import Flag, GroupRow, LoaderFlag, Ring, Word, named_apart
+from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
+from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.rows import GroupRow, named_apart
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch

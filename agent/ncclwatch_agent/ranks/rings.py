@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from ncclwatch.contract.errors import NcclwatchError, RingError
 from ncclwatch.contract.machine.private_dirs import NotPrivateError, PrivateDir
 from ncclwatch.contract.network.sockets import worker_socket
-from ncclwatch.contract.ring.layout import Ring, RingHeader
+from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.rows import RingHeader
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.procfs import parse_stat, read_text, user_of
 from ncclwatch_agent.ranks import preflight

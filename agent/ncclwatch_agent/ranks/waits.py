@@ -4,7 +4,8 @@ import functools
 from collections.abc import Sequence
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.ring.layout import NO_GROUP, Flag, GroupRow, ThreadRow, WaitRow
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag
+from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, WaitRow
 from ncclwatch.contract.ring.views import age_s
 from ncclwatch.contract.wire import NO_WAIT, WAIT_KINDS, group_key
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import SaveView
-from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch.contract.ring.views import Picture, age_s
 from ncclwatch.contract.wire import SAVE_TROUBLE, group_key
 from ncclwatch_agent.saves.file_places import PLACES, FilePlace, FilePlaces

@@ -7,7 +7,7 @@ step_200.pt).
 import re
 from collections import OrderedDict
 
-from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch_agent.saves.file_places import FilePlace
 
 KINDS_MAX = 32  # remembered of one process

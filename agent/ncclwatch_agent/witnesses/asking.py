@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterable
 
 from ncclwatch.contract.model.testimony import Communicator, Testimony
-from ncclwatch.contract.ring.layout import Flag, GroupRow
+from ncclwatch.contract.ring.layout import Flag
+from ncclwatch.contract.ring.rows import GroupRow
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.witnesses import flight_recorder, nccl_ras

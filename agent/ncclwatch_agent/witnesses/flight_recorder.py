@@ -17,7 +17,7 @@ from ncclwatch.contract.model.testimony import (
     WitnessedGroup,
     WitnessedOp,
 )
-from ncclwatch.contract.ring.layout import GroupRow, named_apart
+from ncclwatch.contract.ring.rows import GroupRow, named_apart
 from ncclwatch.contract.ring.shortening import short_name
 from ncclwatch.contract.undecodable import UNDECODABLE
 

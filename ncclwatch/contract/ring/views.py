@@ -27,21 +27,10 @@ from ncclwatch.contract.model.rank import (
 )
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.call_sites import Routes, parse, read_routes
-from ncclwatch.contract.ring.layout import (
-    NO_GROUP,
-    BucketRow,
-    EventRow,
-    Flag,
-    GroupRow,
-    LoaderFlag,
-    PeerRow,
-    Ring,
-    ThreadRow,
-    WaitRow,
-    Word,
-    named_apart,
-)
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.modules import parse as parse_module
+from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.rows import BucketRow, EventRow, GroupRow, PeerRow, ThreadRow, WaitRow, named_apart
 
 TEXTS_KNOWN_MAX = 512
 MODES_MAX = 4  # modules whose mode a sample tells

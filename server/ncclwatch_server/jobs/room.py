@@ -1,7 +1,7 @@
 """Says whether there is room for one more job or rank: on this server, and for who asks.
 
 Ranks count when they are seen. What a job only says to have is bounded for itself, so that an announcement cannot fill
-the server: see `SAID_MAX` in `settings`.
+the server: see `SAID_MAX` in `limits`.
 """
 
 from collections import Counter

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model.rank import Ending, FileView, RankView, ThreadView, WaitKind
-from ncclwatch.contract.ring.layout import MAGIC, Ring, Word
+from ncclwatch.contract.ring.layout import MAGIC, Word
 from ncclwatch.contract.ring.members import unpacked
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
 from ncclwatch_server.offline.errors import Unreadable
 

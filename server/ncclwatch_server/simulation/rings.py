@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 
 from ncclwatch.contract.model.rank import RankView
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.members import unpacked
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.ranks.rank_rows import LocalRank

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read
 from ncclwatch_server.offline import rings

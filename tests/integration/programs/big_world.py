@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import ncclwatch
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank import attach
 
 WORLD = int(sys.argv[1])

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import ncclwatch
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.ring.layout import LoaderFlag, Ring
+from ncclwatch.contract.ring.layout import LoaderFlag
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank import attach
 from ncclwatch.rank.remedies.even_batches import LoaderFailedError
 

@@ -74,7 +74,7 @@ with tempfile.TemporaryDirectory() as place:
     dcp.save({"model": torch.nn.Linear(4, 4).state_dict()}, checkpoint_id=f"{place}/{rank}", no_dist=False)
 mark("dcp")
 
-from ncclwatch.contract.ring.layout import Ring  # noqa: E402
+from ncclwatch.contract.ring.reader import Ring  # noqa: E402
 from ncclwatch.rank import attach  # noqa: E402
 from ncclwatch.rank.torch_versions import flight_recorder_entries  # noqa: E402
 

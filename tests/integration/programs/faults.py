@@ -139,7 +139,7 @@ def patched_by_another(expected: list[float]) -> None:
         assert train() == expected
         ncclwatch.attach(native=NATIVE)  # in the order "after", our dead wrapper is still inside theirs
         assert train() == expected
-        from ncclwatch.contract.ring.layout import Ring
+        from ncclwatch.contract.ring.reader import Ring
 
         drawn = Ring(attach.current().ring.path).loaders()[0].last_drawn
         assert drawn == 3, f"{drawn} batches counted, 3 drawn"

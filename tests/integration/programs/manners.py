@@ -117,7 +117,8 @@ def many_threads_issue_at_once() -> None:
 
 
 def steps_and_phases_are_marked() -> None:
-    from ncclwatch.contract.ring.layout import Ring, Word
+    from ncclwatch.contract.ring.layout import Word
+    from ncclwatch.contract.ring.reader import Ring
     from ncclwatch.rank import attach
 
     ring = attach.current().ring

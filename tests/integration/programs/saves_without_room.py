@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture
 from ncclwatch.rank.patches import saves
 from ncclwatch.rank.patches.patching import Patches

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model.rank import Ending
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import parse_note
 
 BEGIN = """

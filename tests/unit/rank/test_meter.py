@@ -9,7 +9,8 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op
-from ncclwatch.contract.ring.layout import METER_SLOTS, OPS, Flag, Ring, Word
+from ncclwatch.contract.ring.layout import METER_SLOTS, OPS, Flag, Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.recorder import Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 

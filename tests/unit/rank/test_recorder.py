@@ -7,7 +7,8 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op, WaitKind
-from ncclwatch.contract.ring.layout import OPS, Flag, Ring
+from ncclwatch.contract.ring.layout import OPS, Flag
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Group, Recorder
 from ncclwatch.rank.ringfile import RingFile
 

@@ -12,7 +12,9 @@ import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.model.rank import Op
-from ncclwatch.contract.ring.layout import Flag, GroupRow, Ring
+from ncclwatch.contract.ring.layout import Flag
+from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.rows import GroupRow
 from ncclwatch.rank import attach as life
 
 LATE_S = 1.5

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model.devices import DeviceView
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.wire import group_key
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.ringfile import RingFile

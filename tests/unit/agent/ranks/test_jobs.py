@@ -13,7 +13,8 @@ from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.sockets import worker_socket
 from ncclwatch.contract.ring import layout
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers

@@ -9,7 +9,8 @@ import pytest
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.devices import DeviceView, GpuSlow
 from ncclwatch.contract.model.rank import ProcessState
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.gpu.node_gpus import Gpu, GpuDesk, NodeGpus, parse, slow_of

@@ -12,7 +12,8 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
 from ncclwatch.contract.ring import views
-from ncclwatch.contract.ring.layout import Flag, Ring, Word
+from ncclwatch.contract.ring.layout import Flag, Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, pending_event
 from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch_agent.saves import file_places
 from ncclwatch_agent.saves.file_places import FilePlaces, Mount, look, mount_of, parse_mounts
 from ncclwatch_agent.saves.open_files import OpenFile, open_file, parse_fdinfo, written_files

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.ring.layout import SaveRow
+from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch_agent.saves import file_places
 from ncclwatch_agent.saves.file_places import FilePlace, look
 from ncclwatch_agent.saves.sizes import KINDS_MAX, SaveSizes, kind_of

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclwatch.contract import config
-from ncclwatch.contract.ring import layout, members
+from ncclwatch.contract.ring import layout, members, reader
 from ncclwatch.contract.ring.call_sites import SiteText, parse, write
-from ncclwatch.contract.ring.layout import Ring, Word
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
 from ncclwatch.rank import ringfile
 from ncclwatch.rank.checks.facts import Facts
@@ -121,7 +122,7 @@ def test_a_list_is_not_made_that_is_larger_than_any():
 
 
 def test_a_forged_ring_has_only_so_many_members_read(ring: RingFile, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(layout, "MEMBERS_MAX", 4_000)
+    monkeypatch.setattr(reader, "MEMBERS_MAX", 4_000)
     for number in range(5):
         ring.add_group(str(number), "", range(number, 1_000), 0)
     with Ring(ring.path) as read:

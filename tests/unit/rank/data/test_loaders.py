@@ -7,7 +7,8 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import views
-from ncclwatch.contract.ring.layout import LoaderFlag, Ring
+from ncclwatch.contract.ring.layout import LoaderFlag
+from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.recorder import Recorder

@@ -8,7 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ncclwatch.contract.ring import facts  # noqa: E402 - needs torch
-from ncclwatch.contract.ring.layout import Ring, Word  # noqa: E402
+from ncclwatch.contract.ring.layout import Word  # noqa: E402
+from ncclwatch.contract.ring.reader import Ring  # noqa: E402
 from ncclwatch.rank.patches import rng  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402

@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")
 
 from ncclwatch.contract.model.rank import WaitKind  # noqa: E402 - needs torch
 from ncclwatch.contract.ring.call_sites import parse  # noqa: E402
-from ncclwatch.contract.ring.layout import SAVE_TEXT_MAX, SAVES_AT, Ring, SaveRow  # noqa: E402
+from ncclwatch.contract.ring.layout import SAVE_TEXT_MAX, SAVES_AT  # noqa: E402
+from ncclwatch.contract.ring.reader import Ring  # noqa: E402
+from ncclwatch.contract.ring.rows import SaveRow  # noqa: E402
 from ncclwatch.rank.patches import save_errors, saves  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
@@ -182,7 +184,7 @@ print(sorted(n for n in set(sys.modules) - before if n.startswith(("torch.distri
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict_saver
 print(dcp.save is state_dict_saver.save, hasattr(dcp.save, "__wrapped__"), hasattr(dcp.async_save, "__wrapped__"))
-from ncclwatch.contract.ring.layout import Ring
+from ncclwatch.contract.ring.reader import Ring
 import glob
 ring = Ring(glob.glob({str(tmp_path)!r} + "/ncclwatch-*/*/0-*.ring")[0])
 dcp.save({{"a": torch.ones(2)}}, checkpoint_id={str(tmp_path / "ckpt")!r})
