@@ -17,7 +17,7 @@ from ncclwatch.contract.wire import SAVE_TROUBLE
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook
 from ncclwatch_server.ingest.session import _News
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.state.wait_learning import Patience
 from ncclwatch_server.store.incident_store import NoStore

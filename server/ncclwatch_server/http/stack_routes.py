@@ -24,7 +24,7 @@ from ncclwatch.contract.words.text import WAIT_WORDS, rank_list
 from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.evidence.stack_collection import deeper, importance, main_tree
 from ncclwatch_server.http.problem import Problem
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.stack_requests import (
     AT_ONCE_MAX,
     NATIVE_MAX,

@@ -24,7 +24,7 @@ from ncclwatch_server.evidence.agent_link import Link, nobody
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.ingest.own_news import News, own_part, ranks_of
 from ncclwatch_server.ingest.websocket import AgentLine
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.room import NoRoom
 from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.security.access import shown

@@ -8,7 +8,7 @@ from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.evidence.rank_labels import GroupName, RankNote
 from ncclwatch_server.incidents.book import Incident, JobKey
-from ncclwatch_server.jobs.registry import Job, Served
+from ncclwatch_server.jobs.job import Job, Served
 from ncclwatch_server.state.job_state import Picture
 
 

@@ -7,7 +7,7 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.incidents.book import JobKey
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.state.job_state import JobState

@@ -18,9 +18,9 @@ from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident, JobKey
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.rank_states import states_of
 from ncclwatch_server.jobs.read_model import JobSight, sights_of
-from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.ui.matrix import Matrix
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of

@@ -15,7 +15,7 @@ from ncclwatch_server.evidence.stack_collection import Gathering, failures, merg
 from ncclwatch_server.evidence.stack_sampling import plan
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.incidents.confirmation import key_of, said_again
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge.theory.places import cannot_look
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.publisher import Publisher

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncclwatch_server import limits
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.state.columns import turned
 from ncclwatch_server.state.job_state import RANK_DTYPE, SCREENED_TO
 

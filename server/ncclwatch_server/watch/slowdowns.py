@@ -9,7 +9,7 @@ from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.stragglers.words import Whereabouts, verdict_of
 from ncclwatch_server.watch.examiner import Clock
 from ncclwatch_server.watch.publisher import Publisher

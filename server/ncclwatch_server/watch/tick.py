@@ -13,7 +13,8 @@ from ncclwatch_server import limits, settings
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.incidents.event_stream import Announcements
-from ncclwatch_server.jobs.registry import Job, Jobs
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.wait_history import Lesson, Memory
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge

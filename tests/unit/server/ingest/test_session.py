@@ -14,7 +14,7 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.ingest.session import UNREAD_MAX, Door
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.security.scopes import Access
 from ncclwatch_server.store.incident_store import NoStore

@@ -9,7 +9,8 @@ from ncclwatch.contract.model.preflight import RankFacts
 from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
-from ncclwatch_server.jobs.registry import Job, Jobs
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.security.scopes import Caller
 
 

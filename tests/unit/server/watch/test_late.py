@@ -15,8 +15,8 @@ from ncclwatch.contract.model.rank import CallSite, GroupView, Op, OpView, RankV
 from ncclwatch.contract.model.verdict import Lateness, Severity
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, IncidentState
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.read_model import sight_of
-from ncclwatch_server.jobs.registry import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.state.wait_history import Memory
 from ncclwatch_server.store.incident_store import NoStore, Store

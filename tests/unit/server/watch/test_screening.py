@@ -2,7 +2,8 @@
 
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
-from ncclwatch_server.jobs.registry import Job, Jobs
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.watch.screening import Screening
 from tests.unit.server.jobs.test_registry import announce
 from tests.unit.server.server_values import digest

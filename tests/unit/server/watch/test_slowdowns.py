@@ -10,7 +10,7 @@ from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentStat
 from ncclwatch_server.incidents.event_stream import Announcements
 from ncclwatch_server.incidents.report import report_incident, revive
 from ncclwatch_server.incidents.terminal_text import render
-from ncclwatch_server.jobs.registry import Job
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.security.audit import AuditEntry
 from ncclwatch_server.state.job_state import RANK_DTYPE, JobState
 from ncclwatch_server.watch.counters import Counters

@@ -1,0 +1,187 @@
+"""Holds everything the watch loop needs to know of one attempt of one job."""
+
+from dataclasses import dataclass, field, replace
+
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.model.testimony import Communicator, Testimony
+from ncclwatch.contract.model.verdict import Verdict
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server import limits
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.evidence.inspection import Inspection
+from ncclwatch_server.evidence.rank_labels import Showing
+from ncclwatch_server.evidence.stack_collection import Gathering
+from ncclwatch_server.incidents.book import JobKey
+from ncclwatch_server.incidents.confirmation import Confirmation
+from ncclwatch_server.jobs.room import Opener
+from ncclwatch_server.jobs.stack_requests import Capture
+from ncclwatch_server.state.dataloaders import Loops
+from ncclwatch_server.state.job_state import JobState, Suspicion
+from ncclwatch_server.state.rank_setup import Likeness
+from ncclwatch_server.state.wait_learning import Patience
+from ncclwatch_server.stragglers.closely import Closely
+from ncclwatch_server.stragglers.tracker import Stragglers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One connection's part in a job."""
+
+    link: Link
+    index: int  # the job's number on that connection
+    terminal: bool
+    lost: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return not self.lost and not self.link.closing
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """One attempt of one job, with everything the watch loop needs to know of it."""
+
+    id: str  # the name it is listed under
+    key: JobKey
+    state: JobState
+    known_since: float
+    remarks: tuple[str, ...] = ()  # for people, on how its ranks report
+    agents: dict[str, None] = field(default_factory=dict)  # that have spoken for ranks of it, the newest last
+    served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
+    inspection: Inspection = field(default_factory=Inspection)
+    confirmation: Confirmation = field(default_factory=Confirmation)
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    loops: Loops = field(default_factory=Loops)
+    likeness: Likeness = field(default_factory=Likeness)
+    stragglers: Stragglers = field(init=False)
+    closely: Closely = field(default_factory=Closely)
+    paced_at: float = float("-inf")  # when that was looked at last
+    gathering: Gathering | None = None
+    stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
+    testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
+    communicators: tuple[Communicator, ...] = ()  # likewise
+    captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
+    waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
+    patience: Patience = field(default_factory=Patience)
+    looked_at: float = float("-inf")
+    stirred: bool = True  # there was news other than digests since, or something is under way
+    quiet: bool = False  # nothing was to be seen of it at the last look, and for a while before
+    suspicious_at: float = float("-inf")  # when it was so last
+    judge_failing: bool = False  # told already
+    look_failing: bool = False
+    showing: Showing = field(default_factory=Showing)
+    hung_s: float = 0.0  # for how long critical incidents of it have been open
+    over_at: float | None = None
+    ended: bool = False  # over, and judged for the last time
+    astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
+    opener: Opener | None = None  # who began it
+    floor: int = -1  # attempts up to this one are over
+    heirs: frozenset[str] = frozenset()  # agents of the attempt before: this one is theirs
+
+    def __post_init__(self) -> None:
+        self.stragglers = Stragglers(self.state.world_size)
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks the job has."""
+        return self.state.world_size
+
+    @property
+    def seen(self) -> int:
+        """Return how many of its ranks were seen."""
+        return self.state.seen_count
+
+    @property
+    def launch(self) -> tuple[str, str]:
+        """Return what its attempts have in common."""
+        return self.key.name, self.key.instance
+
+    def belongs_to(self, agent: str) -> bool:
+        """Whether this attempt is one of an agent of the attempt before, and no such agent has spoken in it yet."""
+        return agent in self.heirs and not any(each in self.heirs for each in self.agents)
+
+    def note_agent(self, agent: str) -> None:
+        """Remember who has spoken for ranks: as many as may be on its nodes, and those that came after them."""
+        self.agents.pop(agent, None)
+        self.agents[agent] = None
+        while len(self.agents) > limits.AGENTS_PER_RANK_MAX * self.world_size + 16:
+            del self.agents[next(iter(self.agents))]
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of how its ranks report."""
+        claims = self.state.contested
+        if not claims:
+            return self.remarks
+        newest = max(claims)
+        ranks, claimant = claims[newest], self.served.get(newest)
+        owner = self.served.get(self.state.owner(ranks[0]))
+        hosts = [served.link.host if served is not None else "another node" for served in (claimant, owner)]
+        said = (
+            f"the agent on {hosts[0]} claims {ranks_words(ranks)}, of which the one on {hosts[1]} speaks: the second "
+            "claim does not count while the first agent reports; stop whichever is a leftover"
+        )
+        return (*self.remarks, said)
+
+    def living(self) -> tuple[Served, ...]:
+        """Return the connections that speak for ranks and can be asked, the one with the lowest rank first."""
+        alive = [(self.state.ranks_of(number)[:1], served) for number, served in self.served.items() if served.alive]
+        return tuple(served for _, served in sorted((each for each in alive if each[0]), key=lambda each: each[0]))
+
+    def settle(self, now: float) -> None:
+        """Note that it was looked at, and whether it may be looked at in its turn only from now on."""
+        self.looked_at = now
+        busy = self.suspicion or self.gathering is not None or self.over_at is not None or self.inspection.asking
+        self.stirred = self.stirred or bool(busy)
+        calm_s = now - max(self.suspicious_at, self.known_since)
+        told = bool(self.suspicion.unheard or self.waiting or self.captures)
+        self.quiet = not (busy or told or self.likeness.pending) and calm_s > limits.CALM_S
+
+    def is_partial(self, now: float) -> bool:
+        """Whether it is too early to judge: some ranks, or nodes after a restart, are still to come."""
+        return not self.state.seen.all() and now - self.known_since < limits.PARTIAL_S
+
+    def forget_links(self) -> None:
+        """Forget connections that broke, and for all ranks of which another one speaks."""
+        if len(self.served) > self.state.links:
+            self.served = {number: served for number, served in self.served.items() if self.state.knows(number)}
+
+    def deserted(self, now: float) -> bool:
+        """Whether no connection has spoken for it for a long time."""
+        self.forget_links()
+        if any(served.alive for served in self.served.values()):
+            return False
+        quiet_s = min((self.state.heard_ago_s(number, now) for number in self.served), default=0.0)
+        return quiet_s > limits.ABANDONED_S
+
+    def snapshot(self, now: float) -> JobSnapshot:
+        """Return what the judge gets to see of it."""
+        found = self.inspection.snapshot(
+            self.id, self.world_size, self.suspicion, dict(self.stacks), now - self.known_since, now
+        )
+        known = frozenset(self.state.seen.nonzero()[0].tolist())
+        return replace(
+            found,
+            unasked=known.difference(found.ranks, found.silent),
+            habits=self.patience.habits,
+            under_way=self.patience.under_way,
+            testimonies=dict(self.testimonies),
+            communicators=self.communicators,
+            setup=self.likeness.setup,
+        )
+
+    def counted(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with the count of all ranks that it explains; the judge saw some of a big job only."""
+        found = self.state.explained_by(culprit.rank for culprit in verdict.culprits)
+        return replace(verdict, explained=found) if found is not None else verdict
+
+    def release(self) -> None:
+        """Note that it was judged for the last time, and let go what only judging needs."""
+        self.ended = True
+        self.inspection, self.confirmation = Inspection(), Confirmation()
+        self.gathering, self.stacks, self.waiting = None, {}, ()
+        self.testimonies, self.communicators = {}, ()
+        self.suspicion, self.loops, self.likeness = Suspicion(), Loops(), Likeness()
+        self.stragglers, self.closely = Stragglers(0), Closely()
