@@ -149,6 +149,10 @@ def alone(state: State, words: list[str]) -> None:
     state.limits["alone"] = words[0]
 
 
+def unfiled(state: State, words: list[str]) -> None:
+    state.limits["unfiled"] = words[0]
+
+
 COMMANDS: Mapping[str, Command] = {
     "world": world,
     "unseen": unseen,
@@ -168,4 +172,5 @@ COMMANDS: Mapping[str, Command] = {
     "known": known,
     "unheard": unheard,
     "alone": alone,
+    "unfiled": unfiled,
 }

@@ -1,0 +1,113 @@
+"""Leaves a situation as files: the ring of each rank as it was when nobody wrote to it any more, and the analyzer."""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
+from ncclwatch.contract.ring.layout import Word
+from ncclwatch.rank.ringfile import RingFile
+from ncclwatch_server.simulation.rings import WrittenRing
+from tests.postmortem.analysis import said
+from tests.scenarios.through_rings import _Writing
+
+# What only the node or the operating system can tell of an end: a ring has what the rank's own exit hooks wrote.
+TOLD_BY_THE_RANK = ("exited", "crashed")
+
+
+def left_by(snapshot: JobSnapshot, folder: Path) -> Path:
+    """Write the rings of all ranks that had one into a folder."""
+    for view in snapshot.ranks.values():
+        if view.attached:
+            _leave(view, folder)
+    return folder
+
+
+def _leave(view: RankView, folder: Path) -> None:
+    file = RingFile(
+        str(folder / f"{view.rank}-{view.pid}.ring"), rank=view.rank, local_rank=view.local_rank,
+        world=(view.world_size, view.local_world_size), attempt=view.attempt,
+    )  # fmt: skip
+    ring = WrittenRing(file, time.monotonic_ns() + 10**12)
+    try:
+        _Writing(ring, view).all()
+        _last_words(ring, view)
+    finally:
+        ring.close()
+
+
+def _last_words(ring: WrittenRing, view: RankView) -> None:
+    ending = view.ending
+    if ending is None or ending.kind not in TOLD_BY_THE_RANK:
+        return
+    site = ending.site
+    found: dict[str, object] = {"kind": ending.kind, "exit_code": ending.exit_code, "exception": ending.exception}
+    if site is not None:
+        found |= {"file": site.file, "line": site.line, "function": site.function}
+    ring.say(Word.ENDED, json.dumps(found))
+    ring.file.set_word(Word.ENDED_NS, ring.turn_back(ending.age_s))
+    ring.beat(ending.age_s)
+
+
+# What a file may say instead, because it knows less: a cause, and what it is a kind of.
+KIND_OF = {
+    Cause.RANK_CONDITIONAL_COLLECTIVE: (Cause.DIVERGENT_CONTROL_FLOW, Cause.INIT_INCOMPLETE),
+    Cause.UNEVEN_BATCHES: (Cause.DIVERGENT_CONTROL_FLOW, Cause.HOST_STALL),
+    Cause.SWALLOWED_EXCEPTION: (Cause.DIVERGENT_CONTROL_FLOW, Cause.HOST_STALL),
+    Cause.COLLECTIVE_ORDER: (Cause.DIVERGENT_CONTROL_FLOW,),
+    Cause.DATA_STALL: (Cause.HOST_STALL,),
+    Cause.PROCESS_FROZEN: (Cause.HOST_STALL,),
+    Cause.STUCK_SAVE: (Cause.HOST_STALL,),
+    Cause.FILESYSTEM_VIEW: (Cause.HOST_STALL,),
+    Cause.INIT_INCOMPLETE: (Cause.HOST_STALL,),
+    Cause.CONFIGURATION_DRIFT: (Cause.INIT_INCOMPLETE, Cause.TRANSPORT, Cause.RANK_CRASHED),
+    Cause.RNG_STATE_MISMATCH: (Cause.RANK_CRASHED,),
+    Cause.DUPLICATE_DEVICE: (Cause.RANK_CRASHED,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who is named for what."""
+
+    cause: Cause
+    ranks: frozenset[int]
+    one_of: bool
+
+
+def claims_of(verdicts: Iterable[Verdict]) -> tuple[Claim, ...]:
+    """Return all that verdicts claim, in whatever tone."""
+    return tuple(
+        Claim(cause=each.cause, ranks=frozenset(culprit.rank for culprit in each.culprits), one_of=each.one_of)
+        for each in verdicts
+    )
+
+
+def claims_in_files(folder: Path) -> tuple[Claim, ...]:
+    """Return what the analyzer claims of a folder, warnings and worse."""
+    return tuple(
+        Claim(
+            cause=Cause(incident["cause"]), ranks=frozenset(each["rank"] for each in incident["culprits"]),
+            one_of=incident["one_of"],
+        )
+        for incident in said(folder)["incidents"]
+        if incident["severity"] != Severity.INFO.value
+    )  # fmt: skip
+
+
+def is_backed(claim: Claim, live: Iterable[Claim]) -> bool:
+    """Whether a claim of files says no more than the living job: each rank is named there, for that or closer."""
+    if claim.one_of and claim.cause is Cause.UNDETERMINED:
+        return True  # it names nobody for certain, and nothing as the cause
+    for_this = [each for each in live if _is_weaker(claim.cause, each.cause)]
+    if claim.one_of:
+        return any(claim.ranks & each.ranks for each in for_this)
+    return claim.ranks <= frozenset().union(*(each.ranks for each in for_this if not each.one_of))
+
+
+def _is_weaker(cause: Cause, live: Cause) -> bool:
+    return cause in (live, Cause.UNDETERMINED, *KIND_OF.get(live, ()))
