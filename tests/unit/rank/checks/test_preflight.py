@@ -164,7 +164,7 @@ def test_ddp_tells_what_it_wraps_before_it_compares(patched: Recorder, group: No
     (model,) = said(patched).models
     assert (model.kind, model.members, model.total) == ("DDP", "0", 2)
     assert model.site is not None
-    assert Path(model.site[0]).name == "test_rank_preflight.py"
+    assert Path(model.site[0]).name == Path(__file__).name
     assert parse_parameters(text(patched), ("DDP", "0")) == ("weight float32 2x3", "bias float32 2 frozen")
 
 

@@ -45,7 +45,7 @@ def test_more_states_than_devices_are_told_before_torch_raises(watched: Watched,
     with pytest.raises(IndexError):
         torch.cuda.set_rng_state_all(states(3))
     (said,) = watched.told
-    assert "test_rank_rng.py" in said
+    assert "test_rng.py" in said
     assert "states of 3 devices" in said
     assert "(world size 2) sees 2" in said
     assert "restore_rng_state" in said
