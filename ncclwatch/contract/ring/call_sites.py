@@ -15,6 +15,12 @@ from ncclwatch.contract.ring import modules
 SEPARATOR = "\x1f"
 FILE_BYTES, FUNCTION_BYTES, LABEL_BYTES = 1000, 200, 300  # of the parts of a call site that is too long
 CALLERS_MAX = 7  # of the user's own functions, outside the innermost
+GRADIENT_BUCKET = "gradient bucket"  # how the label of an operation begins that reduces one
+
+
+def is_gradient_bucket(label: str) -> bool:
+    """Say whether an operation reduces a gradient bucket, by what it is labelled."""
+    return label.startswith(GRADIENT_BUCKET)
 
 
 class SiteText(NamedTuple):

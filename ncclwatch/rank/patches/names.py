@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ncclwatch.contract.ring.call_sites import GRADIENT_BUCKET
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
@@ -137,12 +138,12 @@ def _note_buckets(recorder: Recorder, ddp: DistributedDataParallel) -> bool:
         for number, indices in enumerate(rebuilt.split(", ")):
             members = [named[int(index)] for index in indices.split()]
             size = sum(parameter.numel() for _, parameter in members)
-            buckets.append((size, f"gradient bucket {number} ({_some([name for name, _ in members])})"))
+            buckets.append((size, f"{GRADIENT_BUCKET} {number} ({_some([name for name, _ in members])})"))
     else:
         width = {parameter.element_size() for _, parameter in named}
         if len(width) == 1:
             sizes = [int(size) for size in str(told.get("bucket_sizes", "")).split(", ") if size]
-            buckets = [(size // min(width), f"gradient bucket {number}") for number, size in enumerate(sizes)]
+            buckets = [(size // min(width), f"{GRADIENT_BUCKET} {number}") for number, size in enumerate(sizes)]
     name = getattr(ddp.process_group, "group_name", "")
     recorder.set_buckets(name, [(size, recorder.sites.label(text)) for size, text in buckets])
     return bool(rebuilt)

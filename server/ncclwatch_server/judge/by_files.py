@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Certainty, Verdict
-from ncclwatch_server.judge.rules.alike import ranks_of
+from ncclwatch_server.judge.alike import ranks_of
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.moments import Lasted, is_timed
 

@@ -19,9 +19,9 @@ from ncclwatch.contract.model.testimony import Communicator, WitnessedGroup, Wit
 from ncclwatch.contract.model.verdict import Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.theory.histories.signatures import op_named
+from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
-PULSE_LOST_S = 3.0  # without it ncclwatch does not learn that an operation is through
 LAUNCHES = frozenset((Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.BARRIER))
 
 
@@ -117,7 +117,7 @@ def _recorder(snapshot: JobSnapshot, parts: _Parts, culprits: frozenset[int]) ->
         if rank in held
         and rank not in inside
         and held[rank].completed >= number
-        and parts.views[rank].pulse_age_s < PULSE_LOST_S
+        and not is_lost(parts.views[rank])  # else ncclwatch does not learn that an operation is through
     )
     if len(inside) + len(come) + len(behind) < 2:
         return _Account()

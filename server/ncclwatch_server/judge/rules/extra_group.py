@@ -3,16 +3,9 @@
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE_NEW_GROUP, ranks_words
-from ncclwatch_server.judge.theory.case import (
-    Case,
-    at,
-    block_evidence,
-    culprit,
-    explained,
-    onset_s,
-    source_evidence,
-    waiting_words,
-)
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.theory.case import Case, explained, onset_s
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 from ncclwatch_server.judge.theory.waits.made_groups import Made, Unequal, unequal_groups

@@ -7,15 +7,10 @@ from collections.abc import Iterable
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
-from ncclwatch_server.judge.theory.case import (
-    Case,
-    at,
-    block_evidence,
-    explained,
-    operation_words,
-    waiting_words,
-)
-from ncclwatch_server.judge.theory.hosts_in_files import Whereabouts, last_words, whereabouts
+from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last_words, whereabouts
+from ncclwatch_server.judge.telling.evidence import block_evidence
+from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
+from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of

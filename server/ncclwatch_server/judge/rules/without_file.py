@@ -6,15 +6,10 @@ early is a fact for the reader.
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.theory.case import (
-    Case,
-    block_evidence,
-    explained,
-    group_words,
-    operation_words,
-    waiting_words,
-)
-from ncclwatch_server.judge.theory.hosts_in_files import last_words
+from ncclwatch_server.judge.rules.frames.hosts_in_files import last_words
+from ncclwatch_server.judge.telling.evidence import block_evidence
+from ncclwatch_server.judge.telling.words import group_words, operation_words, waiting_words
+from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import AT_WORK_S, completed_by_all, lasted
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of

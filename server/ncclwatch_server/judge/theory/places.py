@@ -1,16 +1,15 @@
-"""At which line of the user's code does a rank stand that is in no operation?"""
+"""Finds the line of the user's code at which a rank stands that is in no operation."""
 
 from ncclwatch.contract.model.rank import CallSite, RankView
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
-
-PULSE_LOST_S = 3.0  # without it nobody inside the rank looks any more
 
 
 def cannot_look(view: RankView) -> bool:
     """Say whether nobody inside a rank sees where it stands: only py-spy does."""
-    return view.pulse_age_s >= PULSE_LOST_S or view.process.state in FROZEN_STATES
+    return is_lost(view) or view.process.state in FROZEN_STATES
 
 
 def place_of(case: Case, view: RankView) -> CallSite | None:

@@ -1,4 +1,4 @@
-"""In what way does a rank that others wait for stand still, and for how long has it?
+"""Finds in what way a rank stands still that others wait for, and for how long it has.
 
 Stillness is told from outside (CPU time, I/O, process state) and from inside (the Python stack, the
 pulse that needs the GIL). One sign is not enough, and any sign of work is a veto.
@@ -6,17 +6,16 @@ pulse that needs the GIL). One sign is not enough, and any sign of work is a vet
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, WaitKind
-from ncclwatch.contract.model.verdict import Cause
-from ncclwatch.contract.words.text import ADVICE_GIL, WAIT_WORDS
-from ncclwatch_server.judge.rules.saves import save_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import note_at
-from ncclwatch_server.judge.theory.histories.odd_side import uneven_counts
 from ncclwatch_server.judge.theory.phases import phase_in_dump
-from ncclwatch_server.judge.theory.places import PULSE_LOST_S, place_of
+from ncclwatch_server.judge.theory.places import place_of
+from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_on_device
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
 
@@ -31,12 +30,27 @@ GIL_STILL_S = 5.0  # without a pulse, and without CPU
 LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
 LEARNED_S_MAX = 60.0
 SIGNS_MIN = 2  # of stillness, each seen in another way
-_OWN_TROUBLE = (Cause.PROCESS_FROZEN, Cause.DATA_STALL, Cause.STUCK_SAVE, Cause.SWALLOWED_EXCEPTION)
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
 _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
 _FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
 _SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
+
+
+class Trouble(Enum):
+    """What a rank that stands still is in. One of these holds."""
+
+    STOPPED = "stopped"  # by a signal or a debugger
+    EXCEPTION = "exception"  # it handles one, or has gone its own way after one
+    MEETING = "meeting"  # others wait to be all together
+    DATA = "data"
+    SAVE = "save"
+    FILES = "files"  # it asks again and again whether a file is there
+    BATCHES = "batches"  # it has drawn fewer than the others, and come to their end
+    ELSEWHERE = "elsewhere"
+
+
+_OWN = frozenset((Trouble.STOPPED, Trouble.DATA, Trouble.SAVE, Trouble.EXCEPTION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +63,17 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stillness:
-    """Why a rank outside all operations counts as stalled."""
+    """In what way a rank outside all operations stands still."""
 
-    cause: Cause
-    what: str
+    trouble: Trouble
     patience_s: float
     still_s: float
-    advice: str = ""  # where more is known than the cause
+    pulse_lost: bool = False  # native code holds the GIL, or the kernel does not answer
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it has stood still for longer than such work takes."""
+        return self.still_s >= self.patience_s
 
 
 def works(view: RankView) -> bool:
@@ -69,39 +87,32 @@ def may_wait_for_another(view: RankView, still: Stillness) -> bool:
 
     One rank of a node downloads what the others of the node look for, and all meet in a barrier afterwards.
     """
-    pulse_lost = view.pulse_age_s >= PULSE_LOST_S
-    return still.cause not in _OWN_TROUBLE and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
+    pulse_lost = is_lost(view)
+    return still.trouble not in _OWN and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
 
 
 def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness | None:
     """Return in what way a rank stands still, or None if it works or nobody can tell."""
     process, thread = view.process, main_thread(view)
     if process.state in FROZEN_STATES:
-        how = "a debugger holds it" if process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
-        return Stillness(cause=Cause.PROCESS_FROZEN, what=how, patience_s=STOPPED_S, still_s=still_s_of(view))
+        return Stillness(trouble=Trouble.STOPPED, patience_s=STOPPED_S, still_s=still_s_of(view))
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
     still_s = still_s_of(view)
     if still_s <= 0:
         return None
-    if view.pulse_age_s >= PULSE_LOST_S:
+    if is_lost(view):
         saves = kind is WaitKind.SAVE or phase_in_dump(case.snapshot.stacks.get(view.rank)) is Phase.CHECKPOINT
         return Stillness(
-            cause=Cause.STUCK_SAVE if saves else _cause_by_place(kind),
-            what=_pulse_words(view, kind),
+            trouble=Trouble.SAVE if saves else _trouble_by_place(kind),
             patience_s=STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S,
             still_s=still_s,
-            advice="" if saves or process.state is ProcessState.DISK_WAIT else ADVICE_GIL,
+            pulse_lost=True,
         )
     patience = max(
         _patience_s(view, thread, kind, known.phase),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
     )
-    return Stillness(
-        cause=_cause_of(case, view, thread, kind),
-        what=_still_words(view, thread, kind),
-        patience_s=patience,
-        still_s=still_s,
-    )
+    return Stillness(trouble=_trouble_of(case, view, thread, kind), patience_s=patience, still_s=still_s)
 
 
 def still_s_of(view: RankView) -> float:
@@ -125,7 +136,7 @@ def signs_of(view: RankView) -> tuple[float, ...]:
     found = [process.cpu_still_s]
     if not process.io_unknown:
         found.append(process.io_still_s)
-    if view.pulse_age_s >= PULSE_LOST_S:
+    if is_lost(view):
         found.append(view.pulse_age_s)
     elif view.attached and thread is not None and thread.leaf:
         found.append(thread.same_s)
@@ -156,28 +167,28 @@ def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> flo
     return STILL_ASLEEP_S if call in _SLEEPS else STILL_S
 
 
-def _cause_by_place(kind: WaitKind | None) -> Cause:
+def _trouble_by_place(kind: WaitKind | None) -> Trouble:
     if kind is WaitKind.DATA:
-        return Cause.DATA_STALL
-    return Cause.STUCK_SAVE if kind is WaitKind.SAVE else Cause.HOST_STALL
+        return Trouble.DATA
+    return Trouble.SAVE if kind is WaitKind.SAVE else Trouble.ELSEWHERE
 
 
-def _cause_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Cause:
+def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Trouble:
     if (thread is not None and thread.exception) or _went_on_after_exception(view):
-        return Cause.SWALLOWED_EXCEPTION
+        return Trouble.EXCEPTION
     if _rendezvous(case):
-        return Cause.INIT_INCOMPLETE
+        return Trouble.MEETING
     if kind in (WaitKind.DATA, WaitKind.SAVE):
-        return _cause_by_place(kind)
+        return _trouble_by_place(kind)
     if thread is not None and thread.work is Phase.CHECKPOINT:
-        return Cause.STUCK_SAVE
+        return Trouble.SAVE
     note = note_at(view, place_of(case, view))
     if note is not None and _ASKS_FOR_FILES.search(note.loop):
-        return Cause.FILESYSTEM_VIEW
+        return Trouble.FILES
     others = tuple(rank for rank in case.blocked if rank in case.views)
     if uneven_counts(case.views, (view.rank,), others) is not None:
-        return Cause.UNEVEN_BATCHES
-    return Cause.HOST_STALL
+        return Trouble.BATCHES
+    return Trouble.ELSEWHERE
 
 
 def _went_on_after_exception(view: RankView) -> bool:
@@ -192,27 +203,3 @@ def _rendezvous(case: Case) -> bool:
         for rank in case.blocked
         for block in case.graph.blocks[rank]
     )
-
-
-def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
-    save = save_words(view) if kind is WaitKind.SAVE else ""
-    inside = f" in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
-    if view.process.state is ProcessState.DISK_WAIT:
-        return f"it is in uninterruptible sleep (state D){inside}"
-    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
-
-
-def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
-    if view.process.state is ProcessState.DISK_WAIT:
-        inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
-        return f"it is in uninterruptible sleep (state D){inside}"
-    if not view.attached:
-        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
-    if thread is not None and thread.exception:
-        return f"it handles {thread.exception} and does not come back"
-    if view.process.lock_holder:
-        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
-    if kind is not None and kind in WAIT_WORDS:
-        words = save_words(view) if kind is WaitKind.SAVE else ""
-        return f"it stands in {words or WAIT_WORDS[kind]}"
-    return "it is outside every collective and shows no sign of work"

@@ -13,12 +13,17 @@ from ncclwatch.contract.model.job import Habit, JobSnapshot, WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import LikeRanks, Setup
 from ncclwatch.contract.model.rank import CallSite
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
-from ncclwatch.contract.words.text import ADVICE, host_words, ranks_words, seconds_words
+from ncclwatch.contract.model.verdict import Cause, Culprit, Evidence, Severity
+from ncclwatch.contract.words.text import host_words, ranks_words, seconds_words
+from ncclwatch_server.judge.explanation import Explanation, Warned
 from ncclwatch_server.judge.rules.drift import models as drift_models
 from ncclwatch_server.judge.rules.drift import samplers as drift_samplers
 from ncclwatch_server.judge.rules.drift.settings import RULES, Rule, Scope
 
+ADVICE = (
+    "Start all ranks alike: the same image or environment on every node, the same variables (mpirun forwards only "
+    "those named with -x), the same files to build the model from. Then restart the job."
+)
 CULPRITS_MAX = 32  # named one by one; the sentence has all
 VALUES_MAX = 4  # told of one setting
 CLOCK_S_MAX = 15.0  # three missed heartbeats of torchrun's rendezvous: then a node counts as dead
@@ -50,10 +55,10 @@ class Finding:
     doing: str = ""
 
 
-def drifts(snapshot: JobSnapshot, found: Iterable[Finding]) -> tuple[Verdict, ...]:
+def drifts(snapshot: JobSnapshot, found: Iterable[Finding]) -> tuple[Warned, ...]:
     """Return a warning for each thing in which the ranks of a job differ that have to be alike."""
     hosts = _hosts(snapshot.setup.alike)
-    return tuple(_verdict(snapshot, finding, hosts) for finding in found)
+    return tuple(_warned(snapshot, finding, hosts) for finding in found)
 
 
 def findings(setup: Setup, habits: Mapping[WaitClass, Habit]) -> tuple[Finding, ...]:
@@ -61,14 +66,11 @@ def findings(setup: Setup, habits: Mapping[WaitClass, Habit]) -> tuple[Finding, 
     return (*(finding for look in _LOOKS for finding in look(setup)), *_timeouts(setup, habits))
 
 
-def _verdict(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) -> Verdict:
+def _warned(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) -> Warned:
     views = snapshot.ranks
-    return Verdict(
+    said = Explanation(
         cause=Cause.CONFIGURATION_DRIFT,
-        certainty=Certainty.PROVEN,
         severity=Severity.WARNING,
-        predicted=finding.certain,
-        about=finding.about,
         summary=finding.summary,
         explanation=finding.explanation,
         advice=finding.advice,
@@ -83,10 +85,10 @@ def _verdict(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) 
             )
             for rank in finding.odd[:CULPRITS_MAX]
         ),
-        victims=(),
         one_of=finding.one_of,
         evidence=finding.evidence,
     )
+    return Warned(said=said, predicted=finding.certain, about=finding.about)
 
 
 # -- settings ------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
         explanation=f"{_counts(against, norm)} {_FATES['DDP' if kind == 'DDP' else 'FSDP']}",
         advice=(
             "Build the model on all ranks from the same configuration: look at what that line reads from a file, a "
-            "vocabulary or the environment of its own node. " + ADVICE[Cause.CONFIGURATION_DRIFT]
+            "vocabulary or the environment of its own node. " + ADVICE
         ),
         evidence=tuple(
             Evidence(source="preflight", rank=side.ranks[0], fact=_model_fact(side, parameters)) for side in sides[:8]

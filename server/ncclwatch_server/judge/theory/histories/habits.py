@@ -1,4 +1,4 @@
-"""Where did the histories of ranks first differ, and who departed from its own habit?
+"""Finds where the histories of ranks first differed, and who departed from its own habit.
 
 Ranks agree on what the n-th collective of a group is; what may differ is how far each was in its own
 work when it issued it. Two clocks of progress travel with each operation: batches drawn from the
@@ -6,11 +6,11 @@ current loader, and forwards of wrapped models. A rank that skipped a backward i
 one batch ahead of the others at every collective, long before anything hangs.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
+from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
 PERIOD_MAX = 150  # operations in one iteration that a habit may have
@@ -73,18 +73,25 @@ def _slip_by(clock: str, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list
         values = {rank: _clock(op, clock) for rank, op in ops.items()}
         if not all(values.values()) or len(set(values.values())) == 1:
             break
-        (usual, votes), *_ = Counter(values.values()).most_common()
-        decided = votes * 2 > len(values)
-        if not decided:
-            usual = min(values.values())
+        most = majority(_by_value(values).values())
+        usual = values[most[0]] if most is not None else min(values.values())
         ranks = tuple(sorted(rank for rank, value in values.items() if value != usual))
         offset = values[ranks[0]] - usual
         if previous is not None and ranks != previous.ranks:
             break
-        previous = Slip(ranks=ranks, group=group, seq=seq, offset=offset, clock=clock, value=usual, decided=decided)
+        previous = Slip(
+            ranks=ranks, group=group, seq=seq, offset=offset, clock=clock, value=usual, decided=most is not None
+        )
     if previous is not None and previous.seq == seqs[0] and previous.seq > 1:
         return None  # out of step for as long as anybody remembers: a way of working, not a slip
     return previous
+
+
+def _by_value(values: Mapping[int, int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(value, []).append(rank)
+    return found
 
 
 def departs_from_habit(view: RankView, current: OpView) -> bool | None:

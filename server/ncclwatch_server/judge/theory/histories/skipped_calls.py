@@ -1,4 +1,4 @@
-"""Did a rank skip or add calls long before the hang? Found by laying the histories of ranks beside each other.
+"""Finds ranks that skipped or added calls long before the hang, by laying the histories of ranks beside each other.
 
 Equal operations pair silently, whatever lines they come from. A rank that skipped one is, from then on, at every
 number where the others will be at the next one: its list of (operation, line) is theirs, shifted. Ranks that take
@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.histories.call_sites import route_of
+from ncclwatch_server.judge.theory.histories.habits import departure
+from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
 SHIFT_MAX = 32  # calls skipped or added at one place
@@ -75,6 +77,18 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     return None
 
 
+def who_shifted(views: Mapping[int, RankView], members: Iterable[int], shift: Shift) -> Shift | None:
+    """Return a shift as the doing of those who departed from their habit, None if nobody can tell who did.
+
+    They may have done so in another group: who leaves out the first call of a loop is then at the second one.
+    """
+    if shift.decided:
+        return shift
+    others = tuple(rank for rank in members if rank in views and rank not in shift.ranks)
+    departed = [ranks for ranks in (shift.ranks, others) if ranks and departure(views[ranks[0]]) is not None]
+    return shift.seen_from(departed[0]) if len(departed) == 1 else None
+
+
 def _find(histories: Mapping[int, Mapping[int, Key]]) -> tuple[tuple[int, ...], int, int, int, bool] | None:
     """Return (ranks, first number that differs, calls they skipped, a rank that made the call, majority or not)."""
     first = max(min(ops) for ops in histories.values())
@@ -82,9 +96,9 @@ def _find(histories: Mapping[int, Mapping[int, Key]]) -> tuple[tuple[int, ...], 
     if len(classes) < 2:
         return None
     (usual, *others) = sorted(classes, key=lambda ranks: (-len(ranks), ranks))
-    if len(others) > 1 and len(usual) * 2 <= len(histories):
+    decided = majority(classes) is not None
+    if len(others) > 1 and not decided:
         return None
-    decided = len(usual) * 2 > len(histories)
     for odd in others:
         found = _shift_between(_since(histories[usual[0]], first), _since(histories[odd[0]], first))
         if found is not None:

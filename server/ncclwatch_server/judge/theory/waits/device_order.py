@@ -1,4 +1,4 @@
-"""In which operations does a device hold up its rank, and where does the host stand meanwhile?
+"""Finds in which operations a device holds up its rank, and where the host stands meanwhile.
 
 With NCCL a call returns when it is enqueued. The host runs ahead of its device until it reads a value, or until
 the launch queue is full, and what it is held up by is not where it stands: it is the oldest operation of the rank
@@ -10,8 +10,9 @@ issued the same operation.
 """
 
 from ncclwatch.contract.model.rank import GroupView, OpView, RankView, ThreadView, WaitKind
+from ncclwatch.contract.ring.call_sites import is_gradient_bucket
+from ncclwatch_server.judge.theory.pulse import is_lost
 
-PULSE_LOST_S = 3.0  # without it nobody knows what is finished, nor whether the host stands
 READING_S = 1.0  # in a call that reads from the device
 STANDING_S = 3.0  # at one instruction anywhere else, without CPU
 SPINNING_S = 6.0  # the same with CPU: a host that waits for CUDA spins by default, and one that computes looks alike
@@ -29,13 +30,12 @@ _HOST_WAITS = frozenset(
 _HOST_MODULES = ("threading", "queue", "selectors", "socket", "ssl", "subprocess", "connection", "popen_fork", "fcntl")
 # A thread that says of itself that it is in one of these waits for a device all the same.
 _INSIDE = (None, WaitKind.BACKWARD, WaitKind.DESTROY, WaitKind.SAVE)
-_BUCKET = "gradient bucket"  # how the label of one begins
 _OPERATIONS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)
 
 
 def pending_on_device(view: RankView) -> tuple[OpView, ...]:
     """Return the oldest unfinished operation of each group on a device, the one issued first first."""
-    if view.pulse_age_s >= PULSE_LOST_S:
+    if is_lost(view):
         return ()
     found = [
         (group.pending.age_s, group.pending)
@@ -104,7 +104,7 @@ def comes_first(thread: ThreadView, issued: OpView | None) -> bool:
     if issued is None:
         return False
     in_backward = thread.wait is not None and thread.wait.kind is WaitKind.BACKWARD
-    return issued.in_order or (issued.label.startswith(_BUCKET) and not in_backward)
+    return issued.in_order or (is_gradient_bucket(issued.label) and not in_backward)
 
 
 def _is_asynchronous(view: RankView, name: str) -> bool:

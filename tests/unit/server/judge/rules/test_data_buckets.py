@@ -1,9 +1,9 @@
-"""Ranks that differ in their batches say in which data buckets."""
+"""Do ranks that differ in their batches say in which data buckets?"""
 
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, LoaderView, RankView
-from ncclwatch_server.judge.rules.data_buckets import BUCKETS_MAX, bucket_evidence
+from ncclwatch_server.judge.rules.frames.data_buckets import BUCKETS_MAX, bucket_evidence
 from tests.unit.server.server_values import view
 
 LOOP = CallSite(file="/u/train.py", line=10, function="train")

@@ -7,7 +7,8 @@ import pytest
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
-from ncclwatch_server.judge.rules.endings import ending_words, is_victim
+from ncclwatch_server.judge.rules.frames.ends import ending_words
+from ncclwatch_server.judge.theory.endings import is_victim
 from tests.scenarios.situation import Situation
 
 

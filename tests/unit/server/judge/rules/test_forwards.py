@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclwatch.contract.words.text import ADVICE
 from ncclwatch_server.judge import judge
+from ncclwatch_server.judge.rules import ADVICE
 from tests.scenarios.situation import Situation
 
 NORM = "model/layers.*.norm/SyncNorm"

@@ -7,8 +7,10 @@ import pytest
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView, SaveView, ThreadView
 from ncclwatch.contract.model.verdict import Cause, Verdict
-from ncclwatch_server.judge.rules.saves import bad_saves, save_words
+from ncclwatch_server.judge.explanation import When
+from ncclwatch_server.judge.rules.frames.saves import save_words
 from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.judge.verdicts import warnings_of
 from tests.unit.server.server_values import view
 
 
@@ -25,7 +27,7 @@ def rank(number: int, *saves: SaveView, **changes: object) -> RankView:
 
 def warned(*ranks: RankView) -> list[Verdict]:
     snapshot = JobSnapshot(job="job", world_size=4, ranks={each.rank: each for each in ranks}, stacks={}, silent={})
-    return list(bad_saves(open_case(snapshot)))
+    return list(warnings_of(open_case(snapshot), When.NO_HANG))
 
 
 @pytest.mark.parametrize(

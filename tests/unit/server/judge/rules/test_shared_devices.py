@@ -1,4 +1,4 @@
-"""Whom NCCL names when two ranks are on one GPU, and which of them is at fault."""
+"""Whom does NCCL name when two ranks are on one GPU, and which of them is at fault?"""
 
 from dataclasses import replace
 
@@ -9,8 +9,9 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import Ending, GroupView, RankView
 from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge import judge
-from ncclwatch_server.judge.rules.shared_devices import refused_to_share, shared
+from ncclwatch_server.judge.explanation import When
 from ncclwatch_server.judge.theory.case import open_case
+from ncclwatch_server.judge.verdicts import warnings_of
 from tests.unit.server.server_values import view
 
 WORDS = "DistBackendError: Last error: Duplicate GPU detected : rank {} and rank {} both on CUDA device 50"
@@ -39,16 +40,15 @@ def refused(rank: int, pair: tuple[int, int] = (1, 2), members: tuple[int, ...] 
 def test_the_ranks_that_nccl_names_are_believed_where_its_numbers_are_the_jobs(
     members: tuple[int, ...] | None, named: tuple[int, ...]
 ):
-    case = open_case(snapshot(refused(0, members=members), *(view(rank) for rank in (1, 2, 3))))
-    found = refused_to_share(case, [0], 0)
-    assert found is not None
-    assert found.ranks == named
+    (found,) = judge(snapshot(refused(0, members=members), *(view(rank) for rank in (1, 2, 3))))
+    assert found.cause is Cause.DUPLICATE_DEVICE
+    assert tuple(culprit.rank for culprit in found.culprits) == named
 
 
-def test_another_crash_that_came_first_is_not_explained_by_it():
-    case = open_case(snapshot(refused(0), view(1, Ending(kind="crashed", exit_code=1, age_s=9.0))))
-    assert refused_to_share(case, [0, 1], 1) is None
-    assert refused_to_share(case, [0, 1], 0) is not None
+@pytest.mark.parametrize(("ago_s", "cause"), [(9.0, Cause.RANK_CRASHED), (0.5, Cause.DUPLICATE_DEVICE)])
+def test_another_crash_that_came_first_is_not_explained_by_it(ago_s: float, cause: Cause):
+    (found,) = judge(snapshot(refused(0), view(1, Ending(kind="crashed", exit_code=1, age_s=ago_s))))
+    assert found.cause is cause
 
 
 def on(rank: int, uuid: str = "GPU-a", **changes: object) -> RankView:
@@ -57,7 +57,7 @@ def on(rank: int, uuid: str = "GPU-a", **changes: object) -> RankView:
 
 
 def warnings(*ranks: RankView) -> list[Verdict]:
-    return list(shared(open_case(snapshot(*ranks))))
+    return list(warnings_of(open_case(snapshot(*ranks)), When.AT_REST))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import GroupView, RankView
 from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of
-from ncclwatch_server.judge.theory.case import group_words
+from ncclwatch_server.judge.telling.words import group_words
 from ncclwatch_server.judge.theory.waits.memberships import with_members
 from tests.unit.server.server_values import view
 

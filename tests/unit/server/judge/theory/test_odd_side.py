@@ -1,20 +1,14 @@
-"""The odd one of several sides of a hang: rules that no majority helps with, each where it must not decide."""
+"""Who of several sides of a hang is the odd one? Rules that no majority helps with, each where it must not decide."""
 
 from dataclasses import replace
 
 import pytest
 
 from ncclwatch.contract.model.rank import CallSite, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
-from ncclwatch.contract.model.verdict import Cause
-from ncclwatch_server.judge.theory.histories.odd_side import (
-    Side,
-    crossing_threads,
-    part,
-    parted_callers,
-    uneven_counts,
-    who_shifted,
-)
-from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
+from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.parting import Way, crossing_threads, part, parted_callers
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, who_shifted
 from tests.unit.server.server_values import view
 
 
@@ -156,27 +150,27 @@ def loop_note(line: int) -> SourceNote:
     return SourceNote(site=at(line), text="...", loop="for batch in reader", loop_lines=(40, 50))
 
 
-def left_the_loop(mine: int, theirs: int) -> Cause:
-    """Return the cause where rank 2 stands behind a loop that two are in, by the forwards each side has run."""
+def left_the_loop(mine: int, theirs: int) -> Way:
+    """Return how they parted where rank 2 stands behind a loop that two are in, by the forwards each side has run."""
     views = {number: rank(number, sources=(loop_note(44),)) for number in (0, 1)} | {2: rank(2)}
     sides = side(0, 1, forwards=theirs), side(2, line=90, op=Op.BARRIER, forwards=mine)
     found = part(views, sides, (0, 1, 2))
     assert found.culprit.ranks == (2,)
-    return found.cause
+    return found.way
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "cause"),
+    ("mine", "theirs", "way"),
     [
-        (8, 9, Cause.UNEVEN_BATCHES),
-        (0, 9, Cause.UNEVEN_BATCHES),  # not counted there
-        (8, 0, Cause.UNEVEN_BATCHES),
-        (9, 9, Cause.DIVERGENT_CONTROL_FLOW),
-        (10, 9, Cause.DIVERGENT_CONTROL_FLOW),
+        (8, 9, Way.LOOP_ENDED),
+        (0, 9, Way.LOOP_ENDED),  # not counted there
+        (8, 0, Way.LOOP_ENDED),
+        (9, 9, Way.LOOP_LEFT),
+        (10, 9, Way.LOOP_LEFT),
     ],
 )
-def test_who_left_a_loop_had_fewer_batches_only_if_it_has_done_less(mine: int, theirs: int, cause: Cause):
-    assert left_the_loop(mine, theirs) is cause
+def test_who_left_a_loop_had_fewer_batches_only_if_it_has_done_less(mine: int, theirs: int, way: Way):
+    assert left_the_loop(mine, theirs) is way
 
 
 @pytest.mark.parametrize(
@@ -199,11 +193,11 @@ def test_who_went_on_from_a_backward_that_the_others_are_in_had_less_to_reduce(
 
 def test_two_sides_of_equal_size_that_nothing_tells_apart_are_not_told_apart():
     found = part({0: rank(0), 1: rank(1)}, (side(0), side(1, line=44, numel=7)), (0, 1))
-    assert found.one_of
-    assert found.cause is Cause.SIGNATURE_MISMATCH
+    assert not found.decided
+    assert found.way is Way.ARGUMENTS
 
 
 def test_three_sides_have_no_majority_of_two():
     views = {number: rank(number) for number in range(5)}
     found = part(views, (side(0, 1, 2), side(3, line=50), side(4, line=60)), tuple(range(5)))
-    assert found.one_of
+    assert not found.decided

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.rank import ProcessState
-from ncclwatch.contract.model.verdict import Cause
+from ncclwatch_server.judge.rules.frames.standstill import what_words
 from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.judge.theory.stillness import (
     Stillness,
+    Trouble,
     may_wait_for_another,
     signs_of,
     still_s_of,
@@ -35,45 +36,49 @@ def judged(found: Situation) -> Stillness:
     return still
 
 
+def told(found: Situation) -> str:
+    return what_words(found.snapshot().ranks[0], judged(found))
+
+
 @pytest.mark.parametrize(
-    ("exception", "ago_s", "cause"),
+    ("exception", "ago_s", "trouble"),
     [
-        ("ValueError: bad label", 59.0, Cause.SWALLOWED_EXCEPTION),
-        ("ValueError: bad label", 60.0, Cause.SWALLOWED_EXCEPTION),
-        ("ValueError: bad label", 61.0, Cause.HOST_STALL),  # it has issued something since
-        ("", 0.0, Cause.HOST_STALL),
+        ("ValueError: bad label", 59.0, Trouble.EXCEPTION),
+        ("ValueError: bad label", 60.0, Trouble.EXCEPTION),
+        ("ValueError: bad label", 61.0, Trouble.ELSEWHERE),  # it has issued something since
+        ("", 0.0, Trouble.ELSEWHERE),
     ],
 )
-def test_a_rank_that_went_on_after_an_exception_is_told_of_it(exception: str, ago_s: float, cause: Cause):
+def test_a_rank_that_went_on_after_an_exception_is_told_of_it(exception: str, ago_s: float, trouble: Trouble):
     """Its newest operation was issued a minute ago."""
     found = situation()
     found.ranks[0] = replace(found.ranks[0], last_exception=exception, last_exception_s=ago_s)
-    assert judged(found).cause is cause
+    assert judged(found).trouble is trouble
 
 
 def test_a_rank_that_never_issued_anything_went_on_after_any_exception():
     found = situation()
     found.ranks[0] = replace(found.ranks[0], history=(), last_exception="KeyError: 'x'", last_exception_s=900.0)
-    assert judged(found).cause is Cause.SWALLOWED_EXCEPTION
+    assert judged(found).trouble is Trouble.EXCEPTION
 
 
 @pytest.mark.parametrize(
-    ("lines", "cause"),
+    ("lines", "trouble"),
     [
-        (("at 0 train.py:90 still 9 in data",), Cause.DATA_STALL),
-        (("at 0 train.py:90 still 9 in save",), Cause.STUCK_SAVE),
-        (("work 0 CHECKPOINT",), Cause.STUCK_SAVE),
-        (("work 0 COMPILE",), Cause.HOST_STALL),
-        (('source 0 train.py:90 loop "while not os.path.exists(path)" lines 89-91',), Cause.FILESYSTEM_VIEW),
-        (('source 0 train.py:90 loop "while not ready" lines 89-91',), Cause.HOST_STALL),
-        (("gil 0 for 9",), Cause.HOST_STALL),
-        (("at 0 train.py:90 still 9 in data", "gil 0 for 9"), Cause.DATA_STALL),
-        (("at 0 train.py:90 still 9 in save", "gil 0 for 9"), Cause.STUCK_SAVE),
-        (("stopped 0 for 9",), Cause.PROCESS_FROZEN),
+        (("at 0 train.py:90 still 9 in data",), Trouble.DATA),
+        (("at 0 train.py:90 still 9 in save",), Trouble.SAVE),
+        (("work 0 CHECKPOINT",), Trouble.SAVE),
+        (("work 0 COMPILE",), Trouble.ELSEWHERE),
+        (('source 0 train.py:90 loop "while not os.path.exists(path)" lines 89-91',), Trouble.FILES),
+        (('source 0 train.py:90 loop "while not ready" lines 89-91',), Trouble.ELSEWHERE),
+        (("gil 0 for 9",), Trouble.ELSEWHERE),
+        (("at 0 train.py:90 still 9 in data", "gil 0 for 9"), Trouble.DATA),
+        (("at 0 train.py:90 still 9 in save", "gil 0 for 9"), Trouble.SAVE),
+        (("stopped 0 for 9",), Trouble.STOPPED),
     ],
 )
-def test_what_a_rank_that_stands_still_is_taken_for(lines: tuple[str, ...], cause: Cause):
-    assert judged(situation(*lines)).cause is cause
+def test_what_a_rank_that_stands_still_is_taken_for(lines: tuple[str, ...], trouble: Trouble):
+    assert judged(situation(*lines)).trouble is trouble
 
 
 @pytest.mark.parametrize(
@@ -94,14 +99,14 @@ def test_what_a_rank_that_stands_still_is_taken_for(lines: tuple[str, ...], caus
     ],
 )
 def test_how_a_rank_stands_still_is_told(lines: tuple[str, ...], words: str):
-    assert judged(situation(*lines)).what == words
+    assert told(situation(*lines)) == words
 
 
 def test_a_debugger_is_told_from_a_stop():
     found = situation("stopped 0 for 9")
-    assert judged(found).what == "it was stopped (SIGSTOP)"
+    assert told(found) == "it was stopped (SIGSTOP)"
     found.process(0, state=ProcessState.TRACED)
-    assert judged(found).what == "a debugger holds it"
+    assert told(found) == "a debugger holds it"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
-from ncclwatch_server.judge.theory.waits.waiters import AWAITED_MAX, ROWS_MAX
+from ncclwatch_server.judge.telling.waiters import AWAITED_MAX, ROWS_MAX
 from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing

@@ -1,0 +1,37 @@
+"""Joins verdicts on roots that one mistake of the program has made in several places: the same lines, other ranks.
+
+A pair of calls that cannot meet hangs in each of a thousand small groups, and that is one thing to mend.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ncclwatch.contract.model.verdict import Verdict
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.theory.case import Case, explained
+
+EVIDENCE_MAX = 40
+
+
+def joined(case: Case, verdicts: Sequence[Verdict], more: Iterable[int]) -> Verdict:
+    """Return the first verdict with all of those at its lines that name the same cause. `more`: ranks of others yet."""
+    first, *others = verdicts
+    same = [each for each in others if (each.cause, each.one_of) == (first.cause, first.one_of)]
+    beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
+    if not beside:
+        return first
+    culprits = {culprit.rank: culprit for each in (first, *same) for culprit in each.culprits}
+    victims = tuple(sorted({*first.victims, *beside} - culprits.keys()))
+    return replace(
+        first,
+        summary=f"{first.summary} The same has happened to {ranks_words(sorted(beside))}, at the same lines.",
+        culprits=tuple(culprits.values()),
+        victims=victims,
+        explained=explained(case, {*culprits, *victims}),
+        evidence=tuple(fact for each in (first, *same) for fact in each.evidence)[:EVIDENCE_MAX],
+    )
+
+
+def ranks_of(verdict: Verdict) -> tuple[int, ...]:
+    """Return everyone that a verdict speaks of."""
+    return (*(culprit.rank for culprit in verdict.culprits), *verdict.victims)

@@ -1,0 +1,51 @@
+"""Ranks use groups, or two threads of each one group, in different orders."""
+
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, mismatch
+from ncclwatch_server.judge.rules.frames.circle import departed_words
+from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.histories.odd_side import Sign
+from ncclwatch_server.judge.theory.histories.parting import Parting, Way
+from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
+
+CAUSE = Cause.COLLECTIVE_ORDER
+ADVICE = (
+    "Issue the collectives of these groups in the same order on every rank, in one thread; where two "
+    "threads need collectives, give each a process group of its own and still keep one order."
+)
+ADVICE_THREADS = (
+    "Give the thread that works beside training a process group of its own (dist.new_group(), made on all ranks in the "
+    "same order), or issue the collectives of this group from one thread only."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a mismatch by two threads that cross, and a circle by the order of groups if nothing else closed it."""
+    if isinstance(root, MismatchRoot) and root.partings[0].way is Way.THREADS:
+        return mismatch.tell(case, root, CAUSE, reason=_threads, advice=ADVICE_THREADS)
+    if isinstance(root, CircleRoot) and root.circle.closed is Closed.ORDER:
+        return circle.tell(case, root, CAUSE, reason=_order(root.circle), advice=ADVICE)
+    return None
+
+
+def _threads(found: Parting) -> str:
+    return (
+        f"Operations of this group come from two threads of each rank ({' and '.join(found.threads)}). Nothing "
+        "orders one thread's calls against the other's, so the ranks issue them in different orders."
+    )
+
+
+def _order(found: Circle) -> str:
+    if not found.groups:
+        return ""
+    order = "The groups are used in different orders on different ranks."
+    if found.sign is not Sign.NONE:
+        return f"{order} {ranks_words(found.guilty).capitalize()}: {SIGN_WORDS[found.sign]}."
+    return f"{order} {departed_words(found)}" if found.departure is not None else order
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

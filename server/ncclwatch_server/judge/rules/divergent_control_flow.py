@@ -1,0 +1,104 @@
+"""A rank went another way than the others: it skipped a call, left a function or a loop, or set no key."""
+
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, mismatch
+from ncclwatch_server.judge.rules.frames.circle import departed_words
+from ncclwatch_server.judge.rules.frames.mismatch import shift_words
+from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.words import at, group_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.histories.habits import Slip
+from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
+from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
+
+CAUSE = Cause.DIVERGENT_CONTROL_FLOW
+ADVICE = (
+    "Let all ranks take the same decision: reduce the condition over the group first (all_reduce of the "
+    "flag with MAX, or broadcast it from one rank) and then all skip, stop or continue together."
+)
+ADVICE_UNUSED = (
+    "If a part of the model may stay unused on some ranks, wrap it with DistributedDataParallel(..., "
+    "find_unused_parameters=True), or add that part to the loss with weight 0."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a mismatch of sides that went different ways, and a circle that a call or a key left out has closed."""
+    if isinstance(root, MismatchRoot):
+        first = root.partings[0]
+        if kin_of(first, in_forward=root.forward is not None) is not Way.UNKNOWN:
+            return None
+        advice = f"{ADVICE_UNUSED} {ADVICE}" if first.forwards else ADVICE
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=advice)
+    reason = _in_circle(case, root.circle) if isinstance(root, CircleRoot) else ""
+    if not isinstance(root, CircleRoot) or not reason:
+        return None
+    return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+
+
+def _reason(found: Parting) -> str:
+    own = ranks_words(found.culprit.ranks)
+    if found.shift is not None:
+        return shift_words(found, found.shift)
+    if found.slip is not None:
+        return _slip_words(found, found.slip)
+    if found.way_out:
+        return f"{own.capitalize()} left a function that the others went on in, at a test of the rank: {found.way_out}."
+    if found.forwards:
+        bucket = found.largest_other.op.label
+        return (
+            f"All have run {found.forwards} forward passes, so nobody is short of batches; {own} went on without "
+            f"reducing {bucket}: a part of the model took no part in its last loss, or that backward was left out."
+        )
+    if found.loop:
+        ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
+        return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
+    sign = SIGN_WORDS[found.sign]
+    return f"Why {own}: {sign}." if found.decided else f"{sign.capitalize()}."
+
+
+def _slip_words(found: Parting, slip: Slip) -> str:
+    own = ranks_words(found.culprit.ranks)
+    ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset} and the others at {slip.value}"
+    after = "Each later call was matched with the wrong one of the others."
+    if set(found.culprit.ranks) <= set(slip.ranks) and slip.offset > 0:
+        unit = slip.clock if slip.offset == 1 else f"{slip.clock}es" if slip.clock == "batch" else f"{slip.clock}s"
+        where = f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else ""
+        return (
+            f"It began earlier: at operation #{slip.seq} {ahead}, so the operations of {slip.offset} {unit} were "
+            f"skipped there. {after}{where}"
+        )
+    return (
+        f"It began earlier: before operation #{slip.seq} {own} made a call the others did not make ({ahead}). {after}"
+    )
+
+
+def _in_circle(case: Case, found: Circle) -> str:
+    if found.closed is Closed.KEY:
+        return _key_words(found)
+    if found.closed is Closed.HABIT_LEFT and found.departure is not None and not found.departure.usual.op.is_p2p:
+        return departed_words(found)
+    shifted = found.shift
+    if shifted is None:
+        return ""
+    group = group_words(case.views, shifted.group)
+    call = f"{shifted.op.op.value} of {group}{at(shifted.op.site)}"
+    what = f"left out {call}, which the others made" if shifted.skipped > 0 else f"made {call}, and no other did"
+    return (
+        f"It began at operation #{shifted.seq} of {group}: {ranks_words(shifted.ranks)} "
+        f"{what}. Equal calls pair silently, so each later one was matched with the wrong one of the others."
+    )
+
+
+def _key_words(found: Circle) -> str:
+    verb = "waits" if len(found.waiters) == 1 else "wait"
+    what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that nobody has set"
+    if found.decided:
+        return f"{what}, and {ranks_words(found.guilty)} went on without setting it."
+    return f"{what}; who should have set it is not recorded."
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -1,0 +1,57 @@
+"""Tells of a group that a member took down while others wait in it. Why it did, says the rule of the cause."""
+
+from collections.abc import Sequence
+
+from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch.contract.model.verdict import Cause, Evidence
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at, group_words, wait_words, waiting_words
+from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.roots import DestroyedRoot
+from ncclwatch_server.judge.theory.waits.rank_standing import Block
+
+
+def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: str = "") -> Explanation:
+    """Return what is told of a group that was destroyed for a cause; `reason` adds what is known of why."""
+    ranks, views = root.ranks, case.views
+    group = group_words(views, root.place.group)
+    return Explanation(
+        cause=cause,
+        summary=(
+            f"{ranks_words(ranks)} destroyed {group}, and {'is' if len(ranks) == 1 else 'are'} now "
+            f"{_doing(views[ranks[0]])}; {waiting_words(views, root.blocks)}."
+        ),
+        explanation=(
+            f"Operation #{root.place.seq} of {group} needs all its members, and {ranks_words(ranks)} took the "
+            f"group down before coming to it.{f' {reason}' if reason else ''}"
+        ),
+        advice=advice,
+        culprits=tuple(culprit(views[rank], _site(views[rank]), _doing(views[rank])) for rank in ranks),
+        victims=root.victims,
+        evidence=_evidence(case, ranks, root.blocks),
+    )
+
+
+def _doing(view: RankView) -> str:
+    thread = main_thread(view)
+    if thread is not None and thread.wait is not None:
+        return f"in {wait_words(thread.wait)}{at(thread.wait.site)}"
+    return f"elsewhere{at(_site(view))}"
+
+
+def _site(view: RankView) -> CallSite | None:
+    thread = main_thread(view)
+    if thread is not None and thread.wait is not None and thread.wait.site is not None:
+        return thread.wait.site
+    return thread.doing if thread is not None else None
+
+
+def _evidence(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> tuple[Evidence, ...]:
+    facts = [
+        Evidence(source="ring", rank=rank, fact=f"destroyed the group; {_doing(case.views[rank])}") for rank in ranks
+    ]
+    for rank in ranks:
+        facts += source_evidence(case.views[rank], _site(case.views[rank]))
+    return tuple(facts + [block_evidence(block) for block in blocks[:16]])

@@ -1,0 +1,102 @@
+"""Tells of ranks that are gone: how each ended, and who ended or waits because of it."""
+
+import signal
+from dataclasses import replace
+
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.model.verdict import Cause, Evidence
+from ncclwatch.contract.words.text import ranks_words, seconds_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.endings import end_site, ended_s_ago, followers, is_of_a_pipe, is_victim, last_site
+
+
+def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
+    """Return what is told of ranks that crashed."""
+    view = case.views[ranks[0]]
+    ending = view.ending or Ending(kind="vanished")
+    site = ending.site or last_site(view)
+    where = at(ending.site) if ending.site else f"; its last operation was{at(site)}" if site else ""
+    host = f" on {view.host}" if len(ranks) == 1 else ""
+    victims = followers(case, ranks)
+    return Explanation(
+        cause=Cause.RANK_CRASHED,
+        summary=f"{ranks_words(ranks)}{host} {ending_words(ending)}{where}.",
+        explanation=_explanation(case, ranks, victims),
+        advice=advice,
+        culprits=tuple(culprit(case.views[rank], end_site(case.views[rank]), ending_words(ending)) for rank in ranks),
+        victims=victims,
+        onset_s=ended_s_ago(view),
+        evidence=end_evidence(case, ranks),
+    )
+
+
+def tell_closer(
+    case: Case,
+    known: Explanation,
+    ranks: tuple[int, ...],
+) -> Explanation:
+    """Return what is told of ranks that crashed of something that is known more closely than its exception says.
+
+    `known` are the words for it, `ranks` whom it is about, and its victims who crashed of it, too.
+    """
+    crash = tell(case, ranks, advice=known.advice)
+    return replace(
+        crash,
+        cause=known.cause,
+        victims=tuple(sorted({*crash.victims, *known.victims})),
+        summary=known.summary,
+        explanation=f"{known.explanation} {crash.explanation}",
+        evidence=(*known.evidence, *crash.evidence),
+    )
+
+
+def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -> str:
+    errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
+    after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
+    if len(ranks) == len(case.views):
+        return "All ranks raised the same at the same line."
+    if all(is_victim(view.ending) for view in case.views.values() if view.ending is not None):
+        ending = case.views[ranks[0]].ending
+        own = ending is not None and is_of_a_pipe(ending)
+        lost = (
+            "the other end of a pipe or socket of the program's own (a loader process, a service)"
+            if own
+            else "the store, the process through which ranks find each other"
+        )
+        return f"{ranks_words(ranks).capitalize()} lost {lost}: no rank had ended before.{after}"
+    gone = "it is gone" if len(ranks) == 1 else "they are gone"
+    return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
+
+
+def ending_words(ending: Ending) -> str:
+    """Return how a rank ended, in words."""
+    if ending.signal is not None:
+        try:
+            name = signal.Signals(ending.signal).name
+        except ValueError:
+            name = f"signal {ending.signal}"
+        return f"was killed by {name}"
+    if ending.exception:
+        return f"ended with {ending.exception}"
+    if ending.exit_code:
+        return f"ended with exit code {ending.exit_code}"
+    if ending.kind == "vanished":
+        return "vanished without a trace"
+    return "exited with code 0"
+
+
+def end_evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """Return how and when ranks ended, and the source lines of those that a verdict is about."""
+    facts = []
+    for rank, view in case.views.items():
+        if view.ending is not None:
+            ago = seconds_words(ended_s_ago(view))
+            facts.append(Evidence(source="agent", rank=rank, fact=f"{ending_words(view.ending)}, {ago} ago"))
+    for rank in ranks:
+        view = case.views[rank]
+        facts += source_evidence(view, end_site(view))
+    facts += [block_evidence(block) for rank in case.blocked[:8] for block in case.found[rank].blocks]
+    return tuple(facts[:40])

@@ -1,0 +1,182 @@
+"""Tells of a collective that was entered with different signatures: who stands where, and where their histories part.
+
+Why they parted is said by the rule of the cause.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch.contract.model.verdict import Cause, Divergence, Evidence
+from ncclwatch.contract.words.text import ranks_words, seconds_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.forwards import remedies, words
+from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.words import at, group_words, op_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.parting import Parting, parted_callers
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
+from ncclwatch_server.judge.theory.roots import MismatchRoot
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued
+
+
+def tell(
+    case: Case,
+    root: MismatchRoot,
+    cause: Cause,
+    *,
+    reason: Callable[[Parting], str],
+    advice: str,
+    forward_explains: bool = False,
+) -> Explanation:
+    """Return what is told of a mismatch for a cause.
+
+    `reason` says why one of its sides parted from the others; `forward_explains`: whether the forward that it is in has
+    to be mended, rather than some decision before it, even where both sides run it in one mode.
+    """
+    first, forward = root.partings[0], root.forward
+    guilty = frozenset(root.ranks)
+    by_forward = forward is not None and (forward_explains or not forward.one_mode)
+    return Explanation(
+        cause=cause,
+        summary=_summary(case, root),
+        explanation=_explanation(case, root, reason),
+        advice=remedies(forward) if forward is not None and by_forward else advice,
+        culprits=tuple(
+            culprit(case.views[rank], _site_of(case, rank, side, first.shift), f"in {op_words(side.op)}")
+            for side in root.sides
+            for rank in side.ranks
+            if rank in guilty
+        ),
+        victims=root.victims,
+        one_of=not root.decided,
+        divergence=_divergence(case.views, root),
+        evidence=_evidence(case.views, first, root.blocks),
+    )
+
+
+def _block_of(case: Case, rank: int, group: str, seq: int) -> Block | None:
+    found = (b for b in case.found[rank].blocks if (b.operation.group, b.operation.seq) == (group, seq))
+    return next(found, None)
+
+
+def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite | None:
+    if shift is not None and shift.skipped < 0:
+        return shift.op.site  # the call too many is the mistake; where it stands now is a consequence
+    block = _block_of(case, rank, side.op.group, side.op.seq)
+    return (block.wait.site if block else None) or side.site
+
+
+def _summary(case: Case, root: MismatchRoot) -> str:
+    found = root.partings[0]
+    own = found.culprit
+    lead = "" if found.decided else "one of: "
+    where = lead + ", ".join(_where(case, each) for each in root.partings)
+    rest = ", ".join(_standing(case.views, side, (own,)) for side in found.others)
+    hosts = {case.views[rank].host for rank in own.ranks}
+    host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+    if found.shift is not None:
+        return f"{ranks_words(own.ranks)}{host} {shift_call(found.shift, found.condition)}. Now {where}, while {rest}."
+    return f"{where}{host}, while {rest}. They can never meet."
+
+
+def _where(case: Case, found: Parting) -> str:
+    where = _standing(case.views, found.culprit, found.others)
+    if found.condition and not found.condition_on_others and found.shift is None:
+        where += f", under `{found.condition}`"
+    return where
+
+
+def _standing(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> str:
+    """Return who stands where; who stands in a helper that the others stand in too, with the caller that differs."""
+    callers = next((pair for other in others if (pair := parted_callers(views, side, other))), None)
+    caller = f", called{at(callers[0])}" if callers is not None else ""
+    return f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}{caller}"
+
+
+def _is(side: Side) -> str:
+    return "is" if len(side.ranks) == 1 else "are"
+
+
+def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str]) -> str:
+    found, forward, operation = root.partings[0], root.forward, root.operation
+    own = ", ".join(f"{op_words(each.culprit.op)} for {ranks_words(each.culprit.ranks)}" for each in root.partings)
+    first = (
+        f"Operation #{operation.seq} of {group_words(case.views, operation.group)} is {own} and "
+        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
+        "a collective completes only when all members make the same call."
+    )
+    told = [first, *dict.fromkeys(reason(each) for each in root.partings)]
+    if forward is not None:
+        if forward.others_now is not None and found.loop:
+            told.pop()  # that a side has left the loop inside of a forward is what its mode did
+        told.append(words(forward))
+    return " ".join(each for each in told if each)
+
+
+def _divergence(views: Mapping[int, RankView], root: MismatchRoot) -> Divergence:
+    found, (group, seq, _) = root.partings[0], root.place
+    other = found.largest_other
+    if found.shift is not None:
+        own = find_issued(views[found.culprit.ranks[0]], group, found.shift.seq) or found.culprit.op
+        their = find_issued(views[other.ranks[0]], group, found.shift.seq) or other.op
+        return Divergence(
+            group=group, seq=found.shift.seq, culprit_op=own.op.value, culprit_site=own.site,
+            victim_op=their.op.value, victim_site=their.site, fact=SIGN_WORDS[found.sign],
+        )  # fmt: skip
+    if found.slip is not None:
+        guilty = found.culprit.ranks[0]
+        mine = find_issued(views[guilty], group, found.slip.seq)
+        theirs = find_issued(views[other.ranks[0]], group, found.slip.seq)
+        if mine is not None and theirs is not None:
+            clock = found.slip.clock
+            ahead, usual = found.slip.value + found.slip.offset, found.slip.value
+            fact = f"{ranks_words(found.slip.ranks)} at {clock} {ahead}, others at {clock} {usual}"
+            return Divergence(
+                group=group, seq=found.slip.seq, culprit_op=mine.op.value, culprit_site=mine.site,
+                victim_op=theirs.op.value, victim_site=theirs.site, fact=fact,
+            )  # fmt: skip
+    return Divergence(
+        group=group, seq=seq, culprit_op=found.culprit.op.op.value, culprit_site=found.culprit.op.site,
+        victim_op=other.op.op.value, victim_site=other.op.site,
+        fact=SIGN_WORDS[found.sign],
+    )  # fmt: skip
+
+
+def _evidence(views: Mapping[int, RankView], found: Parting, blocks: Sequence[Block]) -> tuple[Evidence, ...]:
+    facts = [block_evidence(block) for block in blocks[:16]]
+    if found.counts:
+        facts += [
+            Evidence(source="ring", rank=rank, fact=f"drew {count} batches in this pass")
+            for rank, count in list(found.counts.items())[:16]
+        ]
+        facts += bucket_evidence(views, found.counts)
+    for side in found.sides:
+        facts += source_evidence(views[side.ranks[0]], side.site)
+    return tuple(facts)
+
+
+def shift_call(shift: Shift, condition: str) -> str:
+    """Return which call was skipped or made too often."""
+    call = f"{shift.op.op.value}{at(shift.op.site)}"
+    if shift.caller is not None:
+        call += f", called{at(shift.caller)}"
+    if condition:
+        call += f", under `{condition}`,"
+    if shift.count > 1:
+        call = f"{shift.count} calls, beginning with {call}"
+    ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""
+    if shift.skipped > 0:
+        return f"skipped {call}{ago}, which the others made"
+    return f"made {call}{ago}, which the others did not"
+
+
+def shift_words(found: Parting, shift: Shift) -> str:
+    """Return which call was skipped or made too often before the hang, and what came of it."""
+    own = ranks_words(found.culprit.ranks)
+    return (
+        f"It began earlier, at operation #{shift.seq}: {own} {shift_call(shift, found.condition)}. Equal calls "
+        "pair silently, so each later one was matched with the wrong one of the others."
+    )

@@ -1,0 +1,134 @@
+"""Tells of ranks that stand still in no operation while others wait for them. In what, says the rule of the cause."""
+
+from collections.abc import Iterable, Sequence
+
+from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.verdict import Cause, Evidence
+from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.rules.frames.saves import save_words
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.places import place_of
+from ncclwatch_server.judge.theory.roots import OutsideRoot
+from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, stillness
+from ncclwatch_server.judge.theory.waits.rank_standing import Block
+
+ADVICE_GIL = (
+    "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
+    "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."
+)
+
+
+def tell(case: Case, root: OutsideRoot, cause: Cause, *, advice: str, reason: str = "") -> Explanation:
+    """Return what is told of ranks that stand still for a cause; `reason` adds what is known of why."""
+    view = case.views[root.ranks[0]]
+    site = place_of(case, view)
+    hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
+    own_words = _stalled_words(view, root.still, site, len(root.ranks))
+    return Explanation(
+        cause=cause,
+        summary=f"{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case.views, root.blocks)}.",
+        explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
+        advice=advice,
+        culprits=tuple(
+            culprit(case.views[rank], place_of(case, case.views[rank]), _words_of(case, case.views[rank]))
+            for rank in root.ranks
+        ),
+        victims=root.victims,
+        evidence=evidence_of(case, root.ranks, root.blocks),
+    )
+
+
+def is_held_by_the_gil(view: RankView, still: Stillness) -> bool:
+    """Say whether native code that holds the GIL keeps a rank still, rather than its storage."""
+    disk = view.process.state is ProcessState.DISK_WAIT
+    return still.pulse_lost and still.trouble is not Trouble.SAVE and not disk
+
+
+def _words_of(case: Case, view: RankView) -> str:
+    found = stillness(case, view)
+    return what_words(view, found).removeprefix("it ") if found is not None else ""
+
+
+def _stalled_words(view: RankView, why: Stillness, site: CallSite | None, count: int) -> str:
+    many, what = count > 1, what_words(view, why)
+    if why.trouble is Trouble.STOPPED:
+        return f"{'are' if many else 'is'} stopped{at(site)}: {what}"
+    return f"{'stand' if many else 'stands'} still{at(site)} for {seconds_words(why.still_s)}: {what}"
+
+
+def _cannot_finish(view: RankView, root: OutsideRoot) -> str:
+    return (
+        f"{ranks_words(root.victims).capitalize()} cannot finish without rank {view.rank}, and it stands still: "
+        f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}"
+        + (f", pulse {seconds_words(view.pulse_age_s)} ago." if view.attached else ".")
+    )
+
+
+def _may_wait(case: Case, root: OutsideRoot) -> str:
+    if not root.may_wait:
+        return ""
+    others = ranks_words(sorted(case.told.union(case.explained)))
+    return f"Whether it waits for one of {others}, by a file or a socket that nobody records, is not known."
+
+
+def what_words(view: RankView, still: Stillness) -> str:
+    """Return in what a rank stands still."""
+    thread = main_thread(view)
+    kind = thread.wait.kind if thread is not None and thread.wait is not None else None
+    if still.trouble is Trouble.STOPPED:
+        return "a debugger holds it" if view.process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
+    return _pulse_words(view, kind) if still.pulse_lost else _still_words(view, thread, kind)
+
+
+def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
+    save = save_words(view) if kind is WaitKind.SAVE else ""
+    inside = f" in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    if view.process.state is ProcessState.DISK_WAIT:
+        return f"it is in uninterruptible sleep (state D){inside}"
+    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
+
+
+def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
+    if view.process.state is ProcessState.DISK_WAIT:
+        inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
+        return f"it is in uninterruptible sleep (state D){inside}"
+    if not view.attached:
+        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if thread is not None and thread.exception:
+        return f"it handles {thread.exception} and does not come back"
+    if view.process.lock_holder:
+        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
+    if kind is not None and kind in WAIT_WORDS:
+        words = save_words(view) if kind is WaitKind.SAVE else ""
+        return f"it stands in {words or WAIT_WORDS[kind]}"
+    return "it is outside every collective and shows no sign of work"
+
+
+def evidence_of(case: Case, ranks: Iterable[int], blocks: Sequence[Block]) -> tuple[Evidence, ...]:
+    """Return what was seen of the ranks that are waited for, and of the first that wait."""
+    facts = []
+    for rank in ranks:
+        view = case.views[rank]
+        process, thread = view.process, main_thread(view)
+        inside = f" in {process.in_kernel}" if process.in_kernel else ""
+        facts.append(
+            Evidence(
+                source="proc",
+                rank=rank,
+                fact=f"process {process.state.value}{inside}, no CPU for {seconds_words(process.cpu_still_s)}, "
+                f"no I/O for {'an unknown time' if process.io_unknown else seconds_words(process.io_still_s)}",
+            )
+        )
+        if thread is not None and thread.leaf:
+            facts.append(
+                Evidence(
+                    source="ring",
+                    rank=rank,
+                    fact=f"innermost frame {thread.leaf}, the same for {seconds_words(thread.same_s)}",
+                )
+            )
+        facts += source_evidence(view, place_of(case, view))
+    return tuple(facts + [block_evidence(block) for block in blocks[:16]])

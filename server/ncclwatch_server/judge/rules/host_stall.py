@@ -1,0 +1,35 @@
+"""A rank stands still on its host: at a lock, in a native call, or somewhere that nobody knows more of."""
+
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, standstill
+from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, is_held_by_the_gil
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Closed
+from ncclwatch_server.judge.theory.roots import CircleRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.stillness import Trouble
+
+CAUSE = Cause.HOST_STALL
+ADVICE = (
+    "Free the line this rank stands at: a lock, a queue, a child process or a native call that never "
+    "returns. Give it a deadline, and take it outside the training step."
+)
+ADVICE_LOCK = (
+    "Release a file lock before any collective: a rank that waits for the lock cannot come to the collective, and the "
+    "rank that holds it waits there. Let one rank do the locked work, leave the lock, and only then meet in a barrier."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a circle that a file lock has closed, and ranks that stand still in nothing that is known."""
+    if isinstance(root, CircleRoot) and root.circle.closed is Closed.LOCK:
+        reason = f"{ranks_words(root.ranks).capitalize()} went into a wait for others with the lock in hand."
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE_LOCK)
+    if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.ELSEWHERE:
+        native = is_held_by_the_gil(case.views[root.ranks[0]], root.still)
+        return standstill.tell(case, root, CAUSE, advice=ADVICE_GIL if native else ADVICE)
+    return None
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -1,0 +1,84 @@
+"""The ranks of a job do not come together: some never came, came to another address, or stay away from a meeting."""
+
+from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, standstill
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit
+from ncclwatch_server.judge.telling.words import at, wait_words, waiting_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.roots import CircleRoot, OutsideRoot, Root, ScatteredRoot, UnseenRoot
+from ncclwatch_server.judge.theory.stillness import Trouble
+
+CAUSE = Cause.INIT_INCOMPLETE
+ADVICE = (
+    "Bring the missing rank to init_process_group: see what it does instead, and check that all ranks get"
+    " the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and can reach that address."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a root in which ranks wait to be all together."""
+    if isinstance(root, UnseenRoot):
+        return _missing(case, root)
+    if isinstance(root, ScatteredRoot):
+        return _scattered(case, root)
+    if isinstance(root, CircleRoot) and root.circle.note is None and root.circle.making:
+        return circle.tell(case, root, CAUSE, reason=_meeting(root.circle), advice=ADVICE)
+    if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.MEETING:
+        return standstill.tell(case, root, CAUSE, advice=ADVICE)
+    return None
+
+
+def _meeting(found: Circle) -> str:
+    if found.closed is Closed.MEETING_MISSED:
+        away = ranks_words(found.guilty).capitalize()
+        return f"{away} stayed away from a call that all ranks of the job have to make."
+    what = wait_words(found.making[0].wait)
+    return f"All ranks of the job have to call {what}, also those that will not be in the group."
+
+
+def _missing(case: Case, root: UnseenRoot) -> Explanation:
+    lost = ranks_words(root.ranks)
+    return Explanation(
+        cause=CAUSE,
+        severity=Severity.CRITICAL if root.one_node else Severity.WARNING,
+        summary=f"{lost} never came; {waiting_words(case.views, root.blocks)}.",
+        explanation=(
+            f"No process of {lost} has attached to ncclwatch in this job, and nothing can go on "
+            "without it: it was not started, died before attach(), or hangs before it."
+        ),
+        advice=ADVICE,
+        culprits=tuple(Culprit(rank=rank, doing="never attached") for rank in root.ranks),
+        victims=root.victims,
+        evidence=tuple(block_evidence(block) for block in root.blocks[:16]),
+    )
+
+
+def _scattered(case: Case, root: ScatteredRoot) -> Explanation:
+    sites = {block.rank: block.wait.site for block in reversed(root.blocks)}
+    first = case.views[root.ranks[0]]
+    addresses = ", ".join(f"{ranks_words(ranks)}: {end}" for end, ranks in root.addresses.items())
+    usual = max(root.addresses, key=lambda end: len(root.addresses[end]))
+    where = f"{first.endpoint}{at(sites.get(first.rank))}"
+    return Explanation(
+        cause=CAUSE,
+        summary=(
+            f"{ranks_words(root.ranks)} looks for the others at {where}, while they meet at {usual}."
+            if root.decided
+            else f"the ranks look for each other at different addresses ({addresses})."
+        ),
+        explanation=f"init_process_group needs all ranks at one MASTER_ADDR and MASTER_PORT. Here: {addresses}.",
+        advice=ADVICE,
+        culprits=tuple(
+            culprit(case.views[rank], sites.get(rank), f"in init_process_group at {case.views[rank].endpoint}")
+            for rank in root.ranks
+        ),
+        victims=root.victims,
+        one_of=not root.decided,
+        evidence=tuple(block_evidence(block) for block in root.blocks[:16]),
+    )
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -1,0 +1,45 @@
+"""A collective is called under a test of the rank, so not by all."""
+
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, mismatch
+from ncclwatch_server.judge.rules.frames.mismatch import shift_words
+from ncclwatch_server.judge.telling.words import wait_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.histories.parting import Parting
+from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
+
+CAUSE = Cause.RANK_CONDITIONAL_COLLECTIVE
+ADVICE = (
+    "Call it on all ranks of the group: move the collective (or the save, state_dict or log call that "
+    "contains it) outside the if, and keep only the work that is really for one rank, such as writing the"
+    " file, inside."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a mismatch or a circle in which the call of one side lies under a test of the rank."""
+    if isinstance(root, MismatchRoot) and root.partings[0].condition:
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, forward_explains=True)
+    if isinstance(root, CircleRoot) and root.circle.note is not None:
+        return circle.tell(case, root, CAUSE, reason=_in_circle(root.circle, root.circle.note.condition), advice=ADVICE)
+    return None
+
+
+def _reason(found: Parting) -> str:
+    if found.shift is not None:
+        return shift_words(found, found.shift)
+    whose = "The others' call" if found.condition_on_others else "That call"
+    return f"{whose} is made under `{found.condition}`, so not by all ranks."
+
+
+def _in_circle(found: Circle, condition: str) -> str:
+    if found.closed is Closed.MEETING_ALONE:
+        what = wait_words(found.making[0].wait)
+        return f"That {what} is called under `{condition}`, and all ranks of the job have to call it."
+    return f"{ranks_words(found.guilty).capitalize()}: that call is made under `{condition}`."
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

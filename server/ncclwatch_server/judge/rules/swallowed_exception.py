@@ -1,0 +1,44 @@
+"""A rank goes on after an exception of which the others know nothing: to another call, or to none."""
+
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import circle, mismatch, standstill
+from ncclwatch_server.judge.telling.words import at, handled_words
+from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.circles import Closed
+from ncclwatch_server.judge.theory.histories.parting import Parting, Way
+from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.stillness import Trouble
+
+CAUSE = Cause.SWALLOWED_EXCEPTION
+ADVICE = (
+    "Do not go on after an exception on one rank only: re-raise it, or tell the others (all_reduce an "
+    "error flag) and let all ranks retry or stop together. Then fix the exception itself."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain a root in which ranks came to a wait, or to a standstill, with an exception in hand."""
+    if isinstance(root, MismatchRoot) and root.partings[0].way is Way.EXCEPTION:
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE)
+    if isinstance(root, CircleRoot) and root.circle.closed is Closed.EXCEPTION:
+        reason = " ".join(handled_words(each) for each in root.circle.strays)
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+    if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.EXCEPTION:
+        return standstill.tell(case, root, CAUSE, reason=_caught(case.views[root.ranks[0]]), advice=ADVICE)
+    return None
+
+
+def _reason(found: Parting) -> str:
+    return handled_words(found.handled) if found.handled is not None else ""
+
+
+def _caught(view: RankView) -> str:
+    thread = main_thread(view)
+    text = (thread.exception if thread else "") or view.last_exception
+    site = (thread.exception_site if thread else None) or view.last_exception_site
+    return f"It caught {text}{at(site)} and went its own way; the others know nothing of it."
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

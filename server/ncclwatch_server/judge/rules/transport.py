@@ -1,0 +1,51 @@
+"""All ranks are inside one collective with the same arguments, and nothing moves."""
+
+from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
+from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.roots import InsideRoot, Root
+
+CAUSE = Cause.TRANSPORT
+ADVICE = (
+    "All ranks are inside the same collective and nothing moves: look at the network or fabric between "
+    "these hosts (interface chosen, firewall, link errors) before the code."
+)
+
+
+def recognise(root: Root, case: Case) -> Explanation | None:
+    """Explain an operation that all have entered alike, and that does not end."""
+    if not isinstance(root, InsideRoot):
+        return None
+    ranks, first = root.ranks, root.blocks[0]
+    what = WAIT_WORDS.get(first.wait.kind) or first.wait.op.value
+    verb = "are all" if len(ranks) > 1 else "is"
+    return Explanation(
+        cause=CAUSE,
+        summary=f"{ranks_words(ranks)} {verb} inside {what}{at(first.wait.site)} and nothing moves.",
+        explanation=_words(root),
+        advice=ADVICE,
+        culprits=tuple(culprit(case.views[rank], first.wait.site, f"inside {what}") for rank in ranks),
+        one_of=True,
+        evidence=tuple(
+            [block_evidence(b) for b in root.blocks[:16]] + source_evidence(case.views[first.rank], first.wait.site)
+        ),
+    )
+
+
+def _words(root: InsideRoot) -> str:
+    if root.by_files:
+        return (
+            "Every member has entered it and stands in nothing before, as far as recorded with the same arguments: the "
+            "code agrees (reduce ops and roots may not be recorded), the transfer does not end. A kernel before it may "
+            "be what hangs, where start times are not recorded."
+        )
+    return (
+        f"Every member has entered with the same arguments and none has used CPU for "
+        f"{seconds_words(root.onset_s)}: the code agrees, the transfer does not end."
+    )
+
+
+RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -1,0 +1,21 @@
+"""Says in words by what the odd side of a hang is known."""
+
+from ncclwatch_server.judge.theory.histories.odd_side import Sign
+
+SIGN_WORDS = {
+    Sign.EXCEPTION: "it came there with an exception in hand",
+    Sign.THREADS: "two threads of each rank use one group, and take turns differently on each",
+    Sign.SKIPPED: "it skipped a call that the others made",
+    Sign.MADE_MORE: "it made a call that the others did not make",
+    Sign.SLIPPED_FIRST: "it fell out of step with the others first",
+    Sign.DEPARTED_FIRST: "it departed from its own earlier iterations first",
+    Sign.MINORITY: "it differs from the majority",
+    Sign.LEFT_AT_TEST: "it left a function at a test of the rank",
+    Sign.DEPARTS: "it departs from its own earlier iterations",
+    Sign.ARGUMENTS: "its arguments are not those of its own earlier calls at that line",
+    Sign.LEFT_LOADER: "it left a data loader that the others still draw from",
+    Sign.EXCLUSIVE: "it makes a call the others never made",
+    Sign.TEST_OF_RANK: "its call lies under a test of the rank",
+    Sign.LEFT_LOOP: "it left a loop that the others are still in",
+    Sign.NONE: "the evidence does not decide which side is wrong",
+}

@@ -1,0 +1,104 @@
+"""Says in words where ranks stand and what they wait in."""
+
+from collections.abc import Iterable, Mapping
+
+from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView, WaitKind, WaitView
+from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.histories.exceptions import Handled
+from ncclwatch_server.judge.theory.waits.group_identity import name_of
+from ncclwatch_server.judge.theory.waits.rank_standing import Block
+
+
+def at(site: CallSite | None) -> str:
+    """Return " at file:line in function()", or nothing."""
+    return f" at {site}" if site is not None else ""
+
+
+def wait_words(wait: WaitView) -> str:
+    """Return what a wait is in, in the user's words."""
+    if wait.kind in (WaitKind.SEND, WaitKind.RECV):
+        other = f" {'to' if wait.kind is WaitKind.SEND else 'from'} rank {wait.peer}" if wait.peer >= 0 else ""
+        return f"{wait.kind.value}{other}"
+    if wait.kind is WaitKind.LOCK:
+        return f"flock on {wait.label or 'a file'}"
+    words = WAIT_WORDS.get(wait.kind) or wait.op.value
+    return f"{words} of {wait.label}" if wait.label else words
+
+
+def op_words(op: OpView) -> str:
+    """Return an operation with its size, as the ring has it."""
+    size = f" of {op.numel} x {op.dtype}" if op.numel else ""
+    root = f" root {op.peer}" if op.peer >= 0 and not op.op.is_p2p else ""
+    return f"{op.op.value}{size}{root}"
+
+
+def group_words(views: Mapping[int, RankView], name: str) -> str:
+    """Return how a group is called: its description where the user gave one, else by its name and members."""
+    for view in views.values():
+        for group in view.groups:
+            if group.name == name:
+                return _group_words(group, len(group.ranks) == view.world_size)
+    return f"group {name}"
+
+
+def _group_words(group: GroupView, of_all: bool) -> str:
+    if group.desc == "default_pg" or (not group.desc and of_all):
+        return "the default group"
+    if group.desc not in ("", "undefined"):
+        return f"group {group.desc}"
+    more = f" and {group.unnamed} more" if group.unnamed else ""
+    return f"group {name_of(group.name)} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
+
+
+def waiting_words(views: Mapping[int, RankView], blocks: Iterable[Block]) -> str:
+    """Return "ranks 0-2 wait in all_reduce at train.py:44 in step()", one phrase for each place."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for block in blocks:
+        places.setdefault((wait_words(block.wait), at(block.wait.site)), []).append(block.rank)
+    phrases = []
+    for (what, where), ranks in sorted(places.items(), key=lambda item: -len(item[1])):
+        verb = "waits" if len(set(ranks)) == 1 else "wait"
+        phrases.append(f"{ranks_words(ranks)} {verb} in {what}{where}")
+    if len(phrases) > 3:
+        phrases = [*phrases[:3], "others elsewhere"]
+    return "; ".join(phrases)
+
+
+def hosts_words(case: Case, ranks: Iterable[int]) -> str:
+    """Return where the hosts stand whose devices wait: "ranks 0-1 at train.py:88 in step(), calling item"."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        for block in case.found[rank].blocks if rank in case.found else ():
+            thread = block.thread
+            if block.on_device and thread.doing not in (None, block.wait.site):
+                calling = f", calling {thread.calling}" if thread.calling else ""
+                places.setdefault(f"at {thread.doing}{calling}", []).append(rank)
+    return "; ".join(f"{ranks_words(sorted(set(found)))} {where}" for where, found in sorted(places.items())[:4])
+
+
+def counts_words(counts: Mapping[int, int]) -> str:
+    """Return "ranks 0-2: 25, rank 3: 24"."""
+    by_count: dict[int, list[int]] = {}
+    for rank, count in counts.items():
+        by_count.setdefault(count, []).append(rank)
+    return ", ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {rank_list(ranks)}: {count}"
+        for count, ranks in sorted(by_count.items(), reverse=True)
+    )
+
+
+def handled_words(handled: Handled) -> str:
+    """Return what an exception has to do with a wait."""
+    return (
+        f"Rank {handled.rank} came to this wait while it handles {handled.text}{at(handled.site)}, of which the others "
+        "know nothing."
+    )
+
+
+def operation_words(views: Mapping[int, RankView], block: Block) -> str:
+    """Return "all_reduce #7 of group tp", or "send from rank 0 to rank 1"."""
+    operation = block.operation
+    if operation.source >= 0:
+        return f"{block.wait.op.value} from rank {operation.source} to rank {operation.target}"
+    return f"{wait_words(block.wait)} #{operation.seq} of {group_words(views, operation.group)}"

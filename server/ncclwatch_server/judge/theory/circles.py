@@ -1,0 +1,248 @@
+"""Finds ranks that wait for each other in a circle, and what closed it: what they wait in, and who left a habit."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ncclwatch.contract.model.rank import CallSite, Op, SourceNote, WaitKind
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
+from ncclwatch_server.judge.theory.histories.habits import Departure, departure
+from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
+from ncclwatch_server.judge.theory.majority import majority
+from ncclwatch_server.judge.theory.moments import has_lasted
+from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
+from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only
+
+ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
+HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
+Ranks = tuple[int, ...]
+_MEETINGS = {WaitKind.INIT: "init_process_group", WaitKind.NEW_GROUP: "new_group"}  # by the names of the calls
+
+
+class Closed(Enum):
+    """What closed a circle, by the strongest thing that is known of it. One of these holds."""
+
+    EXCEPTION = "exception"  # some came to their wait with an exception in hand
+    LOCK = "lock"  # some hold a file lock that others wait for
+    KEY = "key"  # of the store, that nobody has set
+    MEETING_MISSED = "meeting missed"  # most make a group or initialise, and few stay away
+    MEETING_ALONE = "meeting alone"  # few make a group or initialise, and most are elsewhere
+    SKIPPED_CALL = "skipped call"  # or one too many, in a group of the circle, before
+    NEW_PAIR = "new pair"  # a send or recv that was never made before, among those that were made often
+    WRONG_PEER = "wrong peer"  # one waits for a rank that waits for another one to meet it
+    HABIT_LEFT = "habit left"  # by a minority, in a circle with a send or recv
+    PAIRS = "pairs"  # of sends and receives, and no more is known
+    BATCHES = "batches"  # one side drew fewer, and came to the end of them
+    TEST_OF_RANK = "test of rank"  # round the call of one side
+    ORDER = "order"  # of the groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """Ranks that wait for each other, and nobody in it for anybody else."""
+
+    ranks: Ranks
+    blocks: tuple[Block, ...]
+    likely: bool  # only: something may still end it
+    closed: Closed
+    guilty: Ranks  # who closed it, everyone where that is not known
+    decided: bool = True  # whether it is known to be all of these, rather than one of them
+    strays: tuple[Handled, ...] = ()
+    making: tuple[Block, ...] = ()  # the waits for a meeting
+    waiters: Ranks = ()  # for a key
+    note: SourceNote | None = None  # of the test of the rank
+    shift: Shift | None = None
+    first: Block | None = None  # the wait of the first of the guilty that tells
+    met_before: int = 0  # how often the other pairs have met before
+    meets: int = -1  # the rank that would meet the first of the guilty
+    departure: Departure | None = None
+    counts: Mapping[int, int] | None = None
+    groups: bool = False  # whether it goes over several collectives
+    sign: Sign = Sign.NONE  # by what the guilty side is known
+
+
+def find_circles(case: Case, bound: int) -> tuple[tuple[Circle, ...], Ranks]:
+    """Return a circle with others at its lines, `bound` in all, and the ranks of more of them."""
+    held = case.told | case.explained
+    left = [circle for circle in cycles(case.graph) if held.isdisjoint(circle) and _holds(case, circle)]
+    if not left:
+        return (), ()
+    lines = _lines_of(case, left[0])
+    alike = [circle for circle in left if _lines_of(case, circle) == lines]
+    more = tuple(rank for circle in alike[bound:] for rank in circle)
+    return tuple(_closed(case, circle) for circle in alike[:bound]), more
+
+
+def _blocks_of(case: Case, circle: Iterable[int]) -> list[Block]:
+    return [block for rank in circle for block in case.graph.blocks[rank]]
+
+
+def _lines_of(case: Case, circle: Iterable[int]) -> frozenset[tuple[WaitKind, Op, CallSite | None]]:
+    return frozenset((block.wait.kind, block.wait.op, block.wait.site) for block in _blocks_of(case, circle))
+
+
+def _holds(case: Case, circle: Iterable[int]) -> bool:
+    """Say whether a circle was there at one instant, and for long enough if that it never ends is only likely."""
+    blocks = _blocks_of(case, circle)
+    long = not _is_likely(case, circle) or has_lasted(case.views, blocks, ORDER_S)
+    return held_together(case.views, blocks) and long
+
+
+def _is_likely(case: Case, circle: Iterable[int]) -> bool:
+    # Keys of the store may be set from outside of the job as well.
+    return is_likely_only(case.graph, circle) or any(
+        block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block)
+        for block in _blocks_of(case, circle)
+    )
+
+
+def _closed(case: Case, ranks: Ranks) -> Circle:
+    """Return a circle with what closed it."""
+    blocks = _blocks_of(case, ranks)
+    found = Circle(
+        ranks=ranks,
+        blocks=tuple(blocks),
+        likely=_is_likely(case, ranks),
+        closed=Closed.ORDER,
+        guilty=tuple(sorted({block.rank for block in blocks})),
+    )
+    known = _by_exception(case, found) or _by_kind(case, found) or _by_skipped_call(case, found)
+    if known is not None:
+        return known
+    if any(block.wait.op.is_p2p for block in blocks):
+        return _by_pairs(case, found)
+    return _by_order(case, found)
+
+
+def _by_exception(case: Case, found: Circle) -> Circle | None:
+    strays = astray(case.views, found.guilty)
+    if not strays:
+        return None
+    return replace(found, closed=Closed.EXCEPTION, guilty=tuple(each.rank for each in strays), strays=strays)
+
+
+def _by_kind(case: Case, found: Circle) -> Circle | None:
+    """Return what closed a circle where what its ranks wait in says it; None for one of collectives and messages."""
+    locks = [block for block in found.blocks if block.wait.kind is WaitKind.LOCK]
+    if locks:
+        holders = tuple(sorted({block.operation.target for block in locks}))
+        return replace(found, closed=Closed.LOCK, guilty=holders)
+    keys = [block for block in found.blocks if block.wait.kind is WaitKind.STORE]
+    if keys:
+        return _by_keys(found, keys)
+    making = tuple(block for block in found.blocks if block.wait.kind in _MEETINGS)
+    return _by_meeting(case, found, making) if making else None
+
+
+def _by_keys(found: Circle, keys: list[Block]) -> Circle:
+    """Return who should have set a key: those who went on, where fewer did than wait for it."""
+    waiters = tuple(sorted({block.rank for block in keys}))
+    others = tuple(rank for rank in found.guilty if rank not in waiters)
+    known = bool(others) and majority((waiters, others)) is waiters
+    guilty = others if known else found.guilty
+    return replace(found, closed=Closed.KEY, guilty=guilty, decided=known, waiters=waiters)
+
+
+def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
+    """Return who makes a group alone, or who stays away where most make one: all ranks of the job have to call it."""
+    makers = tuple(sorted({block.rank for block in making}))
+    others = tuple(rank for rank in found.guilty if rank not in makers)
+    if others and majority((makers, others)) is makers:
+        return replace(found, closed=Closed.MEETING_MISSED, guilty=others, making=making)
+    first = making[0]
+    note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
+    return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
+
+
+def _by_skipped_call(case: Case, found: Circle) -> Circle | None:
+    """Return who left a call out, or made one too many, in a group of the circle; None if all have kept in step.
+
+    Equal calls pair silently, so a circle may close long after, and in other groups than the mistake was made in.
+    """
+    operations = {block.operation.group: block.operation for block in found.blocks if not block.wait.op.is_p2p}
+    for group, operation in operations.items():
+        shift = find_shift(case.views, group, operation.members)
+        shifted = who_shifted(case.views, operation.members, shift) if shift is not None else None
+        if shifted is not None:
+            return replace(found, closed=Closed.SKIPPED_CALL, guilty=shifted.ranks, shift=shifted)
+    return None
+
+
+def _by_pairs(case: Case, found: Circle) -> Circle:
+    """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain, or who left its habit."""
+    pairs = [block for block in found.blocks if block.wait.op.is_p2p]
+    strange = _first_time(pairs)
+    if strange:
+        return replace(
+            found,
+            closed=Closed.NEW_PAIR,
+            guilty=tuple(block.rank for block in strange),
+            first=strange[0],
+            met_before=min(block.wait.seq for block in pairs if block not in strange) - 1,
+        )
+    # Who waits for a rank to receive, while that one does receive, from another. To wait in line is no mistake.
+    kinds = {block.rank: block.wait.kind for block in pairs}
+    meets = {b.wait.peer: b.rank for b in pairs if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
+    misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
+    if misled and len(misled) < len(pairs):
+        first = next(block for block in pairs if block.rank == misled[0])
+        return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])
+    departed = _departed(case, found)
+    return replace(departed, closed=Closed.HABIT_LEFT) if departed is not None else replace(found, closed=Closed.PAIRS)
+
+
+def _first_time(pairs: list[Block]) -> list[Block]:
+    """Return the waits of a circle that were never made before, if the others have been through many times."""
+    strange = [block for block in pairs if block.wait.seq <= 1]
+    settled = all(block.wait.seq > HABIT_MIN for block in pairs if block not in strange)
+    return strange if strange and settled and len(strange) < len(pairs) else []
+
+
+def _departed(case: Case, found: Circle) -> Circle | None:
+    """Return who of a circle broke what it repeated; None: nobody, or most, and the others may have stayed away."""
+    left = {rank: each for rank in found.guilty if (each := departure(case.views[rank])) is not None}
+    kept = tuple(rank for rank in found.guilty if rank not in left)
+    if not left or majority((tuple(left), kept)) == tuple(left):
+        return None
+    return replace(found, guilty=tuple(left), departure=next(iter(left.values())))
+
+
+def _by_order(case: Case, found: Circle) -> Circle:
+    """Return which side of a circle of collectives is the odd one."""
+    sides = _sides_of(found.blocks)
+    if len(sides) < 2:
+        return found
+    found = replace(found, groups=True)
+    odd = odd_side(case.views, sides, None)
+    side, others = odd.side, [other for other in sides if other is not odd.side]
+    for other in others:
+        counts = uneven_counts(case.views, side.ranks, other.ranks)
+        if counts is not None:
+            return replace(found, closed=Closed.BATCHES, guilty=side.ranks, counts=counts)
+    for each in (side, *others):
+        note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
+        if note is not None and not note.branch_ops[1:]:
+            return replace(found, closed=Closed.TEST_OF_RANK, guilty=each.ranks, note=note)
+    if odd.sign in (Sign.DEPARTS, Sign.MINORITY):
+        return replace(found, guilty=side.ranks, sign=odd.sign)
+    return _departed(case, found) or found
+
+
+def _sides_of(blocks: Iterable[Block]) -> tuple[Side, ...]:
+    by_operation: dict[tuple[str, int, int, int], list[Block]] = {}
+    for block in blocks:
+        operation = block.operation
+        key = (operation.group, operation.seq, operation.source, operation.target)
+        by_operation.setdefault(key, []).append(block)
+    sides = []
+    for found in by_operation.values():
+        issued = next((block.issued for block in found if block.issued is not None), None)
+        if issued is not None:
+            ranks = tuple(sorted({block.rank for block in found}))
+            sides.append(Side(ranks=ranks, op=issued, site=found[0].wait.site or issued.site))
+    return tuple(sides)

@@ -1,0 +1,210 @@
+"""Finds ranks that are gone: which of them ended by itself, and which only lost a peer or was told to stop.
+
+A launcher ends all ranks within seconds of the first failure, and every neighbour of a lost rank
+raises an error of its own. Those are victims, whatever torchrun calls the root cause.
+"""
+
+import re
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ncclwatch.contract.model.rank import CallSite, Ending, OpView, RankView, WaitKind
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.waits.proof import seen_after_s
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued, group_of, op_key, sides_of
+from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
+
+# What a rank says when a peer is gone. The words of one cause vary with timing and transport.
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection was likely closed",
+    "connection refused",
+    "socket closed",
+    "remote process exited",
+    "timed out waiting",
+    "timeout waiting",
+    "nccl communicator was aborted",
+    "failed to recv, got 0 bytes",
+    "application timeout caused pair closure",
+)
+_STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
+# What Python raises for the program's own pipes and sockets. No backend of collectives raises these.
+_PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
+_TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
+NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
+_LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
+KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
+_TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Went(Enum):
+    """How ranks that are gone went."""
+
+    FAILED = "failed"  # with an error of their own, or by a signal that nobody sent to all
+    LEFT = "left"  # with exit code 0, while others needed them
+    LOST = "lost"  # as if they had lost a rank, though none was gone before: it was the store, or a pipe of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Ranks whose end is not the consequence of another one's."""
+
+    went: Went
+    ranks: tuple[int, ...]  # those that ended in the same way, the first among them
+    first: int = -1  # who ended first
+    failed: tuple[int, ...] = ()  # all that ended with an error of their own
+
+
+def find_ends(case: Case) -> Ends | Mismatch | None:
+    """Return which ranks are gone by themselves, or the mismatch that a backend ended them for; None if none is."""
+    if case.told:
+        return None  # a job that hangs is ended in the end, by its backend or by somebody
+    gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
+    suspects = _own_endings(gone)
+    if not suspects:
+        return _lost_no_rank(case, gone)
+    failed = tuple(rank for rank in suspects if not _is_clean(gone[rank]))
+    if failed:
+        mismatch = _mismatch_at_the_end(case)
+        if mismatch is not None:
+            return mismatch
+        first = _first(case, failed)
+        alike = tuple(r for r in failed if _same_end(gone[r], gone[first]) or r == first)
+        return Ends(went=Went.FAILED, ranks=alike, first=first, failed=failed)
+    # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
+    lost = any(_lost_peer(ending) for ending in gone.values())
+    left = tuple(rank for rank in suspects if lost or _is_waited_for(case, rank))
+    return Ends(went=Went.LEFT, ranks=left) if left else None
+
+
+def _lost_no_rank(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
+    """Return the ranks that ended as if they had lost a rank, though none was gone before them.
+
+    What they lost was the store, or the other end of a pipe of the program's own: to a loader process, a service.
+
+    That none was gone is known once each rank has ended, or has been seen alive long after the first end. Whoever
+    was told to stop may have taken the store along, and a timeout has a reason of its own.
+    """
+    raised = [rank for rank, ending in gone.items() if ending.exception and _lost_peer(ending)]
+    if not raised or len(case.views) < case.snapshot.world_size:
+        return None
+    first = _first(case, raised)
+    error = gone[first].exception
+    if first != _first(case, gone) or not _is_no_ranks(error) or _TIMED_OUT.search(error):
+        return None
+    since_s = ended_s_ago(case.views[first]) - NEWS_OF_AN_END_S
+    if any(view.news_age_s >= since_s for rank, view in case.views.items() if rank not in gone):
+        return None
+    alike = tuple(rank for rank in raised if rank == first or _same_end(gone[rank], gone[first]))
+    return Ends(went=Went.LOST, ranks=alike, first=first)
+
+
+def _is_no_ranks(error: str) -> bool:
+    return bool(_STORE_ERROR.search(error) or _PIPE_ERROR.search(error))
+
+
+def _own_endings(gone: dict[int, Ending]) -> list[int]:
+    """Return the ranks that did not end because of another one."""
+    own = [rank for rank, ending in gone.items() if not is_victim(ending)]
+    told = [e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP and not e.exception]
+    killed_before_s = max(told, default=0.0) - KILL_AFTER_S
+    # SIGKILL long after somebody was told to stop is the launcher's second word, not a failure.
+    return [rank for rank in own if not (gone[rank].signal == signal.SIGKILL and gone[rank].age_s <= killed_before_s)]
+
+
+def is_victim(ending: Ending) -> bool:
+    """Say whether a rank ended because a peer was lost or it was told to stop."""
+    told = ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
+    return told or _lost_peer(ending)
+
+
+def _lost_peer(ending: Ending) -> bool:
+    return any(words in ending.exception.lower() for words in _LOST_PEER)
+
+
+def _is_clean(ending: Ending) -> bool:
+    return ending.kind == "exited" or (ending.kind != "signalled" and ending.exit_code == 0)
+
+
+def _first(case: Case, ranks: Iterable[int]) -> int:
+    """Return the rank that ended first; ages on one node are comparable, across nodes to about a second."""
+    return max(ranks, key=lambda rank: (ended_s_ago(case.views[rank]), -rank))
+
+
+def ended_s_ago(view: RankView) -> float:
+    """Return how long ago a rank ended, 0 if it has not."""
+    return view.ending.age_s + view.news_age_s if view.ending is not None else 0.0
+
+
+def _is_waited_for(case: Case, rank: int) -> bool:
+    return any(rank in absent for absent in _absent_of_blocked(case, ended_s_ago(case.views[rank])))
+
+
+def _absent_of_blocked(case: Case, ended_s: float) -> list[tuple[int, ...]]:
+    """Return whom the blocked ranks wait for, as far as that still holds for a rank that ended so long ago.
+
+    Who has come to a collective has come for ever. Who has come to a rendezvous may have left it again before it
+    ended: then only a view that was taken after its end shows that it is still missing.
+    """
+    return [
+        case.graph.absent[block.operation]
+        for rank in case.blocked
+        for block in case.found[rank].blocks
+        if block.operation.kind not in _LEFT_AGAIN or seen_after_s(case.views[rank]) <= ended_s
+    ]
+
+
+def _mismatch_at_the_end(case: Case) -> Mismatch | None:
+    """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one."""
+    names = {group.name for view in case.views.values() for group in view.groups}
+    endings = [view.ending for view in case.views.values() if view.ending is not None]
+    aborted = any(ending.signal == signal.SIGABRT for ending in endings)
+    for name in sorted(names):
+        members = [rank for rank, view in case.views.items() if group_of(view, name) is not None]
+        seqs = {group.enqueued for rank in members if (group := group_of(case.views[rank], name)) is not None}
+        for seq in sorted(seqs):
+            issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
+            # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
+            sides = _sides_by_size(issued) if aborted else sides_of(issued)
+            if seq and len(sides) > 1:
+                operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
+                return Mismatch(operation=operation, sides=sides)
+    return None
+
+
+def _sides_by_size(issued: Mapping[int, OpView]) -> tuple[tuple[int, ...], ...]:
+    sizes: dict[tuple[object, ...], list[int]] = {}
+    for rank, op in issued.items():
+        sizes.setdefault((*op_key(op), op.numel), []).append(rank)
+    return tuple(map(tuple, sizes.values()))
+
+
+def _same_end(one: Ending, other: Ending) -> bool:
+    """Say whether two ranks raised the same at the same line: then it is the program's error, not one rank's."""
+    return bool(one.exception) and (one.exception, one.site) == (other.exception, other.site)
+
+
+def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who waits for ranks that are gone, and who ended because of them."""
+    waiting = set(victims_of(case.graph, ranks))
+    ended = {rank for rank, view in case.views.items() if view.ending is not None and is_victim(view.ending)}
+    return tuple(sorted((waiting | ended) - set(ranks)))
+
+
+def end_site(view: RankView) -> CallSite | None:
+    """Return where a rank ended, else where it made its last call."""
+    return (view.ending.site if view.ending is not None else None) or last_site(view)
+
+
+def last_site(view: RankView) -> CallSite | None:
+    """Return where a rank made its last call."""
+    return view.history[-1].site if view.history else None
+
+
+def is_of_a_pipe(ending: Ending) -> bool:
+    """Say whether what a rank lost was the other end of a pipe or socket of the program's own."""
+    return bool(_PIPE_ERROR.search(ending.exception))

@@ -1,0 +1,188 @@
+"""Finds the roots of a hang that are proven: mismatches, ranks that are gone, groups that are destroyed, and circles.
+
+A finder returns one root, or several that one mistake of the program has made: they stand at the same lines, and are
+told together. It looks for those that are no ranks and no victims of roots that were told already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ncclwatch.contract.model.rank import CallSite, Op, WaitKind
+from ncclwatch.contract.model.verdict import Certainty
+from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.circles import find_circles
+from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers
+from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
+from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
+from ncclwatch_server.judge.theory.roots import (
+    ROOTS_ALIKE_MAX,
+    CircleRoot,
+    DestroyedRoot,
+    GoneRoot,
+    MismatchRoot,
+    Place,
+    Root,
+    place_of,
+)
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
+from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
+
+ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
+Found = Sequence[Sequence[Root]]  # those of one sequence are told together
+
+
+def find_mismatches(case: Case) -> Found:
+    """Return the oldest collective that members entered with different signatures, and all that differ at its lines."""
+    left = [each for each in case.graph.mismatches if case.told.isdisjoint(r for side in each.sides for r in side)]
+    if not left:
+        return ()
+    blocks: dict[Operation, list[Block]] = {}
+    for block in (block for each in case.found.values() for block in each.blocks):
+        blocks.setdefault(block.operation, []).append(block)
+    left.sort(key=lambda each: -onset_s(blocks.get(each.operation, ())))
+    lines = _lines_of(case, left[0])
+    alike = [each for each in left if _lines_of(case, each) == lines]
+    first, *others = (mismatch_roots(case, each) for each in alike[:ROOTS_ALIKE_MAX])
+    more = tuple(rank for each in alike[ROOTS_ALIKE_MAX:] for side in each.sides for rank in side)
+    together = (replace(first[0], others_alike=more), *(each[0] for each in others))
+    return (together, *((root,) for root in first[1:]))
+
+
+def _lines_of(case: Case, mismatch: Mismatch) -> frozenset[tuple[Op, CallSite | None]]:
+    """Return what the sides of a mismatch call, and where."""
+    return frozenset((side.op.op, side.site) for side in _sides_of(case, mismatch))
+
+
+def mismatch_roots(case: Case, mismatch: Mismatch) -> tuple[MismatchRoot, ...]:
+    """Return what is so where one collective was entered with different signatures, for each way in which it was."""
+    operation, sides = mismatch.operation, _sides_of(case, mismatch)
+    together: dict[tuple[object, ...], list[tuple[Parting, OneSided | None]]] = {}
+    for found in partings(case.views, sides, operation.members):
+        forward = one_sided_forward(case.views, found)
+        own = found.shift is not None or found.slip is not None or forward is not None
+        kin = (kin_of(found, in_forward=forward is not None), found.culprit if own else ())
+        together.setdefault(kin, []).append((found, forward))
+    odd = {rank for parted in together.values() for found, _ in parted for rank in found.culprit.ranks}
+    return tuple(_mismatch_root(case, operation, (sides, odd), parted) for parted in together.values())
+
+
+def _mismatch_root(
+    case: Case,
+    operation: Operation,
+    entered: tuple[tuple[Side, ...], set[int]],
+    parted: list[tuple[Parting, OneSided | None]],
+) -> MismatchRoot:
+    """Return what is so of the sides of a mismatch that parted from the others in one way.
+
+    `entered` are all sides, and the ranks of those that have parted, in whatever way.
+    """
+    sides, odd = entered
+    first, forward = parted[0]
+    blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
+    involved = [block for block in blocks if block.operation == operation] or blocks
+    everyone = tuple(rank for side in sides for rank in side.ranks)
+    guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
+    return MismatchRoot(
+        hangs=Certainty.PROVEN,
+        ranks=guilty,
+        decided=first.decided,
+        victims=tuple(sorted({*victims_of(case.graph, guilty), *everyone} - odd.union(guilty))),
+        blocks=tuple(involved),
+        place=Place(operation.group, operation.seq, first.culprit.op.op.value),
+        onset_s=onset_s(involved),
+        operation=operation,
+        sides=sides,
+        partings=tuple(found for found, _ in parted),
+        forward=forward,
+    )
+
+
+def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:
+    group, seq = mismatch.operation.group, mismatch.operation.seq
+    sides = []
+    for ranks in mismatch.sides:
+        op = next(op for rank in ranks if (op := find_issued(case.views[rank], group, seq)) is not None)
+        blocks = (b for b in case.found[ranks[0]].blocks if (b.operation.group, b.operation.seq) == (group, seq))
+        site = next((block.wait.site for block in blocks), None)
+        sides.append(Side(ranks=ranks, op=op, site=site or op.site))
+    return tuple(sides)
+
+
+def find_gone(case: Case) -> Found:
+    """Return the ranks that are gone while others need them, or that went with an error."""
+    ends = find_ends(case)
+    if ends is None:
+        return ()
+    if isinstance(ends, Mismatch):
+        return tuple((root,) for root in mismatch_roots(case, ends))
+    victims = followers(case, ends.ranks)
+    blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
+    ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
+    root = GoneRoot(
+        hangs=Certainty.PROVEN,
+        ranks=ends.ranks,
+        victims=victims,
+        blocks=blocks,
+        place=place_of(blocks),
+        onset_s=onset_s(blocks) or ended_s,
+        ends=ends,
+    )
+    return ((root,),)
+
+
+def find_destroyed(case: Case) -> DestroyedRoot | None:
+    """Return the ranks that destroyed a group without coming to a collective in which its other members wait."""
+    blocks = tuple(
+        block
+        for rank in case.unexplained
+        for block in case.graph.blocks[rank]
+        if block.operation.kind is WaitKind.COLLECTIVE and _leavers(case, block)
+    )
+    if not blocks:
+        return None
+    ranks = tuple(sorted({rank for block in blocks for rank in _leavers(case, block)}))
+    victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
+    return DestroyedRoot(
+        hangs=Certainty.PROVEN,
+        ranks=ranks,
+        victims=victims,
+        blocks=blocks,
+        place=place_of(blocks),
+        onset_s=onset_s(blocks),
+        counts=uneven_counts(case.views, ranks, tuple(rank for rank in victims if rank in case.views)),
+    )
+
+
+def _leavers(case: Case, block: Block) -> tuple[int, ...]:
+    """Return the members that have destroyed the group without coming to this operation, and still live."""
+    found = []
+    for rank in case.graph.absent[block.operation]:
+        group = group_of(case.views[rank], block.operation.group)
+        stays = case.found[rank].standing is Standing.BLOCKED or block.wait.age_s >= ABANDONED_S
+        if group is not None and group.destroyed and stays and case.found[rank].standing is not Standing.GONE:
+            found.append(rank)
+    return tuple(found)
+
+
+def find_circle(case: Case) -> Found:
+    """Return a circle of ranks that wait for each other, with all at its lines."""
+    circles, more = find_circles(case, ROOTS_ALIKE_MAX)
+    found = []
+    for circle in circles:
+        first = next(block for block in circle.blocks if block.rank in circle.guilty)
+        found.append(
+            CircleRoot(
+                hangs=Certainty.STALLED if circle.likely else Certainty.PROVEN,
+                ranks=circle.guilty,
+                decided=circle.decided,
+                victims=tuple(sorted({*victims_of(case.graph, circle.ranks), *circle.ranks} - set(circle.guilty))),
+                blocks=circle.blocks,
+                place=place_of((first,)),
+                onset_s=onset_s(circle.blocks),
+                others_alike=more,
+                circle=circle,
+            )
+        )
+    return (found,) if found else ()

@@ -1,0 +1,169 @@
+"""Holds the roots of a hang as data: in what waits end, who is in it, and how certain each part of that is.
+
+A root says what is so. It names no cause, and has no sentence: that is for the rules.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from ncclwatch.contract.model.job import WaitClass
+from ncclwatch.contract.model.verdict import Certainty, Lateness
+from ncclwatch_server.judge.theory.circles import Circle
+from ncclwatch_server.judge.theory.endings import Ends
+from ncclwatch_server.judge.theory.histories.forwards import OneSided
+from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.parting import Parting
+from ncclwatch_server.judge.theory.stillness import Stillness
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
+
+ROOTS_ALIKE_MAX = 8  # roots at the same lines that are looked at; the ranks of more are named as victims
+
+
+class RootKind(Enum):
+    """In what waits can end. Nothing else keeps a job from going on."""
+
+    MISMATCH = "mismatch"  # members entered one collective with different signatures
+    GONE = "gone"  # ranks have ended
+    DESTROYED = "destroyed"  # a member took the group down without coming to the operation
+    CIRCLE = "circle"  # ranks wait for each other
+    SCATTERED = "scattered"  # ranks look for each other at different addresses
+    LEFT_BEHIND = "left behind"  # ranks wait in a rendezvous that others have left
+    UNSEEN = "unseen"  # nobody has ever heard of the ranks that are waited for
+    OUTSIDE = "outside"  # ranks that are waited for stand still in no operation
+    LATE = "late"  # ranks that are waited for are in no operation, and work
+    INSIDE = "inside"  # all members are in the operation, and it does not end
+    UNTOLD = "untold"  # all members that are known are in it, and others are not known
+
+
+class Place(NamedTuple):
+    """The operation by which a hang is told."""
+
+    group: str = ""
+    seq: int = 0
+    op: str = ""
+
+
+NOWHERE = Place()
+
+
+def place_of(blocks: Iterable[Block]) -> Place:
+    """Return the operation of the first of several waits."""
+    first = next(iter(blocks), None)
+    return Place(first.operation.group, first.operation.seq, first.wait.op.value) if first is not None else NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Where waits end. `hangs` says how certain it is that they do not end by themselves."""
+
+    kind: ClassVar[RootKind]
+    hangs: Certainty
+    ranks: tuple[int, ...]  # in whom the waits end; of a mismatch or a circle those who made it, as far as is known
+    decided: bool = True  # whether it is all of these ranks, rather than one of them
+    victims: tuple[int, ...] = ()
+    blocks: tuple[Block, ...] = ()  # the waits that show it
+    place: Place = NOWHERE
+    onset_s: float = 0.0  # for how long it has held
+    others_alike: tuple[int, ...] = ()  # ranks of more roots at the same lines, at which nobody has looked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchRoot(Root):
+    """A collective that members entered with different signatures."""
+
+    kind = RootKind.MISMATCH
+    operation: Operation
+    sides: tuple[Side, ...]
+    partings: tuple[Parting, ...]  # of the sides that parted from the others in one way; never empty
+    forward: OneSided | None  # of a module, that only one side is in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneRoot(Root):
+    """Ranks that have ended, not because of others."""
+
+    kind = RootKind.GONE
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestroyedRoot(Root):
+    """Ranks that have destroyed a group whose other members wait in it."""
+
+    kind = RootKind.DESTROYED
+    counts: Mapping[int, int] | None  # batches drawn by rank, where these ranks ran out of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircleRoot(Root):
+    """Ranks that wait for each other."""
+
+    kind = RootKind.CIRCLE
+    circle: Circle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatteredRoot(Root):
+    """Ranks that look for each other at different addresses."""
+
+    kind = RootKind.SCATTERED
+    addresses: Mapping[str, tuple[int, ...]]  # and who looks there, the most common one first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehindRoot(Root):
+    """Ranks that stand still in a rendezvous that others have gone on from."""
+
+    kind = RootKind.LEFT_BEHIND
+    gone_on: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenRoot(Root):
+    """Ranks that are waited for, and that nobody has ever seen."""
+
+    kind = RootKind.UNSEEN
+    one_node: bool  # whether the whole job is on the node of those who wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideRoot(Root):
+    """Ranks in no operation that stand still, all in the same trouble."""
+
+    kind = RootKind.OUTSIDE
+    still: Stillness  # of the first of them
+    waited: WaitClass | None
+    may_wait: bool  # for a rank of another root, by means that nobody records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRoot(Root):
+    """Ranks in no operation that work, or have not stood still for long."""
+
+    kind = RootKind.LATE
+    still_s: float
+    waited: WaitClass | None
+    lateness: Lateness
+    left_s: float  # until the first wait is given up
+    timeout_s: float  # 0: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsideRoot(Root):
+    """An operation that all members have entered alike, and in which nothing moves."""
+
+    kind = RootKind.INSIDE
+    by_files: bool  # whether nobody saw the hosts of these ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntoldRoot(Root):
+    """An operation that all members which are known have entered, where others belong to the group."""
+
+    kind = RootKind.UNTOLD
+    operation: Operation
+    untold: tuple[int, ...]  # members of whom it is not known whether they have entered
+    long: bool
+    over: bool  # the job is over, and its files are all that will ever be known
