@@ -12,13 +12,16 @@ from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import lasted
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 ADVICE = (
     "Look at the GPU and the kernel log of that node first (nvidia-smi, dmesg: Xid), then at the links to it. If the "
     "device is well, its watchdog thread is what hangs: take a native stack of the process (py-spy dump --native)."
 )
+LONG_S = 300.0  # as for a transfer that does not end: a device that computes before it communicates looks alike
+LONG_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
+STILL_S = 15.0  # without a change of the host's stack
 
 
 def stopped_devices(case: Case) -> tuple[Verdict, ...]:
@@ -35,7 +38,7 @@ def _judge(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
     stopped = [block for block in stopped if held_up[block.rank]]
     waits = [wait for block in stopped for wait in held_up[block.rank]]
     long = lasted(case.views, (*stopped, *waits))
-    if not stopped or long.too_short:
+    if not stopped or long.too_short or not all(_stands(case, block) for block in stopped):
         return ()
     ranks = tuple(block.rank for block in stopped)
     first, many = stopped[0], len(stopped) > 1
@@ -74,6 +77,15 @@ def _judge(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
             evidence=tuple(block_evidence(block) for block in (*stopped, *waits)[:24]),
         ),
     )
+
+
+def _stands(case: Case, block: Block) -> bool:
+    """Say whether a rank has been there for so long that the others have not completed it just now."""
+    view = case.views[block.rank]
+    if view.file is not None:
+        return True
+    long_s = timeout_of(view, block.operation.group) * LONG_OF_TIMEOUT or LONG_S
+    return block.wait.age_s >= long_s and block.thread.same_s >= STILL_S
 
 
 def _through_words(case: Case, block: Block) -> str:

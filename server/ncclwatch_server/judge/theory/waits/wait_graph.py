@@ -101,9 +101,8 @@ def stopped_devices(
     """
     stopped: dict[int, Block] = {}
     for rank, each in found.items():
-        if each.standing is not Standing.BLOCKED or each.view.file is None:
-            continue
-        for block in (*each.blocks, *each.queued):
+        on_device = (block for block in (*each.blocks, *each.queued) if block.on_device)
+        for block in on_device if each.standing is Standing.BLOCKED else ():
             held_up = absent[block.operation] or block.operation in mismatched
             alone = block.operation.members == (rank,) and block in each.blocks
             if rank not in stopped and not held_up and (alone or is_settled(found, block)):
