@@ -155,7 +155,7 @@ def heard(layout: Layout, fault: Fault) -> Heard:
     for message in messages:
         came = wire.decode_from_agent(message)
         if isinstance(came, wire.Views):
-            job.inspection.take(came.ranks, (0, 1), HANG_S)
+            job.inspection.receive_views(came.ranks, (0, 1), HANG_S)
     snapshot_ms = timed(lambda: job.snapshot(HANG_S))
     snapshot = job.snapshot(HANG_S)
     judge_ms = timed(lambda: judge(snapshot))

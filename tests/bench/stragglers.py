@@ -85,7 +85,7 @@ def looks_ms(ranks: int) -> tuple[float, float]:
             )
             table["steps"][half] += 8
             costs = idle if half.start == 0 else ended
-            costs.append(timed(lambda now=2.0 * number: known.take(table, rank, now)))  # type: ignore[misc]
+            costs.append(timed(lambda now=2.0 * number: known.add_rows(table, rank, now)))  # type: ignore[misc]
     return statistics.median(idle[LOOKS // 2 :]), statistics.median(ended[LOOKS // 2 :])
 
 

@@ -52,13 +52,13 @@ class Nodes:
             mine = rank_bytes[node * at : (node + 1) * at], group_bytes[node * group_at : (node + 1) * group_at]
             self._rows.append((link.number, *mine))
         for row in self._rows:
-            self._job.state.take(*row, time.monotonic())
+            self._job.state.receive_digest(*row, time.monotonic())
 
     async def report(self) -> None:
         """Send digests until cancelled."""
         for first in itertools.cycle(range(0, len(self._rows), 64)):
             for row in self._rows[first : first + 64]:
-                self._job.state.take(*row, time.monotonic())
+                self._job.state.receive_digest(*row, time.monotonic())
             await asyncio.sleep(0.02)
 
 

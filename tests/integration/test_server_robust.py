@@ -44,9 +44,9 @@ def answer(link: Link, job: Job, now: float) -> None:
         assert isinstance(command, wire.Command)
         question = (link.number, command.id)
         if command.kind is wire.CommandKind.INSPECT:
-            job.inspection.take([view(0), view(1)], question, now)
+            job.inspection.receive_views([view(0), view(1)], question, now)
         elif command.kind is wire.CommandKind.STACKS and job.gathering is not None:
-            job.gathering.take([StackDump(rank=1, threads=(("MainThread", (HOSTILE,)),))], question)
+            job.gathering.receive_stacks([StackDump(rank=1, threads=(("MainThread", (HOSTILE,)),))], question)
 
 
 async def watched(watch: Watch, nodes: list[tuple[Link, Job]], seconds: float, clock: list[float]) -> None:

@@ -64,7 +64,7 @@ class Inspection:
         if self._unchanged_since is None:
             self._unchanged_since = now
 
-    def take(self, views: Iterable[RankView], question: Question, now: float) -> None:
+    def receive_views(self, views: Iterable[RankView], question: Question, now: float) -> None:
         """Keep the views of an answer, or those that came unasked."""
         # An answer that is late, or came unasked, may have waited for as long as an agent may be quiet.
         known = question in self._unanswered and self._asked_at is not None

@@ -64,7 +64,7 @@ class Showing:
         self._questions.pop(question, None)
         return found
 
-    def take(self, views: Iterable[RankView]) -> None:
+    def receive_views(self, views: Iterable[RankView]) -> None:
         """Keep what pages show of views, whoever asked for them."""
         for view in views:
             self.notes.pop(view.rank, None)

@@ -37,7 +37,7 @@ class Gathering:
     deeply: tuple[int, ...] = ()  # ranks to ask for native frames and children as well
     patience_s: float = limits.STACKS_S
 
-    def take(self, dumps: Iterable[StackDump], question: Question) -> None:
+    def receive_stacks(self, dumps: Iterable[StackDump], question: Question) -> None:
         """Keep the dumps of an answer."""
         for dump in dumps:
             known = self.dumps.get(dump.rank)
@@ -49,7 +49,9 @@ class Gathering:
             self.fresh = True
         self.questions.discard(question)
 
-    def hear(self, testimonies: Iterable[Testimony], communicators: Iterable[Communicator], question: Question) -> None:
+    def receive_testimonies(
+        self, testimonies: Iterable[Testimony], communicators: Iterable[Communicator], question: Question
+    ) -> None:
         """Keep what other witnesses say in an answer."""
         for testimony in testimonies:
             if testimony.rank in self.testimonies or len(self.testimonies) < limits.STACK_RANKS_MAX:

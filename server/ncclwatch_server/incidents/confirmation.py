@@ -31,7 +31,7 @@ class Confirmation:
     def __init__(self) -> None:
         self._since: dict[Key, float] = {}
 
-    def take(self, verdicts: tuple[Verdict, ...], now: float, *, final: bool) -> tuple[Verdict, ...]:
+    def confirm(self, verdicts: tuple[Verdict, ...], now: float, *, final: bool) -> tuple[Verdict, ...]:
         """Return the verdicts that stand after this judgement."""
         self._since = {key_of(v): self._since.get(key_of(v), now) for v in verdicts}
         if final:

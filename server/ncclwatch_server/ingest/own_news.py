@@ -47,7 +47,7 @@ def own_part(message: News, state: JobState, link: int) -> tuple[News, int]:
     elif isinstance(message, wire.Facts):
         alike = [wire.Alike(ranks=part.of(each.ranks, int), facts=each.facts) for each in message.alike]
         changes["alike"] = tuple(each for each in alike if each.ranks)
-        # That it claims them is said by somebody who has announced them: see `Likeness.take`.
+        # That it claims them is said by somebody who has announced them: see `Likeness.receive_facts`.
         changes["joined"] = part.of(message.joined, int, part.claims)
         changes["twice"] = part.of(message.twice, int)
     return (msgspec.structs.replace(message, **changes) if part.foreign else message), len(part.foreign)

@@ -68,7 +68,7 @@ class _News:
             if index not in self.jobs:
                 return
             job = self.jobs[index]
-        job.state.take(self.link.number, ranks, groups, self.clock())
+        job.state.receive_digest(self.link.number, ranks, groups, self.clock())
         self.watch.counters.digests += 1
         self.watch.look_within(limits.DIGEST_LOOK_S)
 
@@ -137,8 +137,8 @@ class _News:
         if isinstance(message, wire.Stacks):
             self._stacks(job, message)
         elif isinstance(message, wire.Loops):
-            job.stragglers.batches.take(message.ranks, self.clock())
-            if job.loops.take(message.ranks):
+            job.stragglers.batches.add_loops(message.ranks, self.clock())
+            if job.loops.receive_loops(message.ranks):
                 self.watch.look_within(limits.SOON_S)
         elif isinstance(message, wire.Facts):
             self.watch.jobs.set_up(self.link, job, message, self.clock())
@@ -148,7 +148,9 @@ class _News:
             self.watch.look_within(limits.SOON_S)
         elif isinstance(message, wire.Testimonies):
             if job.gathering is not None:
-                job.gathering.hear(message.ranks, message.communicators, (self.link.number, message.reply_to))
+                job.gathering.receive_testimonies(
+                    message.ranks, message.communicators, (self.link.number, message.reply_to)
+                )
             self.watch.look_within(limits.SOON_S)
         else:
             job.state.gone(self.link.number)
@@ -164,10 +166,10 @@ class _News:
         if known[1]:
             message = msgspec.structs.replace(message, dumps=(*known[1], *message.dumps))
             self.parted = 0, ()
-        if any(capture.take(message.dumps, question) for capture in job.captures):
+        if any(capture.receive_stacks(message.dumps, question) for capture in job.captures):
             return
         if job.gathering is not None:
-            job.gathering.take(message.dumps, question)
+            job.gathering.receive_stacks(message.dumps, question)
         self.watch.look_within(limits.SOON_S)
 
     def _announce(self, message: wire.Announce) -> None:
@@ -223,12 +225,12 @@ class _News:
         if message is None:
             return
         job.stirred = True
-        job.showing.take(message.ranks)
+        job.showing.receive_views(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself
-        if job.closely.take(message.ranks, (self.link.number, message.reply_to)):
+        if job.closely.receive_views(message.ranks, (self.link.number, message.reply_to)):
             return
-        job.inspection.take(message.ranks, (self.link.number, message.reply_to), now)
+        job.inspection.receive_views(message.ranks, (self.link.number, message.reply_to), now)
         for view in message.ranks:
             if view.ending is not None:
                 job.state.note_ended(view.rank)

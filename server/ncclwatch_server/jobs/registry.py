@@ -80,7 +80,7 @@ class Jobs:
             claimed = frozenset(job.state.contested.get(link.number, ()))
             if claimed and job.state.under_way:
                 said, claimed = msgspec.structs.replace(said, joined=tuple(set(said.joined) - claimed)), frozenset()
-            job.likeness.take(link.agent, link.host, said, now, claimed)
+            job.likeness.receive_facts(link.agent, link.host, said, now, claimed)
             return
         listed = self.by_key(job.key)
         if listed is not None and said.joined and not listed.state.under_way:

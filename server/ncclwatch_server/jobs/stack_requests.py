@@ -35,7 +35,7 @@ class Capture:
         """Nothing asked is answered at once."""
         self._settle()
 
-    def take(self, dumps: Iterable[StackDump], question: Question) -> bool:
+    def receive_stacks(self, dumps: Iterable[StackDump], question: Question) -> bool:
         """Keep the answer to a question. Returns whether it was one of this capture."""
         asked = self.questions.pop(question, None)
         if asked is None:

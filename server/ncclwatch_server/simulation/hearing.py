@@ -46,7 +46,7 @@ class Hearing:
         for node in range(self.fleet.nodes):
             mine = rank_bytes[node * rank_size : (node + 1) * rank_size]
             theirs = group_bytes[node * group_size : (node + 1) * group_size]
-            self.job.state.take(node, mine, theirs, now)
+            self.job.state.receive_digest(node, mine, theirs, now)
 
     def tick(self, now: float) -> bool:
         """Look at the job as the watch loop does. Returns whether it deserves a closer look."""
@@ -60,7 +60,7 @@ class Hearing:
         ranks = ranks_to_inspect(self.job)
         self.job.inspection.focus(ranks)
         self.job.inspection.ask([(0, 1)], now)
-        self.job.inspection.take(arrived(self.fleet.views(ranks, hang_s)), (0, 1), now)
+        self.job.inspection.receive_views(arrived(self.fleet.views(ranks, hang_s)), (0, 1), now)
         return self.job.snapshot(now)
 
 

@@ -35,7 +35,7 @@ def heard_offline(timeline: Timeline, lasts_s: float, told: Callable[[float], No
         verdicts: tuple[Verdict, ...] = ()
         if hearing.tick(now):
             verdicts = tuple(hearing.job.counted(each) for each in judge(hearing.snapshot(since_s, now)))
-        standing = confirmation.take(verdicts, now, final=False)
+        standing = confirmation.confirm(verdicts, now, final=False)
         said = [verdict for verdict in standing if verdict.severity is Severity.CRITICAL] or _slow(hearing, now)
         if said:
             onset_s = timeline.slow.since_s if timeline.slow is not None else timeline.onset_s
@@ -46,7 +46,7 @@ def heard_offline(timeline: Timeline, lasts_s: float, told: Callable[[float], No
 def _slow(hearing: Hearing, now: float) -> list[Verdict]:
     """Return what is said of slow ranks, as `slowdowns` has it said."""
     job = hearing.job
-    if not job.stragglers.take(*job.state.living(), now):
+    if not job.stragglers.add_rows(*job.state.living(), now):
         return []
     where = Whereabouts(
         host_of=lambda rank: f"node{rank // hearing.fleet.still.layout.node:05d}", site_of=lambda _: None

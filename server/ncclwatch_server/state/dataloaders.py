@@ -19,7 +19,7 @@ class Loops:
         self._changed = False
         self._uneven: tuple[int, ...] = ()
 
-    def take(self, news: Iterable[Loop]) -> bool:
+    def receive_loops(self, news: Iterable[Loop]) -> bool:
         """Keep what an agent said. Returns whether a loop has begun or ended."""
         changed = False
         for loop in news:

@@ -213,7 +213,7 @@ class JobState:
                 self._claim(link, ranks, now)
                 self._slots[link].foreign = link in self._owners.waiting
 
-    def take(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
+    def receive_digest(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
         """Keep a digest's rows. They are read at the next `fold`."""
         slot = self._slots.get(link)
         if slot is None:

@@ -51,7 +51,9 @@ class Likeness:
         """What the judge gets to see, as of the last look."""
         return self._setup
 
-    def take(self, agent: str, host: str, said: wire.Facts, now: float, claimed: frozenset[int] = frozenset()) -> None:
+    def receive_facts(
+        self, agent: str, host: str, said: wire.Facts, now: float, claimed: frozenset[int] = frozenset()
+    ) -> None:
         """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
         if len(self._nodes) >= limits.AGENTS_MAX and agent not in self._nodes:
             return

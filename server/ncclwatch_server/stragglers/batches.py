@@ -38,7 +38,7 @@ class Batches:
         self._renewed_at = float("-inf")
         self._next: dict[int, Costs] = {}
 
-    def take(self, loops: Iterable[Loop], now: float) -> None:
+    def add_loops(self, loops: Iterable[Loop], now: float) -> None:
         """Keep the totals that an agent told."""
         for loop in loops:
             self._newest[loop.rank] = {name: (timed, worked_s) for name, timed, worked_s in loop.costs}

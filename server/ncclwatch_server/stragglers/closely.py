@@ -44,7 +44,7 @@ class Closely:
         self._suspects, self._asked_at, self._views = few, now, {}
         self._asked = set(ask((*few, *others)))
 
-    def take(self, views: Iterable[RankView], question: Question) -> bool:
+    def receive_views(self, views: Iterable[RankView], question: Question) -> bool:
         """Keep the views of an answer. Returns whether it was one to us."""
         if question not in self._asked:
             return False

@@ -46,8 +46,8 @@ class Spending:
         self._seen = np.zeros(world_size, np.int64)  # times
         self._at = 0.0
 
-    def take(self, rows: Rows, rank: Numbers, now: float) -> None:
-        """Take the totals at the end of a window."""
+    def add_rows(self, rows: Rows, rank: Numbers, now: float) -> None:
+        """Add the totals at the end of a window."""
         passed_ms = (now - self._at) * 1e3
         self._at = now
         everyone = len(rank) == len(self._seen)

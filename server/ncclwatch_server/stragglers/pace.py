@@ -60,7 +60,7 @@ class Pace:
         self._sum = 0.0
         self._told = False
 
-    def take(self, at: float, per_operation_s: float, blocked: float) -> Slowdown | None:
+    def add_window(self, at: float, per_operation_s: float, blocked: float) -> Slowdown | None:
         """Add a window that ended now. Returns the change that stands, None if there is none."""
         if per_operation_s <= 0:
             return self._change()

@@ -31,7 +31,7 @@ class Stages:
         self._home = 0
         self._windows = 0
 
-    def take(self, window: Window, messages: Floats) -> Stage | None:
+    def compare(self, window: Window, messages: Floats) -> Stage | None:
         """Add a window; `messages` is the share of its time that each of its ranks waits in sends and receives."""
         found = busiest(window, messages)
         if found is None:

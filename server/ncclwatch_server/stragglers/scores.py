@@ -121,7 +121,7 @@ class Scores:
         self._habits = np.zeros(world_size)  # windows in it
         self._suspected = np.zeros(0, np.int64)  # in the newest window
 
-    def take(self, window: Window) -> tuple[Suspect, ...]:
+    def score(self, window: Window) -> tuple[Suspect, ...]:
         """Add a window. Returns the ranks that are late beyond chance now, the latest first."""
         late = lateness(window)
         bounds = Bounds.of(len(window.rank))

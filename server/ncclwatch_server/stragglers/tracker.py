@@ -73,17 +73,17 @@ class Stragglers:
         """Return what stands, the most costly first."""
         return tuple(sorted(self._found.values(), key=lambda finding: -finding.share))
 
-    def take(self, rows: Rows, rank: Numbers, now: float) -> bool:
-        """Take the newest rows of the ranks that live. Returns whether a window has ended, so that findings are new."""
-        window = self._windows.take(rows, rank)
+    def add_rows(self, rows: Rows, rank: Numbers, now: float) -> bool:
+        """Add the newest rows of the ranks that live. Returns whether a window has ended, so that findings are new."""
+        window = self._windows.cut(rows, rank)
         if window is None:
             return False
-        self._spending.take(rows, rank, now)
+        self._spending.add_rows(rows, rank, now)
         passed_s, self._at = now - self._at, now
         self._seen += 1
         if self._seen <= WARMUP:
             return False
-        suspects = self._scores.take(window)[: FINDINGS_MAX * 4]
+        suspects = self._scores.score(window)[: FINDINGS_MAX * 4]
         slow = dict(zip(rank.tolist(), rows["gpu_slow"].tolist(), strict=True)) if len(suspects) else {}
         new = [self._finding(window, suspect, slow.get(suspect.rank, 0), now) for suspect in suspects]
         self._keep(_together(new), passed_s)
@@ -154,7 +154,7 @@ class Stragglers:
 
     def _stage(self, window: Window, now: float) -> Finding | None:
         """Return the stage of a pipeline that all others wait for."""
-        stage = self._stages.take(window, self._spending.messages(window.rank))
+        stage = self._stages.compare(window, self._spending.messages(window.rank))
         if stage is None:
             return None
         return Finding(
@@ -173,7 +173,7 @@ class Stragglers:
         # All of one group cut at the same operations, each by its own clock: a few of them tell.
         span_s = float(np.median(window.span_s[home[:SPANS_MAX]]))
         per_operation_s = span_s / max(1, int(window.operations[longest]))
-        change = self._pace.take(now, per_operation_s, float(window.blocked[home].min()))
+        change = self._pace.add_window(now, per_operation_s, float(window.blocked[home].min()))
         if change is None:
             return None
         share = 1.0 - 1.0 / change.ratio

@@ -44,7 +44,7 @@ class Windows:
         self._operations = np.zeros(world_size, np.int64)
         self._groups = _Groups(np.zeros(0, np.uint64))  # as they were last
 
-    def take(self, rows: Rows, rank: Numbers) -> Window | None:
+    def cut(self, rows: Rows, rank: Numbers) -> Window | None:
         """Take the newest rows of the ranks that live. Returns a window once every group has completed one."""
         key, seq = rows["pace_group"].copy(), rows["pace_seq"].astype(np.int64)
         if not key.all():

@@ -82,7 +82,7 @@ class Examiner:
         """Judge a job that is over for the last time."""
         verdicts = await self._verdicts(job)
         now = self._clock()
-        standing = job.confirmation.take(verdicts or (), now, final=True)
+        standing = job.confirmation.confirm(verdicts or (), now, final=True)
         waiting = job.gathering.verdicts if job.gathering and not job.gathering.opened else []
         job.gathering = Gathering(
             started_at=now,
@@ -125,7 +125,7 @@ class Examiner:
             return
         verdicts = tuple(self._book.insist(job.key, verdict) for verdict in verdicts)
         before = job.confirmation.keys
-        standing = job.confirmation.take(verdicts, now, final=False)
+        standing = job.confirmation.confirm(verdicts, now, final=False)
         keys = job.confirmation.keys
         late = tuple(v for v in verdicts if v.certainty is Certainty.LATE and not v.predicted)
         moving = bool(late) and job.world_size <= limits.INSPECT_ALL_MAX

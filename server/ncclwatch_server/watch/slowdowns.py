@@ -29,7 +29,7 @@ class Slowdowns:
             return
         job.paced_at = now
         rows, rank = job.state.living()
-        if not len(rank) or not job.stragglers.take(rows, rank, now):
+        if not len(rank) or not job.stragglers.add_rows(rows, rank, now):
             return
         found = job.stragglers.findings
         suspects = [rank for finding in found for rank in finding.ranks]

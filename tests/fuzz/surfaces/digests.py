@@ -33,13 +33,13 @@ def check(data: bytes) -> Hashable:
     with np.errstate(all="ignore"):
         for number, part in enumerate(_parts(data)):
             now = 10.0 * (number + 1)
-            state.take(HONEST, *_HONEST[1:], now)
+            state.receive_digest(HONEST, *_HONEST[1:], now)
             try:
                 _, ranks, groups = wire.split_digest(part)
             except WireError as error:
                 became.append(str(error)[:24])
             else:
-                state.take(OTHER, ranks, groups, now)
+                state.receive_digest(OTHER, ranks, groups, now)
             rejected = state.fold(now)
             became.append((rejected, _looked_at(state, now)))
             if HONEST in rejected or state.ranks_of(HONEST) != (0, 1):

@@ -70,4 +70,4 @@ def digest(
     ]
     groups: list[tuple[float, ...]] = [(rank, wait_s, 9, enqueued, 4, 1) for rank, wait_s in ranks.items()]
     _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, groups))
-    state.take(link, rank_rows, group_rows, now)
+    state.receive_digest(link, rank_rows, group_rows, now)

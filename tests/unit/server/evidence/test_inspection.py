@@ -20,17 +20,17 @@ OURS = StackFrame(function="beat", file="/v/site-packages/ncclwatch/rank/pulse.p
 def test_questions_are_complete_when_all_have_answered_or_patience_ends() -> None:
     inspection = Inspection()
     inspection.ask([(1, 5), (2, 1)], 10.0)
-    inspection.take([view(0)], (1, 5), 10.1)
+    inspection.receive_views([view(0)], (1, 5), 10.1)
     assert not inspection.complete(11.49)
     assert inspection.complete(11.5)
-    inspection.take([view(1)], (2, 1), 10.2)
+    inspection.receive_views([view(1)], (2, 1), 10.2)
     assert inspection.complete(10.2)
 
 
 def test_a_connection_that_breaks_is_not_waited_for() -> None:
     inspection = Inspection()
     inspection.ask([(1, 5), (2, 1)], 10.0)
-    inspection.take([], (1, 5), 10.1)
+    inspection.receive_views([], (1, 5), 10.1)
     inspection.lose(2)
     assert inspection.complete(10.1)
 
@@ -38,7 +38,7 @@ def test_a_connection_that_breaks_is_not_waited_for() -> None:
 def test_unasked_views_are_no_answer() -> None:
     inspection = Inspection()
     inspection.ask([(1, 5)], 10.0)
-    inspection.take([view(0)], (1, 0), 10.1)
+    inspection.receive_views([view(0)], (1, 0), 10.1)
     assert not inspection.complete(10.1)
 
 
@@ -76,8 +76,8 @@ def test_news_end_the_pause() -> None:
 
 def test_the_snapshot_holds_the_age_of_all_news() -> None:
     inspection = Inspection()
-    inspection.take([view(0)], (1, 0), 10.0)
-    inspection.take([view(1)], (1, 0), 12.0)
+    inspection.receive_views([view(0)], (1, 0), 10.0)
+    inspection.receive_views([view(1)], (1, 0), 12.0)
     suspicion = Suspicion(waiting=(0,), silent={1: 7.0}, longest_wait_s=300.0)
     snapshot = inspection.snapshot("job", 4, suspicion, {}, 20.0, 13.0)
     assert {rank: seen.news_age_s for rank, seen in snapshot.ranks.items()} == {0: 3.0, 1: 1.0}
@@ -88,8 +88,8 @@ def test_the_snapshot_holds_the_age_of_all_news() -> None:
 def test_a_view_was_taken_between_its_question_and_its_answer_and_one_that_came_unasked_some_time_before() -> None:
     inspection = Inspection()
     inspection.ask([(1, 5), (2, 1)], 10.0)
-    inspection.take([view(0)], (1, 5), 10.2)
-    inspection.take([view(1)], (1, 4), 10.2)
+    inspection.receive_views([view(0)], (1, 5), 10.2)
+    inspection.receive_views([view(1)], (1, 4), 10.2)
     snapshot = inspection.snapshot("job", 4, Suspicion(), {}, 20.0, 11.0)
     assert snapshot.ranks[0].taken_s == pytest.approx(0.2)
     assert snapshot.ranks[1].taken_s == limits.SILENT_S
@@ -97,7 +97,7 @@ def test_a_view_was_taken_between_its_question_and_its_answer_and_one_that_came_
 
 def test_how_a_rank_ended_is_known_once_it_was_told() -> None:
     inspection = Inspection()
-    inspection.take([view(0), view(1, Ending(kind="exited"))], (1, 0), 1.0)
+    inspection.receive_views([view(0), view(1, Ending(kind="exited"))], (1, 0), 1.0)
     assert [inspection.has_ending(rank) for rank in (0, 1, 2)] == [False, True, False]
 
 
@@ -105,7 +105,7 @@ def test_views_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "VIEWS_MAX", 2)
     inspection = Inspection()
     for rank in range(3):
-        inspection.take([view(rank)], (1, 0), float(rank))
+        inspection.receive_views([view(rank)], (1, 0), float(rank))
     assert sorted(inspection.snapshot("j", 4, Suspicion(), {}, 0.0, 5.0).ranks) == [1, 2]
     assert inspection.dropped == 1
 
@@ -141,7 +141,7 @@ def test_an_opening_waits_for_stacks_but_not_for_long() -> None:
     assert gathering.ready(11.5)
     assert not gathering.done(15.9)
     assert gathering.done(16.0)
-    gathering.take([StackDump(rank=0)], (1, 1))
+    gathering.receive_stacks([StackDump(rank=0)], (1, 1))
     gathering.lose(2)
     assert gathering.ready(10.1)
     assert gathering.done(10.1)
@@ -150,9 +150,9 @@ def test_an_opening_waits_for_stacks_but_not_for_long() -> None:
 def test_testimonies_are_waited_for_and_the_newest_of_a_rank_counts() -> None:
     gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0, questions={(1, 1), (2, 1)})
     comm = Communicator(size=2, ranks=(CommRank(rank=0, pid=7, launched=3),))
-    gathering.hear([Testimony(rank=0, failure="it has no worker server")], [comm], (1, 1))
+    gathering.receive_testimonies([Testimony(rank=0, failure="it has no worker server")], [comm], (1, 1))
     assert not gathering.ready(10.1)
-    gathering.hear([Testimony(rank=0, seen={"0": 4})], [comm], (2, 1))
+    gathering.receive_testimonies([Testimony(rank=0, seen={"0": 4})], [comm], (2, 1))
     assert gathering.ready(10.1)
     assert gathering.fresh
     assert gathering.testimonies == {0: Testimony(rank=0, seen={"0": 4})}
@@ -163,7 +163,7 @@ def test_testimonies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STACK_RANKS_MAX", 2)
     monkeypatch.setattr(limits, "COMMUNICATORS_MAX", 1)
     gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0)
-    gathering.hear(
+    gathering.receive_testimonies(
         [Testimony(rank=rank) for rank in range(5)], [Communicator(size=size, ranks=()) for size in (2, 3)], (1, 1)
     )
     assert (sorted(gathering.testimonies), len(gathering.communicators)) == ([0, 1], 1)
@@ -184,11 +184,11 @@ def test_the_second_round_begins_when_the_incidents_are_open_and_is_asked_once()
 def test_a_second_look_that_failed_takes_nothing_away() -> None:
     gathering = Gathering(started_at=10.0, verdicts=[VERDICT], judged_at=10.0)
     first = StackDump(rank=1, threads=(("MainThread", (USER,)),))
-    gathering.take([first], (1, 1))
-    gathering.take([StackDump(rank=1, failure="gone")], (1, 2))
+    gathering.receive_stacks([first], (1, 1))
+    gathering.receive_stacks([StackDump(rank=1, failure="gone")], (1, 2))
     assert gathering.dumps == {1: first}
     deeper = StackDump(rank=1, threads=first.threads, native=(NATIVE_FRAME, USER))
-    gathering.take([deeper], (1, 3))
+    gathering.receive_stacks([deeper], (1, 3))
     assert gathering.dumps == {1: deeper}
 
 
@@ -215,7 +215,7 @@ def test_a_closer_look_at_a_victim_is_not_shown() -> None:
 
 def test_views_of_ranks_that_are_not_asked_any_more_are_forgotten_unless_they_tell_an_end() -> None:
     inspection = Inspection()
-    inspection.take([view(0), view(1), view(2, Ending(kind="exited", exit_code=0))], (1, 5), 10.0)
+    inspection.receive_views([view(0), view(1), view(2, Ending(kind="exited", exit_code=0))], (1, 5), 10.0)
     inspection.focus([0, 3])
     found = inspection.snapshot("job", 4, Suspicion(), {}, 60.0, 11.0)
     assert set(found.ranks) == {0, 2}

@@ -216,20 +216,20 @@ def test_the_oldest_closed_incidents_are_forgotten(monkeypatch: pytest.MonkeyPat
 def test_a_verdict_stands_when_a_second_snapshot_shows_it() -> None:
     for later, stands in ((0.39, False), (0.4, True), (5.0, True)):
         confirmation = Confirmation()
-        assert confirmation.take((VERDICT,), 10.0, final=False) == ()
-        assert bool(confirmation.take((replace(VERDICT, onset_s=3.0),), 10.0 + later, final=False)) is stands
+        assert confirmation.confirm((VERDICT,), 10.0, final=False) == ()
+        assert bool(confirmation.confirm((replace(VERDICT, onset_s=3.0),), 10.0 + later, final=False)) is stands
 
 
 def test_a_verdict_that_was_not_shown_in_between_has_to_be_confirmed_anew() -> None:
     confirmation = Confirmation()
-    confirmation.take((VERDICT,), 10.0, final=False)
-    confirmation.take((verdict(culprits=(2,)),), 10.5, final=False)
-    assert confirmation.take((VERDICT,), 11.0, final=False) == ()
-    assert confirmation.take((VERDICT,), 11.5, final=False) == (VERDICT,)
+    confirmation.confirm((VERDICT,), 10.0, final=False)
+    confirmation.confirm((verdict(culprits=(2,)),), 10.5, final=False)
+    assert confirmation.confirm((VERDICT,), 11.0, final=False) == ()
+    assert confirmation.confirm((VERDICT,), 11.5, final=False) == (VERDICT,)
 
 
 def test_the_last_judgement_of_a_job_stands_at_once() -> None:
-    assert Confirmation().take((VERDICT,), 10.0, final=True) == (VERDICT,)
+    assert Confirmation().confirm((VERDICT,), 10.0, final=True) == (VERDICT,)
 
 
 def test_a_later_judgement_may_name_the_cause_of_the_same_ranks_more_closely() -> None:

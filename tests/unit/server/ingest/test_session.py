@@ -173,7 +173,9 @@ def test_stacks_that_came_in_parts_are_one_answer() -> None:
         made, heard = Scene(), []
         made.may.set()
         job = made.job("first")
-        capture = SimpleNamespace(take=lambda found, question: heard.append((tuple(found), question[1])) or True)
+        capture = SimpleNamespace(
+            receive_stacks=lambda found, question: heard.append((tuple(found), question[1])) or True
+        )
         job.captures.append(capture)  # type: ignore[arg-type]
         digest(job.state, 1, 0.0, {0: 0.0, 1: 0.0})
         for part in parts:

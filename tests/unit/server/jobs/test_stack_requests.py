@@ -82,11 +82,11 @@ def test_nobody_is_halted_who_was_not_named_nor_is_a_culprit(
 
 def test_a_capture_is_over_when_all_have_answered():
     capture = Capture(questions={(1, 7): (0, 1), (2, 4): (2,)})
-    assert not capture.take((dump(5),), (9, 7)), "the answer to somebody else's question"
-    assert capture.take((dump(0), dump(1, failure="py-spy was refused"), dump(2)), (1, 7))
+    assert not capture.receive_stacks((dump(5),), (9, 7)), "the answer to somebody else's question"
+    assert capture.receive_stacks((dump(0), dump(1, failure="py-spy was refused"), dump(2)), (1, 7))
     assert set(capture.dumps) == {0, 1}, "an agent answers for the ranks it was asked for"
     assert not capture.over.is_set()
-    assert capture.take((dump(2),), (2, 4))
+    assert capture.receive_stacks((dump(2),), (2, 4))
     assert capture.over.is_set()
     assert capture.unseen(3.0) == {1: "py-spy was refused"}
 

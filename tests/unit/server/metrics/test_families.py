@@ -70,7 +70,7 @@ def big(watch: Watch, fleet: Fleet, *, now: float = 95.0) -> None:
                 slice(number * node, (number + 1) * node),
                 slice(number * node * axes, (number + 1) * node * axes),
             )
-            state.take(number, memoryview(ranks[mine].tobytes()), memoryview(groups[theirs].tobytes()), at)
+            state.receive_digest(number, memoryview(ranks[mine].tobytes()), memoryview(groups[theirs].tobytes()), at)
         state.fold(at)
 
 

@@ -14,7 +14,7 @@ def loop(rank: int, length: int, number: int = 1, *, drawn: int = 3, ended: bool
 def uneven(*loops: Loop) -> tuple[int, ...]:
     """Return what is worth a look after this news."""
     known = Loops()
-    known.take(loops)
+    known.receive_loops(loops)
     return known.uneven()
 
 
@@ -52,10 +52,10 @@ def test_a_length_that_nobody_knows_is_not_the_least():
 
 def test_a_loop_that_has_moved_on_is_forgotten():
     known = Loops()
-    known.take((loop(0, 49), loop(1, 47)))
+    known.receive_loops((loop(0, 49), loop(1, 47)))
     assert known.uneven() == (0, 1)
 
-    known.take((loop(0, 50, number=2), loop(1, 50, number=2)))
+    known.receive_loops((loop(0, 50, number=2), loop(1, 50, number=2)))
 
     assert known.uneven() == ()
 
@@ -63,6 +63,6 @@ def test_a_loop_that_has_moved_on_is_forgotten():
 def test_only_a_loop_that_begins_or_ends_is_news():
     known = Loops()
 
-    assert known.take((loop(0, 49),))
-    assert not known.take((loop(0, 49, drawn=20),))
-    assert known.take((loop(0, 49, drawn=49, ended=True),))
+    assert known.receive_loops((loop(0, 49),))
+    assert not known.receive_loops((loop(0, 49, drawn=20),))
+    assert known.receive_loops((loop(0, 49, drawn=49, ended=True),))

@@ -27,7 +27,7 @@ def looked_at(*digests: list[tuple[int, int, int]]) -> tuple[int, ...]:
     found: tuple[int, ...] = ()
     for number, rows in enumerate(digests):
         now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
-        state.take(1, *digest(rows), now)
+        state.receive_digest(1, *digest(rows), now)
         state.fold(now)
         found = state.suspicion(now).desynced
     return found
@@ -66,7 +66,7 @@ def test_a_healthy_job_is_not_suspicious():
     state.announce(1, range(2), 0.0)
     for number in range(4):
         now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
-        state.take(1, *digest([(0, number, number), (1, number, number)]), now)
+        state.receive_digest(1, *digest([(0, number, number), (1, number, number)]), now)
         state.fold(now)
         assert not state.suspicion(now)
 
@@ -75,7 +75,7 @@ def test_the_comparison_of_a_big_job_is_short():
     rows = [(rank, 5, 50) for rank in range(16_384)]
     state = JobState(16_384)
     state.announce(1, range(16_384), 0.0)
-    state.take(1, *digest(rows), 0.0)
+    state.receive_digest(1, *digest(rows), 0.0)
     state.fold(0.0)
     assert state.suspicion(1.0).desynced == ()
     assert np.all(state.seen)
@@ -92,7 +92,7 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
     found = []
     for number in range(8):
         now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
-        state.take(1, memoryview(ranks), memoryview(groups), now)
+        state.receive_digest(1, memoryview(ranks), memoryview(groups), now)
         state.fold(now)
         found.append(state.suspicion(now).desynced)
     assert found == [(), (), (), *[(8, 9, 10, 11)] * 5]
@@ -113,7 +113,7 @@ def test_a_portion_with_a_difference_is_looked_at_again_until_it_can_be_compared
         groups = b"".join(
             wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, n, n, n + 100 * (r == 2)) for r, n in enumerate(counts)
         )
-        state.take(1, memoryview(ranks), memoryview(groups), now)
+        state.receive_digest(1, memoryview(ranks), memoryview(groups), now)
         state.fold(now)
         found.append(state.suspicion(now).desynced)
     assert found == [(), (), (), (0, 1, 2, 3)]

@@ -12,7 +12,7 @@ def report(
         for rank, found in ranks.items()
     ]
     _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, []))
-    state.take(link, rank_rows, group_rows, now)
+    state.receive_digest(link, rank_rows, group_rows, now)
     state.fold(now)
 
 

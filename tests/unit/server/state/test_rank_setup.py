@@ -25,7 +25,7 @@ def test_ranks_that_are_alike_are_one_entry_and_nothing_to_look_at():
     known = Likeness()
     for node in range(100):
         facts = RankFacts(values=tuple(PLAIN.values))  # each decoded from a message of its own
-        known.take(f"agent{node}", f"node{node}", said((facts, (2 * node, 2 * node + 1))), 0.0)
+        known.receive_facts(f"agent{node}", f"node{node}", said((facts, (2 * node, 2 * node + 1))), 0.0)
     assert known.look(10.0, 200, {}) == ()
     (alike,) = known.setup.alike
     assert alike.ranks == tuple(range(200))
@@ -33,24 +33,24 @@ def test_ranks_that_are_alike_are_one_entry_and_nothing_to_look_at():
 
 def test_one_rank_of_either_side_is_worth_a_look():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1, 2)), (RING, (3,))), 0.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1, 2)), (RING, (3,))), 0.0)
     assert known.look(10.0, 4, {}) == (0, 3)
 
 
 def test_ranks_that_have_not_spoken_are_waited_for_and_not_for_ever():
     known = Likeness()
-    known.take("a", "node0", said((RING, (0, 1))), 10.0)
-    known.take("b", "node1", said((PLAIN, (2,))), 10.1)
+    known.receive_facts("a", "node0", said((RING, (0, 1))), 10.0)
+    known.receive_facts("b", "node1", said((PLAIN, (2,))), 10.1)
     assert known.look(10.2, 8, {}) == ()
     assert known.look(10.1 + limits.SETUP_S, 8, {}) == (0, 2)
 
 
 def test_it_is_compared_at_most_once_a_tick_and_only_when_something_has_changed():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1, 2)), (RING, (3,))), 0.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1, 2)), (RING, (3,))), 0.0)
     known.look(10.0, 4, {})
     before = known.setup
-    known.take("a", "node0", said((PLAIN, (0, 1, 2, 3))), 10.1)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1, 2, 3))), 10.1)
     assert known.look(10.2, 4, {}) == (0, 3)
     assert known.look(10.0 + limits.TICK_S, 4, {}) == ()
     after = known.setup
@@ -61,45 +61,45 @@ def test_it_is_compared_at_most_once_a_tick_and_only_when_something_has_changed(
 
 def test_a_node_that_connects_again_replaces_what_it_said():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
     known.lose("a")
-    known.take("b", "node1", said((PLAIN, (0, 1)), joined=(0, 1)), 1.0)
+    known.receive_facts("b", "node1", said((PLAIN, (0, 1)), joined=(0, 1)), 1.0)
     assert known.look(10.0, 2, {}) == ()
     assert known.setup.alike[0].places == (("node1", (0, 1)),)
 
 
 def test_a_rank_that_two_nodes_have_at_once_exists_twice():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
-    known.take("b", "node1", said((PLAIN, (1,)), joined=(1,)), 1.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
+    known.receive_facts("b", "node1", said((PLAIN, (1,)), joined=(1,)), 1.0)
     assert known.look(10.0, 2, {}) == (1,)
     assert known.setup.twice == {1: ("node0", "node1")}
 
 
 def test_a_rank_that_never_came_to_init_is_none_of_two():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
-    known.take("b", "node1", said((PLAIN, (1,))), 1.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
+    known.receive_facts("b", "node1", said((PLAIN, (1,))), 1.0)
     assert known.look(10.0, 2, {}) == ()
 
 
 def test_ranks_that_meet_on_their_own_node_are_of_two_jobs():
     known = Likeness(one_rendezvous=False)
-    known.take("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
-    known.take("b", "node1", said((PLAIN, (0, 1)), joined=(0, 1)), 1.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1)), joined=(0, 1)), 0.0)
+    known.receive_facts("b", "node1", said((PLAIN, (0, 1)), joined=(0, 1)), 1.0)
     assert known.look(10.0, 2, {}) == ()
 
 
 def test_two_processes_of_one_node_that_are_one_rank_are_told():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1)), twice=(1,)), 0.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1)), twice=(1,)), 0.0)
     known.look(10.0, 2, {})
     assert known.setup.twice == {1: ("node0",)}
 
 
 def test_the_parameters_of_models_that_differ_are_asked_for_once_and_of_few():
     known = Likeness()
-    known.take("a", "node0", said((model("x", "y"), (0, 1, 2)), (model("x", "z"), (3,))), 0.0)
+    known.receive_facts("a", "node0", said((model("x", "y"), (0, 1, 2)), (model("x", "z"), (3,))), 0.0)
     known.look(10.0, 4, {})
     assert known.questions() == ((("DDP", "0-3"), (0, 3)),)
     assert known.questions() == ()
@@ -119,7 +119,7 @@ def test_parameters_of_few_models_are_kept():
 
 def test_another_number_of_ranks_is_told_with_who_says_it():
     known = Likeness()
-    known.take("a", "node0", said((PLAIN, (0, 1))), 0.0)
+    known.receive_facts("a", "node0", said((PLAIN, (0, 1))), 0.0)
     known.note_world("node1", 6, (2, 3), 1.0)
     assert known.look(10.0, 2, {}) == (2,)
     for size in range(99):
@@ -132,14 +132,14 @@ def test_clocks_of_hosts_are_compared_with_each_other():
     known = Likeness()
     for node, ahead_s in enumerate((-600.0, -600.4, -558.0)):  # the server's own may be wrong
         known.note_clock(f"node{node}", ahead_s)
-        known.take(f"agent{node}", f"node{node}", said((PLAIN, (node,))), 0.0)
+        known.receive_facts(f"agent{node}", f"node{node}", said((PLAIN, (node,))), 0.0)
     assert known.look(10.0, 3, {}) == (2,)
 
 
 def test_the_timeout_is_the_shortest_that_ranks_tell_and_a_longer_habit_is_worth_a_look():
     known = Likeness()
     timed = RankFacts(values=(("backend", "nccl"), ("timeout_s", "600")))
-    known.take("a", "node0", said((timed, (0, 1))), 0.0)
+    known.receive_facts("a", "node0", said((timed, (0, 1))), 0.0)
     kind = WaitClass(phase=Phase.CHECKPOINT, op="barrier", size=2)
     habits = {kind: Habit(waits=3, longest_s=900.0, bound_s=2700.0, timeout_s=1800.0)}
     assert known.look(10.0, 2, habits) == (0,)
@@ -149,7 +149,7 @@ def test_the_timeout_is_the_shortest_that_ranks_tell_and_a_longer_habit_is_worth
 def test_what_an_agent_makes_up_is_left_out_or_cut():
     known = Likeness()
     wild = RankFacts(values=(("HOME", "/root"), ("torch", "x" * 99_999), ("shm_mb", "\u00b2"), ("timeout_s", "\u00b2")))
-    known.take("a", "node0", said((wild, (0,)), (PLAIN, (1,))), 0.0)
+    known.receive_facts("a", "node0", said((wild, (0,)), (PLAIN, (1,))), 0.0)
     known.look(10.0, 2, {})
     values = dict(known.setup.alike[0].facts.values)
     assert "HOME" not in values
@@ -160,7 +160,7 @@ def test_what_is_known_of_nodes_does_not_grow_with_agents_that_come_and_go():
     known = Likeness()
     for number in range(2000):
         known.note_clock(f"node{number}", 0.0)
-        known.take(f"agent{number}", f"node{number}", said((PLAIN, (0, 1)), joined=(0, 1)), float(number))
+        known.receive_facts(f"agent{number}", f"node{number}", said((PLAIN, (0, 1)), joined=(0, 1)), float(number))
         known.lose(f"agent{number}")
     assert len(known._nodes) <= 2
     assert len(known._clocks_s) <= 32

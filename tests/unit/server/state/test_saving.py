@@ -17,7 +17,7 @@ def state_of(saves_to: list[int], ended: tuple[int, ...] = ()) -> JobState:
         values = dict.fromkeys(names, 0) | {"rank": rank, "initialised": 1, "waits_for": -1, "wait_kind": -1}
         values |= {"saves_to": key, "ended": int(rank in ended)}
         rows += wire.RANK_ROW.pack(*(values[name] for name in names))
-    state.take(1, memoryview(rows), memoryview(b""), 0.0)
+    state.receive_digest(1, memoryview(rows), memoryview(b""), 0.0)
     state.fold(0.0)
     return state
 

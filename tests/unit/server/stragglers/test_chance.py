@@ -82,7 +82,7 @@ def found_after_change(windows_before: int, *, home_after: int = 1) -> set[int]:
         late = lasting + generator.normal(0.0, 0.005, 256)
         changed = number >= windows_before
         late[7] += 0.02 * changed
-        said = scores.take(window(late, home=home_after if changed else 1))
+        said = scores.score(window(late, home=home_after if changed else 1))
         found |= {suspect.rank for suspect in said}
     return found
 
@@ -101,6 +101,6 @@ def test_what_a_rank_does_while_it_is_suspected_does_not_become_its_habit() -> N
     for number in range(SPANS[-1] + HABIT_MIN + 5 + 150):
         late = generator.normal(0.0, 0.005, 256)
         late[7] += 0.015 * (number > SPANS[-1] + HABIT_MIN + 5)
-        said = scores.take(window(late))
+        said = scores.score(window(late))
     assert [suspect.rank for suspect in said] == [7]
     assert not math.isnan(said[0].score)

@@ -47,7 +47,7 @@ def found_by(times: Floats) -> list[tuple[int, set[int]]]:
     """Return after how many steps which ranks were suspected."""
     scores = Scores(times.shape[1])
     return [
-        (number * STEPS, {suspect.rank for suspect in scores.take(window)})
+        (number * STEPS, {suspect.rank for suspect in scores.score(window)})
         for number, window in enumerate(windows_of(times), start=1)
     ]
 

@@ -49,7 +49,7 @@ class Fleet:
     def findings(self, windows: int, known: Stragglers | None = None) -> tuple[Finding, ...]:
         stragglers = known or Stragglers(self.world)
         for _ in range(windows):
-            stragglers.take(*self.step(), self.now)
+            stragglers.add_rows(*self.step(), self.now)
         return stragglers.findings
 
 
@@ -78,9 +78,9 @@ def rows_of(*cuts: tuple[int, int, int, int]) -> tuple[Rows, np.ndarray]:
 
 def test_a_window_ends_when_all_members_show_the_same_boundary() -> None:
     windows = Windows(2)
-    assert windows.take(*rows_of((7, 8, 1000, 0), (7, 8, 5000, 0))) is None
-    assert windows.take(*rows_of((7, 16, 3000, 900), (7, 8, 5000, 0))) is None  # one has not told yet
-    found = windows.take(*rows_of((7, 16, 3000, 900), (7, 16, 7500, 500)))
+    assert windows.cut(*rows_of((7, 8, 1000, 0), (7, 8, 5000, 0))) is None
+    assert windows.cut(*rows_of((7, 16, 3000, 900), (7, 8, 5000, 0))) is None  # one has not told yet
+    found = windows.cut(*rows_of((7, 16, 3000, 900), (7, 16, 7500, 500)))
     assert found is not None
     assert found.blocked.tolist() == [0.45, 0.2]
     assert (found.span_s.tolist(), found.operations.tolist()) == ([2.0, 2.5], [8, 8])
@@ -88,45 +88,45 @@ def test_a_window_ends_when_all_members_show_the_same_boundary() -> None:
 
 def test_a_boundary_that_one_agent_missed_makes_a_longer_window_and_no_wrong_one() -> None:
     windows = Windows(2)
-    windows.take(*rows_of((7, 8, 1000, 0), (7, 8, 1000, 0)))
-    assert windows.take(*rows_of((7, 16, 3000, 900), (7, 24, 5000, 300))) is None
-    found = windows.take(*rows_of((7, 24, 5000, 2000), (7, 24, 5000, 300)))
+    windows.cut(*rows_of((7, 8, 1000, 0), (7, 8, 1000, 0)))
+    assert windows.cut(*rows_of((7, 16, 3000, 900), (7, 24, 5000, 300))) is None
+    found = windows.cut(*rows_of((7, 24, 5000, 2000), (7, 24, 5000, 300)))
     assert found is not None
     assert found.blocked.tolist() == [0.5, 0.075]
 
 
 def test_a_member_that_came_in_the_middle_is_compared_from_the_next_boundary_on() -> None:
     windows = Windows(2)
-    windows.take(*rows_of((7, 8, 1000, 0), (0, 0, 0, 0)))
-    windows.take(*rows_of((7, 16, 3000, 900), (7, 16, 3000, 100)))
-    found = windows.take(*rows_of((7, 24, 5000, 1000), (7, 24, 5000, 1100)))
+    windows.cut(*rows_of((7, 8, 1000, 0), (0, 0, 0, 0)))
+    windows.cut(*rows_of((7, 16, 3000, 900), (7, 16, 3000, 100)))
+    found = windows.cut(*rows_of((7, 24, 5000, 1000), (7, 24, 5000, 1100)))
     assert found is not None
     assert found.blocked.tolist() == [0.05, 0.5]
 
 
 def test_an_agent_that_cuts_less_often_shows_an_older_boundary_for_a_while() -> None:
     windows = Windows(2)
-    windows.take(*rows_of((7, 8, 1000, 0), (7, 8, 1000, 0)))
-    assert windows.take(*rows_of((7, 24, 4000, 900), (7, 24, 4000, 0))) is not None
-    assert windows.take(*rows_of((7, 16, 3000, 500), (7, 16, 3000, 0))) is None
-    found = windows.take(*rows_of((7, 32, 6000, 1900), (7, 32, 6000, 100)))
+    windows.cut(*rows_of((7, 8, 1000, 0), (7, 8, 1000, 0)))
+    assert windows.cut(*rows_of((7, 24, 4000, 900), (7, 24, 4000, 0))) is not None
+    assert windows.cut(*rows_of((7, 16, 3000, 500), (7, 16, 3000, 0))) is None
+    found = windows.cut(*rows_of((7, 32, 6000, 1900), (7, 32, 6000, 100)))
     assert found is not None
     assert (found.blocked.tolist(), found.operations.tolist()) == ([0.5, 0.05], [8, 8])
 
 
 def test_the_clock_of_a_rank_may_wrap() -> None:
     windows = Windows(2)
-    windows.take(*rows_of((7, 8, 2**32 - 500, 0), (7, 8, 1, 0)))
-    found = windows.take(*rows_of((7, 16, 2**32 + 500, 500), (7, 16, 1001, 500)))
+    windows.cut(*rows_of((7, 8, 2**32 - 500, 0), (7, 8, 1, 0)))
+    found = windows.cut(*rows_of((7, 16, 2**32 + 500, 500), (7, 16, 1001, 500)))
     assert found is not None
     assert found.blocked.tolist() == [0.5, 0.5]
 
 
 def test_ranks_of_groups_of_their_own_wait_for_each_other_s_windows() -> None:
     windows = Windows(4)
-    windows.take(*rows_of((7, 8, 0, 0), (7, 8, 0, 0), (9, 4, 0, 0), (9, 4, 0, 0)))
-    assert windows.take(*rows_of((7, 16, 2000, 0), (7, 16, 2000, 200), (9, 4, 0, 0), (9, 4, 0, 0))) is None
-    found = windows.take(*rows_of((7, 16, 2000, 0), (7, 16, 2000, 200), (9, 8, 3000, 300), (9, 8, 3000, 0)))
+    windows.cut(*rows_of((7, 8, 0, 0), (7, 8, 0, 0), (9, 4, 0, 0), (9, 4, 0, 0)))
+    assert windows.cut(*rows_of((7, 16, 2000, 0), (7, 16, 2000, 200), (9, 4, 0, 0), (9, 4, 0, 0))) is None
+    found = windows.cut(*rows_of((7, 16, 2000, 0), (7, 16, 2000, 200), (9, 8, 3000, 300), (9, 8, 3000, 0)))
     assert found is not None
     assert found.blocked.tolist() == [0.0, 0.1, 0.1, 0.0]
     assert found.home.tolist() == [7, 7, 9, 9]
@@ -227,7 +227,7 @@ def test_batches_that_cost_the_same_everywhere_make_no_slow_machine() -> None:
         small, big = ("8x64", 9 * times, 0.9 * times), ("8x512", times, 0.8 * times)
         loops = [Loop(rank, "t.py:1", 1, 9, 9, False, False, costs=(small, big)) for rank in (0, 2, 3)]
         loops.append(Loop(1, "t.py:1", 1, 9, 9, False, False, costs=(("8x512", 10 * times, 8.1 * times),)))
-        stragglers.batches.take(loops, at)
+        stragglers.batches.add_loops(loops, at)
     (finding,) = Fleet(slow([1])).findings(10, stragglers)
     assert finding.kind is SlowKind.SEQUENCE_IMBALANCE
     assert "No machine is bad" in verdict_of(finding, WORLD, NOWHERE, 0.0).advice
@@ -258,7 +258,7 @@ def stages(worked: list[float], messages: float = 0.2, windows: int = WINDOWS_MI
     found = None
     for _ in range(windows):
         cut = window(blocked, home=[1, 1, 2, 2, 3, 3, 4, 4])
-        found = known.take(cut, np.full(8, messages))
+        found = known.compare(cut, np.full(8, messages))
     return found.ranks if found is not None else None
 
 

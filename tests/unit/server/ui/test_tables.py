@@ -58,7 +58,7 @@ def told(wait_s: float = 0.0, ended: int = 0) -> JobState:
     state.announce(1, (0, 1), 0.0)
     rows = [(rank, 0, ended, 1, 0, 0.1, wait_s, 5, 5, 5, *wire.NO_WAIT, *wire.NO_FACTS) for rank in (0, 1)]
     _, ranks, groups = wire.split_digest(wire.pack_digest(0, rows, []))
-    state.take(1, ranks, groups, 0.0)
+    state.receive_digest(1, ranks, groups, 0.0)
     state.fold(0.0)
     return state
 

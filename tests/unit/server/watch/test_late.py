@@ -104,7 +104,7 @@ class Node:
             command = self.link.outbox.popleft()
             assert isinstance(command, wire.Command)
             if command.kind is wire.CommandKind.INSPECT:
-                self.job.inspection.take(views, (1, command.id), self.clock[0])
+                self.job.inspection.receive_views(views, (1, command.id), self.clock[0])
             elif command.kind is wire.CommandKind.PRINT:
                 self.printed.append(command.text.splitlines()[0])
 

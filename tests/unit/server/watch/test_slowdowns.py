@@ -60,14 +60,14 @@ class Scene:
             self.rows["pace_ms"] += 2000
             self.rows["pace_waited_ns"][[0, 1, 3]] += int(share * 2e9)
             self.rows["data_ms"][2] += int(share * 2000)
-            self.job.state.take(1, memoryview(self.rows.tobytes()), GROUPS, self.now)
+            self.job.state.receive_digest(1, memoryview(self.rows.tobytes()), GROUPS, self.now)
             self.job.state.fold(self.now)
             self.slowdowns.look(self.job, self.now)
 
 
 def test_a_slow_rank_is_one_incident_that_names_its_loop() -> None:
     scene = Scene()
-    scene.job.loops.take([Loop(2, "/home/user/train.py:31", 1, 9, 99, False, False, function="train")])
+    scene.job.loops.receive_loops([Loop(2, "/home/user/train.py:31", 1, 9, 99, False, False, function="train")])
     scene.run(30, share=0.5)
     (incident,) = scene.book.all()
     verdict = incident.verdict
