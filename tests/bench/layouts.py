@@ -36,7 +36,7 @@ from ncclwatch_server.simulation.hearing import Hearing
 from ncclwatch_server.simulation.layout import Axis, Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
-from ncclwatch_server.state.job_state import GROUP_DTYPE
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.watch.examiner import ranks_to_inspect
 
 LAYOUTS = {1024: "tp=8,pp=4,dp=32,ep=8", 16_384: "tp=8,pp=8,dp=256,ep=8", 98_304: "tp=8,pp=16,dp=768,ep=8"}

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ncclwatch_server.state.job_state import RANK_DTYPE
+from ncclwatch_server.state.digest_rows import RANK_DTYPE
 from ncclwatch_server.stragglers.scores import FALSE_MAX
 from ncclwatch_server.stragglers.tracker import Stragglers
 from tests.bench.layouts import timed

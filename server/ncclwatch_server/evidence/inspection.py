@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, StackDump
 from ncclwatch_server import limits
-from ncclwatch_server.state.job_state import Suspicion
+from ncclwatch_server.state.suspicion import Suspicion
 
 Question = tuple[int, int]  # (number of the connection, id of the command)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ncclwatch_server.evidence.rank_labels import GroupName
 from ncclwatch_server.state.group_index import Topology
-from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.state.picture import Picture
 
 BEHIND_MAX = 64  # ranks named of one group
 _NOBODY = np.zeros(0, np.int64)

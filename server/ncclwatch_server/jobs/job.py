@@ -17,8 +17,9 @@ from ncclwatch_server.incidents.confirmation import Confirmation
 from ncclwatch_server.jobs.room import Opener
 from ncclwatch_server.jobs.stack_requests import Capture
 from ncclwatch_server.state.dataloaders import Loops
-from ncclwatch_server.state.job_state import JobState, Suspicion
+from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.rank_setup import Likeness
+from ncclwatch_server.state.suspicion import Suspicion
 from ncclwatch_server.state.wait_learning import Patience
 from ncclwatch_server.stragglers.closely import Closely
 from ncclwatch_server.stragglers.tracker import Stragglers

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.wire import PROCESS_STATES
 from ncclwatch_server import limits
-from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.state.picture import Picture
 
 MOVED_S = 1.6  # a rank that has issued or completed something since the digest before the last one moves
 LONG_S = 10.0

@@ -9,7 +9,7 @@ from ncclwatch.contract.wire import Loop
 from ncclwatch_server.evidence.rank_labels import GroupName, RankNote
 from ncclwatch_server.incidents.book import Incident, JobKey
 from ncclwatch_server.jobs.job import Job, Served
-from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.state.picture import Picture
 
 
 class JobStatus(str, Enum):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.jobs.job import Job, Served
 from ncclwatch_server.jobs.read_model import JobStatus, status_of
-from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.state.picture import Picture
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.tick import Watch
 

@@ -18,7 +18,7 @@ from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch_server import limits
 from ncclwatch_server.metrics.moment import JobMoment
 from ncclwatch_server.state.group_index import Topology
-from ncclwatch_server.state.job_state import Picture
+from ncclwatch_server.state.picture import Picture
 
 GROUPS_SHOWN_MAX = 32  # of one job
 WAIT_BOUNDS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

@@ -13,7 +13,7 @@ from ncclwatch_server.simulation.layout import WORLD_NAME, Axis
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
 from ncclwatch_server.simulation.step_times import Told
-from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 
 _STATE = {state: code for code, state in enumerate(wire.PROCESS_STATES)}
 _KIND = {kind: code for code, kind in enumerate(wire.WAIT_KINDS)}

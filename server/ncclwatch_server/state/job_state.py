@@ -5,7 +5,6 @@ few numpy operations. The layout of that buffer changes only when an agent, a ra
 comes or goes. Time is the server's monotonic clock, passed in.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,67 +17,26 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch_server import limits
 from ncclwatch_server.state import wait_chains
 from ncclwatch_server.state.columns import turned
+from ncclwatch_server.state.desync import Comparison
+from ncclwatch_server.state.digest_rows import (
+    GROUP_DTYPE,
+    RANK_DTYPE,
+    SCREENED_TO,
+    Numbers,
+    Rows,
+    join,
+    plausible,
+    rows_in,
+    slot_of_rows,
+)
 from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.last_heard import Listening
 from ncclwatch_server.state.owners import Owners, Speaker, Standing
+from ncclwatch_server.state.picture import Picture
+from ncclwatch_server.state.suspicion import Suspicion
 
-RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
-GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
-
-SCREENED_TO = _LAST = "noted"  # the last of the fields that every tick looks at
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
 _UNKNOWN = Speaker()
-
-Rows = NDArray[np.void]
-Numbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspicion:
-    """What deserves a look. Empty in a healthy job."""
-
-    waiting: tuple[int, ...] = ()  # in a wait that only peers can end, and still
-    ended: tuple[int, ...] = ()  # while others are not
-    silent: Mapping[int, float] = field(default_factory=dict)  # seconds since their node last spoke
-    desynced: tuple[int, ...] = ()  # their histories differ, though nothing hangs
-    uneven: tuple[int, ...] = ()  # they have unequal numbers of batches in one loop, though nothing hangs
-    saving: tuple[int, ...] = ()  # they may be writing one file, or cannot write theirs
-    sharing: tuple[int, ...] = ()  # on a device that another rank has, too, and may not
-    noted: tuple[int, ...] = ()  # they have found something about themselves that may be wrong
-    drifted: tuple[int, ...] = ()  # they were not set up alike
-    longest_wait_s: float = 0.0
-    unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
-
-    def __bool__(self) -> bool:
-        hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted or self.drifted
-        return bool(self.waiting or self.ended or self.silent or hinted)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """What a thread needs to make figures of a job. Arrays are by rank where not said otherwise.
-
-    The two tables are the living ones, since copying them takes milliseconds: a thread copies what it reads, and of a
-    digest that comes meanwhile it may see half. What rows are of does not change in one layout, and is told apart.
-    """
-
-    ranks: Rows
-    groups: Rows
-    row_rank: Numbers  # by row of `ranks`
-    group_rank: Numbers  # by row of `groups`
-    reporting: NDArray[np.bool_]  # by row of `ranks`: its connection speaks for the rank
-    topology: Topology | None  # of `groups`, or of an earlier layout of them
-    seen: NDArray[np.bool_]
-    ended: NDArray[np.bool_]
-    owner: Numbers
-    moved_ago_s: NDArray[np.float64]  # since something was issued or completed; infinity: never
-    heard: tuple[dict[int, int], NDArray[np.float64]]  # place by connection, moments by place
-    now: float
-
-    def heard_ago_s(self, link: int) -> float:
-        """Return for how long a connection has been quiet; 0 if it has said nothing yet."""
-        places, moments = self.heard
-        return float(self.now - moments[places[link]]) if link in places else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +56,7 @@ class JobState:
     """The tables of one attempt of one job."""
 
     _ranks: Rows
-    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows up to _LAST, as of the last fold
+    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows up to SCREENED_TO, as of the last fold
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
     _everyone: bool  # every rank has one
@@ -121,10 +79,7 @@ class JobState:
         self._taken_at = 0.0  # when the newest digest or announcement came
         self._slots: dict[int, _Slot] = {}
         self._stale = False
-        self._desynced: tuple[int, ...] = ()
-        self._apart_at = -np.inf  # when a difference was seen last
-        self._compare_at = -np.inf
-        self._compare_from = 0  # number of the group
+        self._comparison = Comparison()
         self._topology: Topology | None = None
         self._led: tuple[wait_chains.Waits, wait_chains.Leads] | None = None
         self._heard = Listening()
@@ -237,7 +192,7 @@ class JobState:
         self, link: int, ranks: memoryview | bytes, groups: memoryview | bytes
     ) -> tuple[memoryview, memoryview]:
         """Return the rows of a digest that are of ranks its connection owns; all of one that cannot be."""
-        rank_rows, group_rows = _rows(ranks, RANK_DTYPE), _rows(groups, GROUP_DTYPE)
+        rank_rows, group_rows = rows_in(ranks, RANK_DTYPE), rows_in(groups, GROUP_DTYPE)
         known = [rows["rank"].astype(np.int64) for rows in (rank_rows, group_rows)]
         if any(((of < 0) | (of >= self.world_size)).any() for of in known):
             return memoryview(ranks), memoryview(groups)
@@ -311,7 +266,7 @@ class JobState:
         rejected: tuple[int, ...] = ()
         if self._owners.waiting:
             self._claim_again(now)
-        self._newest = turned(self._ranks, _LAST)
+        self._newest = turned(self._ranks, SCREENED_TO)
         if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
             rejected = self._lay_out(now)
         issued, completed = self._newest["issued"], self._newest["completed"]
@@ -367,9 +322,8 @@ class JobState:
         silent, unheard = self._silence(now)
         ended = self.ended & self.seen
         some_ended = ended.any() and not ended[self.seen].all()
-        self._compare(now)
         return Suspicion(
-            desynced=self._desynced,
+            desynced=self._desynced(now),
             saving=self._saving(live),
             sharing=self._sharing(live),
             noted=self._noted(live),
@@ -406,52 +360,13 @@ class JobState:
         noted = live & (self._newest["noted"] != 0)
         return tuple(self._row_rank[noted][: limits.NOTED_MAX].tolist()) if noted.any() else ()
 
-    def _compare(self, now: float) -> None:
-        """Look now and then for ranks that have issued equally much in a group, and not the same."""
-        if now < self._compare_at:
-            return
-        if self._topology is None:
-            self._topology = Topology.of(self._groups)
-        topology, rows_max = self._topology, self._portion()
-        seen = self._apart(topology, rows_max)
-        remembered = now - self._apart_at <= limits.DESYNC_REMEMBERED_S
-        again_s = limits.DESYNC_EVERY_S
-        if topology.groups and not (seen or remembered):  # on to the next portion; else the same one is looked at again
-            self._compare_from = topology.portion(self._compare_from, rows_max) % topology.groups
-            again_s *= min(1.0, rows_max / max(1, len(topology.order)))
-        self._compare_at = now + max(limits.TICK_S, again_s)
-        # One torn look at a ring is no difference: it has to be there twice. In between, nodes may report at moments at
-        # which counts differ and nothing can be compared.
-        if not remembered:
-            self._desynced = ()
-        elif seen:
-            self._desynced = seen
-        if seen:
-            self._apart_at = now
-
-    def _portion(self) -> int:
-        """Return how many rows are compared at one tick."""
-        return max(limits.DESYNC_ROWS_MIN, len(self._groups) // limits.DESYNC_PORTIONS)
-
-    def _apart(self, topology: Topology, rows_max: int) -> tuple[int, ...]:
-        """Return some ranks of a group whose members have issued equally much and not the same, () if all agree."""
-        if not topology.groups:
-            return ()
-        first, end = self._compare_from, topology.portion(self._compare_from, rows_max)
-        if not topology.fits(self._groups, topology.rows_of(first, end)):
-            self._stale = True  # an agent has changed what its rows are of
-            return ()
-        rows = topology.apart(self._groups, first, end)
-        return self._both_ends(rows) if len(rows) else ()
-
-    def _both_ends(self, rows: Numbers) -> tuple[int, ...]:
-        """Return some ranks of rows that are sorted by hash, so that at least two hashes are among them."""
-        prefix = self._groups["prefix_hash"][rows]
-        change = int(np.argmax(prefix != prefix[0]))
-        few = np.concatenate(
-            [rows[: limits.DESYNC_RANKS_MAX], rows[change : change + 1], rows[-limits.DESYNC_RANKS_MAX :]]
-        )
-        return tuple(np.unique(self._group_row_rank[few]).tolist())
+    def _desynced(self, now: float) -> tuple[int, ...]:
+        """Return ranks that have issued equally much in a group, and not the same; looked for now and then."""
+        if self._comparison.is_due(now):
+            if self._topology is None:
+                self._topology = Topology.of(self._groups)
+            self._stale |= not self._comparison.compare(self._topology, self._groups, self._group_row_rank, now)
+        return self._comparison.apart
 
     def worth_a_look(self, waiting: Iterable[int], limit: int) -> tuple[int, ...]:
         """Return the ranks to inspect in a big job, of which at most so many can be: see `leads`."""
@@ -465,7 +380,9 @@ class JobState:
             enqueued=rows["enqueued"],
             prefix_hash=rows["prefix_hash"],
         )
-        waits = self._waits(waiting, self._topology.keys)
+        waits = wait_chains.waits_in(
+            self._ranks[self._reporting], self._row_rank[self._reporting], waiting, self._topology.keys, self.seen
+        )
         found = wait_chains.follow(waits, members)
         self._led = waits, found
         return tuple(wait_chains.worth_a_look(waits, members, found, limit).tolist())
@@ -480,22 +397,6 @@ class JobState:
             return None
         waits, found = self._led
         return int(found.led_to(waits, ranks).sum()), int(waits.waiting.sum())
-
-    def _waits(self, waiting: Iterable[int], keys: NDArray[np.uint64]) -> wait_chains.Waits:
-        rows, rank = self._ranks[self._reporting], self._row_rank[self._reporting]
-        waits = np.zeros(self.world_size, np.bool_)
-        waits[np.fromiter(waiting, np.int64)] = True
-        # One that was stopped inside waits for nobody: the others wait for it.
-        waits[rank[np.isin(rows["state"], wait_chains.FROZEN_CODES)]] = False
-        place = np.searchsorted(keys, rows["waits_in"]) if len(keys) else np.zeros(len(rows), np.int64)
-        known = place < len(keys)
-        known[known] = keys[place[known]] == rows["waits_in"][known]
-        p2p = np.isin(rows["wait_kind"], wait_chains.P2P_CODES)
-        group, peer, kind = (np.full(self.world_size, -1, np.int64) for _ in range(3))
-        group[rank] = np.where(known & ~p2p, place, -1)
-        peer[rank] = np.where(p2p, rows["waits_for"], -1)
-        kind[rank] = rows["wait_kind"]
-        return wait_chains.Waits(waiting=waits, group=group, peer=peer, kind=kind, present=self.seen.copy())
 
     def _silence(self, now: float) -> tuple[dict[int, float], frozenset[int]]:
         quiet = self._heard.quiet_since(now - limits.SILENT_S / 2)
@@ -518,14 +419,14 @@ class JobState:
         news = [slot.fresh or self._placed(slot) for slot in slots]
         rejected = self._reject_implausible(news, numbers)
         self._leave_out_foreign(news, numbers)
-        rank_ends, rank_bytes = _join([ranks for ranks, _ in news])
-        group_ends, group_bytes = _join([groups for _, groups in news])
+        rank_ends, rank_bytes = join([ranks for ranks, _ in news])
+        group_ends, group_bytes = join([groups for _, groups in news])
         fresh = np.array([slot.fresh is not None for slot in slots], np.bool_)
         alive = np.array([not slot.lost for slot in slots], np.bool_)
         for slot, rank_at, group_at in zip(slots, rank_ends, group_ends, strict=True):
             slot.rank_at, slot.group_at, slot.fresh = rank_at, group_at, None
-        slot_of_row = _slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
-        rank = _rows(rank_bytes, RANK_DTYPE)["rank"].astype(np.int64)
+        slot_of_row = slot_of_rows([ranks for ranks, _ in news], RANK_DTYPE)
+        rank = rows_in(rank_bytes, RANK_DTYPE)["rank"].astype(np.int64)
         link = np.array(numbers, np.int64)[slot_of_row]
         if len(rank):
             self._moved_at[rank[fresh[slot_of_row]]] = now
@@ -538,12 +439,12 @@ class JobState:
 
     def _reject_implausible(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> tuple[int, ...]:
         """Empty the rows of connections that cannot be true. All are checked at once, each only if need be."""
-        if self._plausible(news):
+        if plausible(news, self.world_size):
             return ()
         rejected, kept = [], 0
         for place, number in enumerate(numbers):
             kept += len(news[place][1]) // GROUP_DTYPE.itemsize
-            if kept > limits.GROUP_ROWS_MAX or not self._plausible([news[place]]):
+            if kept > limits.GROUP_ROWS_MAX or not plausible([news[place]], self.world_size):
                 kept -= len(news[place][1]) // GROUP_DTYPE.itemsize
                 news[place] = (b"", b"")
                 rejected.append(number)
@@ -552,7 +453,7 @@ class JobState:
     def _leave_out_foreign(self, news: list[tuple[bytes, bytes]], numbers: list[int]) -> None:
         """Empty the rows of living connections that tell of ranks which are not theirs."""
         parts = [ranks for ranks, _ in news]
-        rank, place = _rows(b"".join(parts), RANK_DTYPE)["rank"].astype(np.int64), _slot_of_rows(parts, RANK_DTYPE)
+        rank, place = rows_in(b"".join(parts), RANK_DTYPE)["rank"].astype(np.int64), slot_of_rows(parts, RANK_DTYPE)
         foreign = self._owner[rank] != np.array(numbers, np.int64)[place]
         for at in np.unique(place[foreign]).tolist() if foreign.any() else ():
             slot = self._slots[numbers[at]]
@@ -561,33 +462,15 @@ class JobState:
                 ranks, groups = self._own_rows(numbers[at], *news[at])
                 news[at] = bytes(ranks), bytes(groups)
 
-    def _plausible(self, news: list[tuple[bytes, bytes]]) -> bool:
-        """Whether each connection names ranks of this job once, and a bounded number of groups of these."""
-        rank_parts, group_parts = [ranks for ranks, _ in news], [groups for _, groups in news]
-        rank = _rows(b"".join(rank_parts), RANK_DTYPE)["rank"].astype(np.int64)
-        member = _rows(b"".join(group_parts), GROUP_DTYPE)["rank"].astype(np.int64)
-        everyone = np.concatenate([rank, member])
-        if len(everyone) and (everyone.min() < 0 or everyone.max() >= self.world_size):
-            return False
-        known = np.sort(_slot_of_rows(rank_parts, RANK_DTYPE) * self.world_size + rank)
-        if (known[1:] == known[:-1]).any() or len(member) > limits.GROUP_ROWS_MAX:
-            return False
-        if not len(member):
-            return True
-        wanted = _slot_of_rows(group_parts, GROUP_DTYPE) * self.world_size + member
-        place = np.searchsorted(known, wanted)
-        if not len(known) or place.max() >= len(known) or (known[place] != wanted).any():
-            return False
-        return int(np.bincount(place).max()) <= limits.GROUPS_PER_RANK_MAX
-
     def _adopt(self, rank_bytes: bytearray, group_bytes: bytearray, row_link: Numbers) -> None:
         self._rank_bytes, self._group_bytes = rank_bytes, group_bytes
-        self._topology, self._compare_from = None, 0
-        self._ranks, self._groups = _rows(rank_bytes, RANK_DTYPE), _rows(group_bytes, GROUP_DTYPE)
+        self._topology = None
+        self._comparison.begin_anew()
+        self._ranks, self._groups = rows_in(rank_bytes, RANK_DTYPE), rows_in(group_bytes, GROUP_DTYPE)
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
         self._everyone = bool(np.bincount(self._row_rank, minlength=self.world_size).all())
-        self._newest = turned(self._ranks, _LAST)
+        self._newest = turned(self._ranks, SCREENED_TO)
         self._known_rank = self._newest["rank"]
         self._known_device = np.zeros(len(self._ranks), np.uint64)
         self._shared = np.zeros(len(self._ranks), np.bool_)
@@ -604,19 +487,3 @@ class JobState:
                 self._heard.forget(number)
                 self._owners.forget(number)
                 self._stale = True
-
-
-def _join(parts: list[bytes]) -> tuple[list[slice], bytearray]:
-    """Return all parts in one buffer, and where each lies."""
-    ends = list(itertools.accumulate((len(part) for part in parts), initial=0))
-    return [slice(*pair) for pair in itertools.pairwise(ends)], bytearray(b"".join(parts))
-
-
-def _slot_of_rows(parts: list[bytes], dtype: "np.dtype[np.void]") -> Numbers:
-    """Return for each row of all parts the number of its part."""
-    return np.repeat(np.arange(len(parts)), [len(part) // dtype.itemsize for part in parts])
-
-
-def _rows(data: bytes | bytearray | memoryview, dtype: "np.dtype[np.void]") -> Rows:
-    # numpy refuses to look at an empty buffer.
-    return np.frombuffer(data, dtype) if data else np.zeros(0, dtype)

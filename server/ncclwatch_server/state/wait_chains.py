@@ -88,6 +88,29 @@ class Leads:
         return found & waits.waiting
 
 
+def waits_in(
+    rows: NDArray[np.void],
+    rank: NDArray[np.int64],
+    waiting: Iterable[int],
+    keys: NDArray[np.uint64],
+    seen: NDArray[np.bool_],
+) -> Waits:
+    """Return what the waiting ranks wait for, by the rows of all, the rank of each row and the keys of all groups."""
+    waits = np.zeros(len(seen), np.bool_)
+    waits[np.fromiter(waiting, np.int64)] = True
+    # One that was stopped inside waits for nobody: the others wait for it.
+    waits[rank[np.isin(rows["state"], FROZEN_CODES)]] = False
+    place = np.searchsorted(keys, rows["waits_in"]) if len(keys) else np.zeros(len(rows), np.int64)
+    known = place < len(keys)
+    known[known] = keys[place[known]] == rows["waits_in"][known]
+    p2p = np.isin(rows["wait_kind"], P2P_CODES)
+    group, peer, kind = (np.full(len(seen), -1, np.int64) for _ in range(3))
+    group[rank] = np.where(known & ~p2p, place, -1)
+    peer[rank] = np.where(p2p, rows["waits_for"], -1)
+    kind[rank] = rows["wait_kind"]
+    return Waits(waiting=waits, group=group, peer=peer, kind=kind, present=seen.copy())
+
+
 def follow(waits: Waits, members: Memberships) -> Leads:
     """Return where the waits lead."""
     step = np.arange(len(waits.waiting), dtype=np.int64)

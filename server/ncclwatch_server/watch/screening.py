@@ -12,7 +12,7 @@ import numpy as np
 from ncclwatch_server import limits
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.state.columns import turned
-from ncclwatch_server.state.job_state import RANK_DTYPE, SCREENED_TO
+from ncclwatch_server.state.digest_rows import RANK_DTYPE, SCREENED_TO
 
 
 class Screening:

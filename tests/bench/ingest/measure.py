@@ -27,7 +27,7 @@ from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training
 from ncclwatch_server.simulation.run import cruising
-from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 from tests.bench.ingest.sender import Way
 from tests.bench.processes import cpu_s, resident_mb
 from tests.bench.row import Row, at_most

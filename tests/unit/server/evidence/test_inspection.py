@@ -7,7 +7,7 @@ from ncclwatch.contract.model.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.stack_collection import CHILD, NATIVE, Gathering, failures, merge
-from ncclwatch_server.state.job_state import Suspicion
+from ncclwatch_server.state.suspicion import Suspicion
 from tests.unit.server.server_values import VERDICT, view
 
 USER = StackFrame(function="train", file="/u/train.py", line=3)

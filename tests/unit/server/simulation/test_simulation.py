@@ -18,7 +18,7 @@ from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.simulation.sights import written
 from ncclwatch_server.simulation.step_times import Slow, Span, StepTimes
-from ncclwatch_server.state.job_state import GROUP_DTYPE, RANK_DTYPE
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]
 SMALL = Layout.parse("tp=2,pp=2,dp=4,ep=2")

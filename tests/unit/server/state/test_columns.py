@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ncclwatch_server.state.columns import turned
-from ncclwatch_server.state.job_state import RANK_DTYPE
+from ncclwatch_server.state.digest_rows import RANK_DTYPE
 
 
 @pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 3000])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.state.group_index import Topology
-from ncclwatch_server.state.job_state import GROUP_DTYPE
 from ncclwatch_server.state.last_heard import Listening
 
 Entry = tuple[int, int, int, int]  # (rank, key of the group, enqueued, hash)

@@ -3,7 +3,8 @@
 import pytest
 
 from ncclwatch.contract.errors import WireError
-from ncclwatch_server.state.job_state import JobState, Suspicion
+from ncclwatch_server.state.job_state import JobState
+from ncclwatch_server.state.suspicion import Suspicion
 from tests.unit.server.server_values import digest
 
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.wire import WAIT_KINDS
+from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.state.group_index import Topology
-from ncclwatch_server.state.job_state import GROUP_DTYPE
 from ncclwatch_server.state.wait_chains import Leads, Memberships, Waits, follow, worth_a_look
 
 RECV, COLLECTIVE, INIT = (WAIT_KINDS.index(k) for k in (WaitKind.RECV, WaitKind.COLLECTIVE, WaitKind.INIT))

@@ -8,7 +8,7 @@ import pytest
 from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
-from ncclwatch_server.state.job_state import RANK_DTYPE
+from ncclwatch_server.state.digest_rows import RANK_DTYPE
 from ncclwatch_server.stragglers.batches import Mixture, mixture
 from ncclwatch_server.stragglers.kinds import SPENT, kind_of
 from ncclwatch_server.stragglers.pipeline_stages import MORE_MIN, WINDOWS_MIN, Stages

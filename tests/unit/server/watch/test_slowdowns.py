@@ -12,7 +12,8 @@ from ncclwatch_server.incidents.report import report_incident, revive
 from ncclwatch_server.incidents.terminal_text import render
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.security.audit import AuditEntry
-from ncclwatch_server.state.job_state import RANK_DTYPE, JobState
+from ncclwatch_server.state.digest_rows import RANK_DTYPE
+from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.publisher import Publisher
 from ncclwatch_server.watch.slowdowns import Slowdowns
