@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MODULES = [
+    path for place in ("ncclwatch", "agent", "server", "grafana", "tests") for path in (ROOT / place).rglob("*.py")
+]
+# One line that ends the docstring or has a blank one behind it, and that asks nothing.
+STATES = re.compile(r'r?"""[^?"\n][^?\n]*("""\n|\n\n)')
 NAMED = re.findall(r"(tests/\S+\.py)::(test_\w+)", (ROOT / "docs/threat-model.md").read_text(encoding="utf-8"))
 
 
@@ -23,3 +28,13 @@ def test_links_lead_to_files(document: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text(encoding="utf-8"))
     missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
     assert missing == []
+
+
+def test_the_first_line_of_each_module_states_what_it_does() -> None:
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in MODULES}
+    silent = [name for name, text in sorted(texts.items()) if text and not STATES.match(text)]
+    assert silent == []
+
+
+def test_the_modules_are_found() -> None:
+    assert len(MODULES) > 900

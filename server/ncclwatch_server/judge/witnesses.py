@@ -1,4 +1,4 @@
-"""Do torch's Flight Recorder and NCCL's RAS say the same of the operation of a verdict?
+"""Compares what torch's Flight Recorder and NCCL's RAS say of the operation of a verdict.
 
 They count for themselves: other numbers than ncclwatch's, but the same for all members of a group. So nothing is
 compared with a number of ncclwatch's own. The recorder's number of the operation is that of what a waiting rank has not

@@ -1,4 +1,4 @@
-"""What does one entry of a Flight Recorder dump say? Field by field, over all versions of the recorder.
+"""Reads one entry of a Flight Recorder dump, field by field, over all versions of the recorder.
 
 Everything in an entry may be missing or of another type: the file may come from anybody.
 """

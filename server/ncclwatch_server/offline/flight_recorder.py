@@ -1,4 +1,4 @@
-"""What does one Flight Recorder dump say? Any version of the recorder, pickle or JSON, any backend.
+"""Reads one Flight Recorder dump: any version of the recorder, pickle or JSON, any backend.
 
 Three things make its entries lie to a careless reader. Operations inside a coalescing block never
 complete by themselves: their block does. A batch of sends and receives uses up a collective's number

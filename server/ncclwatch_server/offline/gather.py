@@ -1,4 +1,4 @@
-"""What lies in the given paths? Every file is read as what it is, and told of if it is nothing of ours.
+"""Reads every file in the given paths as what it is, and tells of it if it is nothing of ours.
 
 One file that cannot be read is a note and never the end of the others.
 """

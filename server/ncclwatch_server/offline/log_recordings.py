@@ -1,4 +1,4 @@
-"""How does a log look as a recording of operations? As a frontier without a history."""
+"""Turns a log into a recording of operations: a frontier without a history."""
 
 from collections.abc import Mapping
 

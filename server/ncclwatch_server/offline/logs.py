@@ -1,4 +1,4 @@
-"""What does the text that ranks, torchrun and NCCL logged say? Facts by rank, no verdict yet.
+"""Reads the text that ranks, torchrun and NCCL logged: facts by rank, no verdict yet.
 
 The watchdog of a rank tells which of its works timed out, which it enqueued last and which it completed last.
 That is a frontier like any other, so logs are judged like dumps: whoever reports a timeout only waited.

@@ -1,4 +1,4 @@
-"""How many sends and receives did a rank issue to each peer, and which of them is it still in?
+"""Counts how many sends and receives a rank issued to each peer, and finds which of them it is still in.
 
 Numbers of the recorder count over all peers of a group and cannot be compared between two ranks; so they
 are counted here, pair by pair. The operations of a batch are through when the batch is.

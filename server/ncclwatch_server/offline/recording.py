@@ -1,4 +1,4 @@
-"""What is kept of one rank's record of operations, whatever file it came from?
+"""What is kept of one rank's record of operations, whatever file it came from.
 
 Small enough for thousands of ranks at once: for each group the frontier and the newest operations, for each
 peer the counts of send and recv. Equal signatures and call sites are one object.

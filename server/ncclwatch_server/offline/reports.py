@@ -1,4 +1,4 @@
-"""Which verdicts were saved before? A report of `ncclwatch run --report`, of the API or of analyze itself."""
+"""Reads verdicts that were saved before: a report of `ncclwatch run --report`, of the API or of analyze itself."""
 
 import msgspec
 

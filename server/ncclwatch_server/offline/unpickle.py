@@ -1,4 +1,4 @@
-"""How is a pickle read that a stranger may have written? Without ever importing or calling anything.
+"""Reads a pickle that a stranger may have written, without ever importing or calling anything.
 
 A Flight Recorder dump is dicts, lists, strings, numbers and None. Whatever asks for a global, a
 persistent object or more memory than such a dump can need is refused.

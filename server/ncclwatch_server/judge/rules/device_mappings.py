@@ -1,4 +1,4 @@
-"""By what mistake did ranks come to one GPU, and how many processes are right?
+"""Names the mistake by which ranks came to one GPU, and the number of processes that is right.
 
 Either there are more processes than devices (and the program takes the rank modulo the devices, or the first), or the
 devices suffice and the program chooses none, the same for all, or hands a tensor on another's to a collective.

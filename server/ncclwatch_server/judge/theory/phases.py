@@ -1,4 +1,4 @@
-"""What is it that the others wait for: a step, a checkpoint, a validation, the first use of a group?
+"""Names what the others wait for: a step, a checkpoint, a validation, the first use of a group.
 
 The user's mark tells; where there is none, or it says no more than "train", the stack of the late rank does, then
 the operation that is waited in.

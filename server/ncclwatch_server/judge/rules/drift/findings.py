@@ -1,4 +1,4 @@
-"""Were the ranks of this job set up alike? Where not: what differs, between whom, what comes of it, what to do.
+"""Warns of ranks that were not set up alike: what differs, between whom, what comes of it, what to do.
 
 Warnings, never alarms. Each rests on what ranks said of themselves at attach and at init, and is one incident for as
 long as it is true. Who differs from the larger part is named; without a larger part it is "one of".

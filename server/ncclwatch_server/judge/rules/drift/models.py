@@ -1,4 +1,4 @@
-"""Do ranks wrap the same model for one group? Compared by shape, type and requires_grad, in order; names only tell.
+"""Compares the models that ranks wrap for one group by shape, type and requires_grad, in order; names only tell.
 
 Ranks of other groups (stages of a pipeline, experts) are never compared. A rank that has wrapped less so far may just
 be slower: it is compared as far as it has come, and as a whole once it has begun to use what it wrapped.

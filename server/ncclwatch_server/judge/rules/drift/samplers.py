@@ -1,4 +1,4 @@
-"""Do the ranks share the data of a loop as its sampler means it: each another part of one list, in one order?
+"""Finds ranks that do not share a loop's data as its sampler means it: each another part of one list, in one order.
 
 Compared only where a sampler splits into as many parts as there are ranks, and once all ranks have begun that loop.
 Ranks of one tensor-parallel or pipeline group read one part on purpose, jobs with several roles split twice, and ranks

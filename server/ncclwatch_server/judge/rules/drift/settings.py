@@ -1,4 +1,4 @@
-"""Which settings must ranks of one job share, where, and what happens if they do not?
+"""The settings that ranks of one job must share: where, and what happens if they do not.
 
 Each rule gives the meaning of what a rank said, not its words: an unset variable and its default are one, and None
 stands for what does not matter there (a variable of NCCL in a job of gloo). Ranks of one meaning are alike.

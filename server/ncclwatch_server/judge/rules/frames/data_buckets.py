@@ -1,4 +1,4 @@
-"""In which data buckets have ranks drawn unequally many batches? The bucket is where to look for the reason."""
+"""Finds the data buckets of which ranks have drawn unequally many batches: where to look for the reason."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""What do the source lines of two sides say about why they parted?
+"""Says what the source lines of two sides tell about why they parted.
 
 The agent reads the source on the node that has it; here its notes are compared. A note is evidence,
 not proof: it chooses the name of the cause, never whether there is a hang.

@@ -1,4 +1,4 @@
-"""Which of the ranks that wait came there with an exception in hand?
+"""Finds those of the ranks that wait who came there with an exception in hand.
 
 A wait that is reached while an exception is handled (in an except block, in __exit__, in finally) is not the one that
 the others are in: they know nothing of the exception.

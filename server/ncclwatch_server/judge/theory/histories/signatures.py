@@ -1,4 +1,4 @@
-"""What is an operation, by the name and the sizes that a recorder wrote down?
+"""Says what an operation is, by the name and the sizes that a recorder wrote down.
 
 Only what the members of a collective must have in common goes into a signature: a ragged all_gather,
 an all_to_all and the two sides of a scatter are as healthy as they differ.

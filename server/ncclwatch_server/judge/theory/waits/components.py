@@ -1,4 +1,4 @@
-"""Which nodes of a graph can all be reached from each other?"""
+"""Finds the nodes of a graph that can all be reached from each other."""
 
 from collections.abc import Mapping, Sequence
 

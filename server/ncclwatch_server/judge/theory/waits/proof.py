@@ -1,4 +1,4 @@
-"""Is a circle of waits a proof? What could still end it, though the views of its ranks show it closed.
+"""Says whether a circle of waits is a proof: what could still end it, though its ranks' views show it closed.
 
 Three things: the views were taken at different instants, and the waits never held together; a message is under
 way that counting alone cannot tell from one that was never sent; a member of a rooted collective may not need

@@ -1,8 +1,8 @@
-"""What is each rank's standing: blocked in operations, outside of all, frozen, or gone?
+"""Says each rank's standing: blocked in operations, outside of all, frozen, or gone.
 
 A rank counts as blocked only when each of its threads that issues operations is blocked or
 idle: any other thread may still release what the blocked one waits for. Where collectives run on a
-device, the host is blocked elsewhere and later than in the call: see `devices`.
+device, the host is blocked elsewhere and later than in the call: see `device_order`.
 """
 
 from collections.abc import Mapping

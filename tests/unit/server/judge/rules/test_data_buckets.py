@@ -1,4 +1,4 @@
-"""Do ranks that differ in their batches say in which data buckets?"""
+"""Ranks that differ in their batches say in which data buckets."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whom does NCCL name when two ranks are on one GPU, and which of them is at fault?"""
+"""Whom NCCL names when two ranks are on one GPU, and which of them is at fault."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who of several sides of a hang is the odd one? Rules that no majority helps with, each where it must not decide."""
+"""The odd one of several sides of a hang: rules that no majority helps with, each where it must not decide."""
 
 from dataclasses import replace
 
