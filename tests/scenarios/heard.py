@@ -16,11 +16,11 @@ from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.wire import SAVE_TROUBLE
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook
-from ncclwatch_server.ingest.session import _News
+from ncclwatch_server.ingest.agent_news import AgentNews
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.state.wait_learning import Patience
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.scenarios.situation import Situation
 from tests.scenarios.through_rings import as_the_node_sees, written
@@ -128,7 +128,7 @@ class _Node:
             number=number, agent=f"agent {number}", host=host, version="1", clock=telling.clock,
             ahead_s=clocks_s.get(host),
         )  # fmt: skip
-        self.news = _News(link=self.link, watch=telling.watch, clock=telling.clock)
+        self.news = AgentNews(link=self.link, watch=telling.watch, clock=telling.clock)
 
     @property
     def job(self) -> Job:

@@ -1,0 +1,223 @@
+"""Takes the news of one agent in, each to the job that it is of.
+
+What is of ranks that the agent does not speak for is left out.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.rank import StackDump
+from ncclwatch_server import limits
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.ingest.own_news import News, own_part, ranks_of
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.room import NoRoom
+from ncclwatch_server.watch.tick import Watch
+
+log = logging.getLogger("ncclwatch.server")
+
+TOLD_MAX = 256  # kinds of news of others' ranks, by job, that the log tells of one connection
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentNews:
+    """The news of one agent, which has said who it is, and of the jobs it has announced."""
+
+    link: Link
+    watch: Watch
+    clock: Callable[[], float] = time.monotonic
+    jobs: dict[int, Job] = field(default_factory=dict)
+    told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was told
+    announced: dict[int, wire.Announce] = field(default_factory=dict)
+    parted: tuple[int, tuple[StackDump, ...]] = 0, ()  # the first parts of an answer with stacks, and to what
+    over: dict[int, None] = field(default_factory=dict)  # jobs of which the agent has said that all ranks ended
+    refused: dict[int, None] = field(default_factory=dict)  # of which no news is taken, the newest last
+
+    def take_digest(self, data: bytes) -> None:
+        """Take a digest of one job."""
+        index, ranks, groups = wire.split_digest(data)
+        job = self.jobs.get(index)
+        if job is None:
+            if index in self.refused:
+                return
+            raise WireError(f"a digest of job number {index}, which was not announced")
+        if job.astray and self.watch.jobs.may_begin(job):
+            self._announce(self.announced[index])
+            if index not in self.jobs:
+                return
+            job = self.jobs[index]
+        job.state.receive_digest(self.link.number, ranks, groups, self.clock())
+        self.watch.counters.digests += 1
+        self.watch.look_within(limits.DIGEST_LOOK_S)
+
+    def take_message(self, message: wire.UnreadMessage | wire.Views, now: float) -> wire.UnreadViews | None:
+        """Take a message that came at this moment. Returns views that want to be read elsewhere, then to be taken."""
+        self.watch.counters.messages += 1
+        if isinstance(message, wire.Hello):
+            raise WireError("a second hello on one connection")
+        if isinstance(message, wire.Announce):
+            self._announce(message)
+            return None
+        job = self.jobs.get(message.index)
+        if job is None:
+            if message.index in self.refused:
+                return None
+            raise WireError(f"news of job number {message.index}, which was not announced")
+        job.stirred = True
+        if isinstance(message, (wire.UnreadViews, wire.Views, wire.Stacks, wire.Testimonies)):
+            self._time(message)
+        if isinstance(message, wire.UnreadViews):
+            return message
+        if isinstance(message, wire.Views):
+            self.take_views(job, message, now)
+        else:
+            self._hear(job, message)
+        return None
+
+    def _time(self, message: wire.UnreadViews | wire.Views | wire.Stacks | wire.Testimonies) -> None:
+        """Note how long an answer took, and of how many ranks it has nothing to tell."""
+        counters, found = self.watch.counters, self.link.answered(message.reply_to)
+        if found is not None:
+            counters.timings.captured(found[0].value, found[1])
+        if isinstance(message, wire.Stacks):
+            failed = sum(1 for dump in message.dumps if dump.failure and not dump.threads)
+            counters.count_capture_failures(wire.CommandKind.STACKS.value, failed)
+        elif isinstance(message, wire.Testimonies):
+            failed = sum(1 for testimony in message.ranks if testimony.failure)
+            counters.count_capture_failures(wire.CommandKind.WITNESS.value, failed)
+
+    def _own_part(self, job: Job, message: News) -> News | None:
+        """Return what of a message is of ranks that this connection speaks for, None if it speaks for none.
+
+        Raises `WireError` if the job has no such ranks.
+        """
+        if any(not 0 <= rank < job.world_size for rank in ranks_of(message)):
+            raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
+        own, foreign = own_part(message, job.state, self.link.number)
+        speaks = job.state.speaks(self.link.number)
+        if foreign or not speaks:
+            self._tell_foreign(job, type(message).__name__.lower())
+        return own if speaks or (isinstance(own, wire.Facts) and own.joined) else None
+
+    def _tell_foreign(self, job: Job, kind: str) -> None:
+        """Count news of ranks for which this connection does not speak; the log says it once of each kind and job."""
+        self.watch.counters.count_foreign(kind)
+        self._tell_once(
+            job.id, kind,
+            f"left out {kind} of ranks of job {job.id}: they came from the agent on {self.link.host} (connection "
+            f"{self.link.number}), and it does not speak for these ranks",
+        )  # fmt: skip
+
+    def _hear(self, job: Job, said: wire.ReadNews) -> None:
+        message = self._own_part(job, said)
+        if message is None:
+            return
+        if isinstance(message, wire.Stacks):
+            self._stacks(job, message)
+        elif isinstance(message, wire.Loops):
+            job.stragglers.batches.add_loops(message.ranks, self.clock())
+            if job.loops.receive_loops(message.ranks):
+                self.watch.look_within(limits.SOON_S)
+        elif isinstance(message, wire.Facts):
+            self.watch.jobs.set_up(self.link, job, message, self.clock())
+            self.watch.look_within(limits.DIGEST_LOOK_S)
+        elif isinstance(message, wire.Parameters):
+            job.likeness.learn(message)
+            self.watch.look_within(limits.SOON_S)
+        elif isinstance(message, wire.Testimonies):
+            if job.gathering is not None:
+                job.gathering.receive_testimonies(
+                    message.ranks, message.communicators, (self.link.number, message.reply_to)
+                )
+            self.watch.look_within(limits.SOON_S)
+        else:
+            job.state.gone(self.link.number)
+            self.over[message.index] = None
+            self.watch.look_within(limits.SOON_S)
+
+    def _stacks(self, job: Job, message: wire.Stacks) -> None:
+        question = (self.link.number, message.reply_to)
+        known = self.parted if self.parted[0] == message.reply_to else (message.reply_to, ())
+        if message.more and len(known[1]) + len(message.dumps) <= config.ELEMENTS_MAX:
+            self.parted = message.reply_to, (*known[1], *message.dumps)
+            return
+        if known[1]:
+            message = msgspec.structs.replace(message, dumps=(*known[1], *message.dumps))
+            self.parted = 0, ()
+        if any(capture.receive_stacks(message.dumps, question) for capture in job.captures):
+            return
+        if job.gathering is not None:
+            job.gathering.receive_stacks(message.dumps, question)
+        self.watch.look_within(limits.SOON_S)
+
+    def _announce(self, message: wire.Announce) -> None:
+        """Take an announcement, or refuse this job alone: what else runs on the node is watched."""
+        try:
+            job = self._admit(message)
+        except WireError as error:
+            self._refuse_job(message, str(error))
+            return
+        self.jobs[message.index] = job
+        self.announced[message.index] = message
+        self.over.pop(message.index, None)
+        self.refused.pop(message.index, None)
+        if self.link.number in job.state.contested and job.notices:
+            self.watch.counters.count_foreign("claims")
+            log.warning("job %s: %s", job.id, job.notices[-1])
+
+    def _admit(self, message: wire.Announce) -> Job:
+        others = [job for index, job in self.jobs.items() if index != message.index and index not in self.over]
+        if len(others) >= limits.JOBS_PER_AGENT_MAX:
+            raise NoRoom(
+                f"no room for job {message.job}: more than {limits.JOBS_PER_AGENT_MAX} jobs run on {self.link.host}"
+            )
+        job = self.watch.jobs.announce(self.link, message, self.clock())
+        if job.astray and sum(each.astray for each in others) >= limits.ASTRAY_PER_AGENT_MAX:
+            raise WireError(f"more than {limits.ASTRAY_PER_AGENT_MAX} numbers of ranks for jobs on one node")
+        while len(self.jobs) >= 2 * limits.JOBS_PER_AGENT_MAX and self.over:
+            self._forget(next(iter(self.over)))
+        return job
+
+    def _refuse_job(self, message: wire.Announce, reason: str) -> None:
+        self._forget(message.index)
+        self.link.send(wire.JobRefused(index=message.index, reason=reason))
+        self.watch.counters.jobs_refused += 1
+        self._tell_once(message.job, "refused", f"refused a job of the agent on {self.link.host}: {reason}")
+
+    def _forget(self, index: int) -> None:
+        """Take no more news of a job. What is on its way of it is no mistake of the agent."""
+        for known in (self.jobs, self.announced, self.over):
+            known.pop(index, None)
+        self.refused[index] = None
+        while len(self.refused) > limits.REFUSED_PER_AGENT_MAX:
+            del self.refused[next(iter(self.refused))]
+
+    def _tell_once(self, job: str, kind: str, sentence: str) -> None:
+        if (job, kind) not in self.told and len(self.told) < TOLD_MAX:
+            self.told.add((job, kind))
+            log.warning("%s", sentence)
+
+    def take_views(self, job: Job, said: wire.Views, now: float) -> None:
+        """Take views of a job that came at this moment."""
+        message = self._own_part(job, said)
+        if message is None:
+            return
+        job.stirred = True
+        job.showing.receive_views(message.ranks)
+        if job.showing.asked((self.link.number, message.reply_to)):
+            return  # for people: the judge asks for itself
+        if job.closely.receive_views(message.ranks, (self.link.number, message.reply_to)):
+            return
+        job.inspection.receive_views(message.ranks, (self.link.number, message.reply_to), now)
+        for view in message.ranks:
+            if view.ending is not None:
+                job.state.note_ended(view.rank)
+        if not message.reply_to:
+            job.inspection.hurry(now)
+        self.watch.look_within(limits.SOON_S)
