@@ -31,7 +31,8 @@ from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.security.scopes import Lack, Scope
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.state.wait_history import Memory
-from ncclwatch_server.store.incident_store import NoStore, Store
+from ncclwatch_server.store.incident_store import Store
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.ui.board import Board
 from ncclwatch_server.ui.login import PageGate
 from ncclwatch_server.ui.pages import Site, add_pages, job_parts

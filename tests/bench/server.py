@@ -27,7 +27,8 @@ from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising
-from ncclwatch_server.store.incident_store import NoStore, Store
+from ncclwatch_server.store.incident_store import Store
+from ncclwatch_server.store.no_store import NoStore
 from tests.bench import layouts
 from tests.bench.row import Row, at_most
 from tests.unit.server.incidents.test_texts import INCIDENT

@@ -14,7 +14,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.jobs.job import Job
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.unit.server.server_values import VERDICT, digest, view
 

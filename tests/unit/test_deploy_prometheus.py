@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from ncclwatch_server.metrics import moment
 from ncclwatch_server.metrics.families import Families
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from tests.unit.server.metrics.test_families import announced, opened, watching
 
 ROOT = Path(__file__).parents[2]

@@ -10,14 +10,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Hashable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
@@ -29,9 +26,11 @@ from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
 from ncclwatch_server.state.wait_history import Lesson
 from ncclwatch_server.store import database, queries, records, retention, tables, upgrading
+from ncclwatch_server.store.batch import Batch, shorten, take_oldest, write_all
 from ncclwatch_server.store.database import cannot
-from ncclwatch_server.store.health import MEMORY, StoreHealth
-from ncclwatch_server.store.records import Learned, Values
+from ncclwatch_server.store.health import StoreHealth
+from ncclwatch_server.store.recalling import read_incidents, read_lessons
+from ncclwatch_server.store.records import Learned
 from ncclwatch_server.store.retention import Removed
 
 log = logging.getLogger("ncclwatch.server")
@@ -39,10 +38,6 @@ log = logging.getLogger("ncclwatch.server")
 RETRY_S = 5.0
 ROUND_S = 5.0  # the writer goes round at least so often
 HOUSE_S = 3600.0  # between two looks for what is no longer kept
-LESSONS_MAX = 8192  # kept; the oldest go first
-PORTION = 50  # of each kind, in one transaction
-PAUSE_S = 0.001  # between the rows of two incidents
-NOTED_MAX = 1000  # lines of the audit log in memory, where there is no store
 
 SLOW_S = 30.0  # a store that has not answered for so long fails
 BUSY_S = 5.0  # an operator who wants something deleted waits so long for the writer
@@ -58,18 +53,6 @@ Known = tuple[tuple[Incident, ...], dict[str, list[Lesson]]]  # what a store kne
 
 class StoreFailed(NcclwatchError):
     """The store cannot be read or written now."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Batch:
-    """What waits to be written, the newest form of each, the oldest first."""
-
-    incidents: dict[str, Incident] = field(default_factory=dict)
-    learned: dict[tuple[str, str], Learned] = field(default_factory=dict)
-    audit: dict[str, AuditEntry] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.incidents) + len(self.learned) + len(self.audit)
 
 
 class Store:
@@ -88,8 +71,8 @@ class Store:
         self._failing_since = 0.0
         self._waiting_since = 0.0
         self._slow_told = False
-        self._pending = _Batch()
-        self._writing = _Batch()  # what the thread has taken, until the database has it
+        self._pending = Batch()
+        self._writing = Batch()  # what the thread has taken, until the database has it
         self._lock = threading.Lock()  # of what waits; held for moments
         self._using = threading.Lock()  # of the database; held while it is written
         self._wake = threading.Event()
@@ -176,11 +159,11 @@ class Store:
 
     def load(self) -> tuple[Incident, ...]:
         """Return the open incidents and the newest of the closed ones, none while it is away. Raises `ConfigError`."""
-        return records.incidents_of(self._read(_read_incidents))
+        return records.incidents_of(self._read(read_incidents))
 
     def lessons(self) -> dict[str, list[Lesson]]:
         """Return what jobs have taught, by job, the oldest first, nothing while it is away. Raises `ConfigError`."""
-        return records.lessons_of(self._read(_read_lessons))
+        return records.lessons_of(self._read(read_lessons))
 
     def audit_log(self, limit: int, before: str = "", job: str = "") -> list[AuditEntry]:
         """Return lines of the audit log, the newest first. Waits for the database. Raises `StoreFailed`.
@@ -321,7 +304,7 @@ class Store:
             self._file.note()
         upgrading.upgrade(self._engine)
         with self._engine.begin() as connection:
-            known = records.incidents_of(_read_incidents(connection)), records.lessons_of(_read_lessons(connection))
+            known = records.incidents_of(read_incidents(connection)), records.lessons_of(read_lessons(connection))
         self._open = True
         if self.recalled is not None:
             self.recalled(known)
@@ -352,21 +335,23 @@ class Store:
         """Write the oldest of what waits. Returns how much that was."""
         with self._lock:
             waits = self._pending
-            batch = self._writing = _Batch(
-                incidents=_take(waits.incidents), learned=_take(waits.learned), audit=_take(waits.audit)
+            batch = self._writing = Batch(
+                incidents=take_oldest(waits.incidents),
+                learned=take_oldest(waits.learned),
+                audit=take_oldest(waits.audit),
             )
         try:
             if not len(batch):
                 return 0
             try:
                 with self._engine.begin() as connection:
-                    _write_all(connection, batch)
+                    write_all(connection, batch)
             except _NEVER as error:
                 self._write_singly(batch, error)
         except BaseException:
             with self._lock:  # what came meanwhile is newer
                 newer = self._pending
-                self._pending = _Batch(
+                self._pending = Batch(
                     incidents={**batch.incidents, **newer.incidents},
                     learned={**batch.learned, **newer.learned},
                     audit={**batch.audit, **newer.audit},
@@ -374,19 +359,19 @@ class Store:
                 self._bound()
             raise
         finally:
-            self._writing = _Batch()
+            self._writing = Batch()
         return len(batch)
 
-    def _write_singly(self, batch: _Batch, error: Exception) -> None:
+    def _write_singly(self, batch: Batch, error: Exception) -> None:
         """Write each by itself, so that one that the database will never take does not keep back all others."""
         log.error("%s; each is tried by itself", cannot("write", self._url, error))
-        singles = [_Batch(incidents={key: each}) for key, each in batch.incidents.items()]
-        singles += [_Batch(learned={key: each}) for key, each in batch.learned.items()]
-        singles += [_Batch(audit={key: each}) for key, each in batch.audit.items()]
+        singles = [Batch(incidents={key: each}) for key, each in batch.incidents.items()]
+        singles += [Batch(learned={key: each}) for key, each in batch.learned.items()]
+        singles += [Batch(audit={key: each}) for key, each in batch.audit.items()]
         for single in singles:
             try:
                 with self._engine.begin() as connection:
-                    _write_all(connection, single)
+                    write_all(connection, single)
             except _NEVER as refused:
                 self.dropped += 1
                 log.error("one is given up: %s", cannot("write", self._url, refused))
@@ -394,7 +379,7 @@ class Store:
     def _bound(self) -> None:
         """Drop the oldest of what waits beyond the bound. Needs the lock."""
         waits = self._pending
-        self.dropped += _shorten(waits.incidents) + _shorten(waits.learned) + _shorten(waits.audit)
+        self.dropped += shorten(waits.incidents) + shorten(waits.learned) + shorten(waits.audit)
 
     def _keep_house(self) -> None:
         if time.monotonic() < self._house_at:
@@ -447,96 +432,3 @@ def opened(url: str) -> Iterator[Store]:
     """Open a store for as long as the context lasts. Raises `ConfigError`."""
     with Store(url) as store:
         yield store
-
-
-class NoStore:
-    """Keeps nothing but the newest lines of the audit log: what the incident book remembers is all there is."""
-
-    failures = 0
-    dropped = 0
-
-    def __init__(self) -> None:
-        self._audit: deque[AuditEntry] = deque(maxlen=NOTED_MAX)
-
-    def put(self, incident: Incident) -> None:
-        """Do nothing."""
-
-    def learn(self, job: str, lesson: Lesson) -> None:
-        """Do nothing."""
-
-    def note(self, entry: AuditEntry) -> None:
-        """Keep a line as long as this process lives."""
-        self._audit.append(entry)
-
-    def health(self) -> StoreHealth:
-        """Return that nothing is kept."""
-        return StoreHealth(place=MEMORY, working=True)
-
-    def audit_log(self, limit: int, before: str = "", job: str = "") -> list[AuditEntry]:
-        """Return lines of the audit log, the newest first."""
-        found = (e for e in reversed(self._audit) if (not before or e.id < before) and job in ("", e.job))
-        return list(islice(found, limit))
-
-    def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
-        """Find nothing."""
-        return ()
-
-    def get(self, incident: str) -> Incident | None:
-        """Find nothing."""
-        return None
-
-    def delete_job(self, job: str) -> Removed:
-        """Return that nothing was stored of a job."""
-        return Removed(incidents=0, lessons=0)
-
-
-def _take(waits: dict[_Key, _Thing]) -> dict[_Key, _Thing]:
-    """Take the oldest out of a queue, as many as are written at once."""
-    return {key: waits.pop(key) for key in list(islice(waits, PORTION))}
-
-
-def _shorten(waits: dict[_Key, _Thing]) -> int:
-    """Take the oldest out of a queue that is too long. Returns how many."""
-    surplus = list(islice(waits, max(0, len(waits) - limits.UNSTORED_MAX)))
-    for key in surplus:
-        del waits[key]
-    return len(surplus)
-
-
-def _read_incidents(connection: Connection) -> list[Row[tuple[object, ...]]]:
-    incidents = tables.incidents
-    newest = select(incidents).order_by(incidents.c.opened_at.desc())
-    found = list(connection.execute(newest.where(incidents.c.state == "open").limit(limits.OPEN_MAX)))
-    return found + list(connection.execute(newest.where(incidents.c.state != "open").limit(limits.CLOSED_KEPT_MAX)))
-
-
-def _read_lessons(connection: Connection) -> list[Row[tuple[object, ...]]]:
-    # What is more than is kept is forgotten here: a server is started often enough.
-    lessons = tables.lessons
-    found = list(connection.execute(select(lessons).order_by(lessons.c.learned_at.desc()).limit(LESSONS_MAX)))
-    if len(found) == LESSONS_MAX:
-        connection.execute(delete(lessons).where(lessons.c.learned_at < found[-1].learned_at))
-    return found[::-1]
-
-
-def _gently(incidents: Iterable[Incident]) -> Iterator[Values]:
-    """Yield the rows of incidents. Merging their stacks takes milliseconds each, in between which others may go on."""
-    for incident in incidents:
-        yield records.incident_row(incident)
-        time.sleep(PAUSE_S)
-
-
-def _write_all(connection: Connection, batch: _Batch) -> None:
-    """Write all of it. Whatever a broken connection left written already is written again, and stays one row."""
-    incidents, lessons, audit = tables.incidents, tables.lessons, tables.audit
-    if batch.incidents:
-        connection.execute(delete(incidents).where(incidents.c.id.in_(tuple(batch.incidents))))
-        connection.execute(insert(incidents), list(_gently(batch.incidents.values())))
-    for each in batch.learned.values():
-        row = records.lesson_row(each)
-        connection.execute(delete(lessons).where(lessons.c.job == row["job"], lessons.c.kind == row["kind"]))
-        connection.execute(insert(lessons), row)
-    if batch.audit:
-        there = set(connection.scalars(select(audit.c.id).where(audit.c.id.in_(tuple(batch.audit)))))
-        if new := [records.audit_row(each) for key, each in batch.audit.items() if key not in there]:
-            connection.execute(insert(audit), new)

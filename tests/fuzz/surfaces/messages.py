@@ -18,7 +18,7 @@ from ncclwatch_server.ingest.session import Door
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.security.scopes import Access
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface

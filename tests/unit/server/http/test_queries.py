@@ -14,7 +14,8 @@ from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.store.health import StoreHealth
-from ncclwatch_server.store.incident_store import NoStore, StoreFailed
+from ncclwatch_server.store.incident_store import StoreFailed
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 
 

@@ -29,7 +29,7 @@ from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.layout import Layout
 from ncclwatch_server.simulation.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.counters import RefusedAt
 from ncclwatch_server.watch.tick import Watch
 from tests.unit.server.server_values import VERDICT, digest

@@ -12,7 +12,7 @@ from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
 from ncclwatch_server.security.audit import AuditTrail
 from ncclwatch_server.security.scopes import Caller
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 from tests.unit.server.incidents.test_texts import INCIDENT
 
 PATH = "/api/v1/silences"

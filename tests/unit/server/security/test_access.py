@@ -13,7 +13,7 @@ from ncclwatch_server.ingest.session import _refuse_at_the_end
 from ncclwatch_server.security.access import AuditedGate
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.scopes import EVERYTHING, Access, Caller, Denial, Grant, Lack, Scope
-from ncclwatch_server.store.incident_store import NoStore
+from ncclwatch_server.store.no_store import NoStore
 
 NOW = 1_800_000_000.0
 GRANTS = (

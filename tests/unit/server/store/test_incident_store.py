@@ -111,7 +111,7 @@ def test_what_comes_during_a_write_that_fails_counts_for_the_bound(
         for name in ("1", "2"):
             store.put(replace(INCIDENT, id=name))
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store.incident_store._write_all", breaks)
+            broken.setattr("ncclwatch_server.store.incident_store.write_all", breaks)
             store._write()
         assert (store.health().waiting, store.health().not_stored) == (2, 2)
         store._write()
@@ -129,7 +129,7 @@ def test_what_comes_during_a_write_that_fails_is_newer_than_what_was_written(
 
         store.put(INCIDENT)
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store.incident_store._write_all", breaks)
+            broken.setattr("ncclwatch_server.store.incident_store.write_all", breaks)
             store._write()
         store._write()
         assert [incident.state for incident in store.load()] == [IncidentState.RESOLVED]
@@ -156,7 +156,7 @@ def test_a_mistake_in_our_own_writing_does_not_end_the_thread(
 ) -> None:
     with closing(Store(store_url)) as store:
         with monkeypatch.context() as broken:
-            broken.setattr("ncclwatch_server.store.incident_store._write_all", lambda *_: 1 // 0)
+            broken.setattr("ncclwatch_server.store.incident_store.write_all", lambda *_: 1 // 0)
             store.put(INCIDENT)
             store._write()
             assert not store.health().working
@@ -242,7 +242,7 @@ def test_only_the_newest_lessons_are_kept(store_url: str, monkeypatch: pytest.Mo
     with Store(url) as store:
         for name in "abc":
             store.learn(name, Lesson(kind=STEP))
-    monkeypatch.setattr("ncclwatch_server.store.incident_store.LESSONS_MAX", 2)
+    monkeypatch.setattr("ncclwatch_server.store.recalling.LESSONS_MAX", 2)
     with Store(url) as store:
         assert set(store.lessons()) == {"b", "c"}
     monkeypatch.undo()

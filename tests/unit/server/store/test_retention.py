@@ -13,7 +13,8 @@ from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.settings import Keeping
 from ncclwatch_server.state.wait_history import Lesson
 from ncclwatch_server.store import database, retention
-from ncclwatch_server.store.incident_store import NoStore, Store, StoreFailed
+from ncclwatch_server.store.incident_store import Store, StoreFailed
+from ncclwatch_server.store.no_store import NoStore
 from tests.unit.server.incidents.test_texts import INCIDENT
 from tests.unit.server.store.test_incident_store import SAVE, STEP, execute
 
@@ -131,7 +132,7 @@ def test_the_store_itself_keeps_the_lines_of_the_audit_log_for_a_year(store_url:
 
 
 def test_without_a_store_the_newest_lines_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclwatch_server.store.incident_store.NOTED_MAX", 3)
+    monkeypatch.setattr("ncclwatch_server.store.no_store.NOTED_MAX", 3)
     store = NoStore()
     trail = AuditTrail(store)
     entries = [trail.note("alice", Act.STACKS, str(number), "\x1b[2J") for number in range(5)]

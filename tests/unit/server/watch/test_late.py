@@ -19,7 +19,8 @@ from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.read_model import sight_of
 from ncclwatch_server.judge import judge
 from ncclwatch_server.state.wait_history import Memory
-from ncclwatch_server.store.incident_store import NoStore, Store
+from ncclwatch_server.store.incident_store import Store
+from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.publisher import Keeper
 from ncclwatch_server.watch.tick import Watch
 from tests.unit.server.server_values import digest, view

@@ -1,0 +1,70 @@
+"""Holds what waits to be written, and writes it portion by portion."""
+
+import time
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection
+
+from ncclwatch_server import limits
+from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.security.audit import AuditEntry
+from ncclwatch_server.store import records, tables
+from ncclwatch_server.store.records import Learned, Values
+
+PORTION = 50  # of each kind, in one transaction
+PAUSE_S = 0.001  # between the rows of two incidents
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Thing = TypeVar("_Thing")
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What waits to be written, the newest form of each, the oldest first."""
+
+    incidents: dict[str, Incident] = field(default_factory=dict)
+    learned: dict[tuple[str, str], Learned] = field(default_factory=dict)
+    audit: dict[str, AuditEntry] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.incidents) + len(self.learned) + len(self.audit)
+
+
+def take_oldest(waits: dict[_Key, _Thing]) -> dict[_Key, _Thing]:
+    """Take the oldest out of a queue, as many as are written at once."""
+    return {key: waits.pop(key) for key in list(islice(waits, PORTION))}
+
+
+def shorten(waits: dict[_Key, _Thing]) -> int:
+    """Take the oldest out of a queue that is too long. Returns how many."""
+    surplus = list(islice(waits, max(0, len(waits) - limits.UNSTORED_MAX)))
+    for key in surplus:
+        del waits[key]
+    return len(surplus)
+
+
+def _gently(incidents: Iterable[Incident]) -> Iterator[Values]:
+    """Yield the rows of incidents. Merging their stacks takes milliseconds each, in between which others may go on."""
+    for incident in incidents:
+        yield records.incident_row(incident)
+        time.sleep(PAUSE_S)
+
+
+def write_all(connection: Connection, batch: Batch) -> None:
+    """Write all of it. Whatever a broken connection left written already is written again, and stays one row."""
+    incidents, lessons, audit = tables.incidents, tables.lessons, tables.audit
+    if batch.incidents:
+        connection.execute(delete(incidents).where(incidents.c.id.in_(tuple(batch.incidents))))
+        connection.execute(insert(incidents), list(_gently(batch.incidents.values())))
+    for each in batch.learned.values():
+        row = records.lesson_row(each)
+        connection.execute(delete(lessons).where(lessons.c.job == row["job"], lessons.c.kind == row["kind"]))
+        connection.execute(insert(lessons), row)
+    if batch.audit:
+        there = set(connection.scalars(select(audit.c.id).where(audit.c.id.in_(tuple(batch.audit)))))
+        if new := [records.audit_row(each) for key, each in batch.audit.items() if key not in there]:
+            connection.execute(insert(audit), new)
