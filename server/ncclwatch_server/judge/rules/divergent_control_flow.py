@@ -1,18 +1,23 @@
 """A rank went another way than the others: it skipped a call, left a function or a loop, or set no key."""
 
-from ncclwatch.contract.model.verdict import Cause
+from dataclasses import replace
+
+from ncclwatch.contract.model.verdict import Cause, Divergence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import circle, mismatch
+from ncclwatch_server.judge.rules.frames import circle, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.circle import departed_words
-from ncclwatch_server.judge.rules.frames.mismatch import shift_words
+from ncclwatch_server.judge.rules.frames.mismatch import shift_call, shift_words
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
 from ncclwatch_server.judge.telling.words import at, group_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.habits import Slip
+from ncclwatch_server.judge.theory.histories.odd_side import Sign
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
-from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
+from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 CAUSE = Cause.DIVERGENT_CONTROL_FLOW
 ADVICE = (
@@ -33,6 +38,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
             return None
         advice = f"{ADVICE_UNUSED} {ADVICE}" if first.forwards else ADVICE
         return mismatch.tell(case, root, CAUSE, reason=_reason, advice=advice)
+    if isinstance(root, OutsideRoot):
+        return _outside(case, root, root.shift) if root.shift is not None else None
     reason = _in_circle(case, root.circle) if isinstance(root, CircleRoot) else ""
     if not isinstance(root, CircleRoot) or not reason:
         return None
@@ -81,9 +88,27 @@ def _in_circle(case: Case, found: Circle) -> str:
         return _key_words(found)
     if found.closed is Closed.HABIT_LEFT and found.departure is not None and not found.departure.usual.op.is_p2p:
         return departed_words(found)
-    shifted = found.shift
-    if shifted is None:
-        return ""
+    return _shifted_words(case, found.shift) if found.shift is not None else ""
+
+
+def _outside(case: Case, root: OutsideRoot, shift: Shift) -> Explanation:
+    """Explain ranks that have left out a call, or made one too many, and are through where the others still wait."""
+    found = standstill.tell(
+        case, root, CAUSE, advice=ADVICE, reason=_shifted_words(case, shift), before=shift_call(shift, "")
+    )
+    mine = find_issued(case.views[root.ranks[0]], shift.group, shift.seq)
+    issued = (find_issued(case.views[rank], shift.group, shift.seq) for rank in root.victims if rank in case.views)
+    theirs = next((op for op in issued if op is not None), None)
+    if mine is None or theirs is None:
+        return found
+    divergence = Divergence(
+        group=shift.group, seq=shift.seq, culprit_op=mine.op.value, culprit_site=mine.site, victim_op=theirs.op.value,
+        victim_site=theirs.site, fact=SIGN_WORDS[Sign.SKIPPED if shift.skipped > 0 else Sign.MADE_MORE],
+    )  # fmt: skip
+    return replace(found, divergence=divergence)
+
+
+def _shifted_words(case: Case, shifted: Shift) -> str:
     group = group_words(case.views, shifted.group)
     call = f"{shifted.op.op.value} of {group}{at(shifted.op.site)}"
     what = f"left out {call}, which the others made" if shifted.skipped > 0 else f"made {call}, and no other did"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.lateness import lateness_of, time_left, wait_class, waited_in
 from ncclwatch_server.judge.theory.phases import class_of
 from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, place_of
@@ -94,7 +95,22 @@ def _outside(case: Case, stalled: Sequence[tuple[int, Stillness]]) -> OutsideRoo
         still=still,
         waited=wait_class(case, ranks, blocks),
         may_wait=bool(case.told) and may_wait_for_another(case.views[ranks[0]], still),
+        shift=_shifted(case, ranks, blocks) if worst is Trouble.ELSEWHERE else None,
     )
+
+
+def _shifted(case: Case, ranks: Sequence[int], blocks: Sequence[Block]) -> Shift | None:
+    """Return the call by which these ranks fell out of step with those that wait for them, None if they did not.
+
+    They stand elsewhere because they are through with what the others are still in.
+    """
+    operations = {block.operation.group: block.operation for block in blocks if not block.wait.op.is_p2p}
+    for group, operation in operations.items():
+        shift = find_shift(case.views, group, operation.members)
+        shifted = who_shifted(case.views, operation.members, shift) if shift is not None else None
+        if shifted is not None and set(ranks) <= set(shifted.ranks):
+            return shifted
+    return None
 
 
 def _late(case: Case, alone: Sequence[int]) -> LateRoot:

@@ -15,6 +15,7 @@ from ncclwatch_server.judge.theory.endings import Ends
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.stillness import Stillness
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 
@@ -136,6 +137,7 @@ class OutsideRoot(Root):
     still: Stillness  # of the first of them
     waited: WaitClass | None
     may_wait: bool  # for a rank of another root, by means that nobody records
+    shift: Shift | None = None  # the call that they left out, or made too often, before they came to stand here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,15 +21,21 @@ ADVICE_GIL = (
 )
 
 
-def tell(case: Case, root: OutsideRoot, cause: Cause, *, advice: str, reason: str = "") -> Explanation:
-    """Return what is told of ranks that stand still for a cause; `reason` adds what is known of why."""
+def tell(
+    case: Case, root: OutsideRoot, cause: Cause, *, advice: str, reason: str = "", before: str = ""
+) -> Explanation:
+    """Return what is told of ranks that stand still for a cause.
+
+    `reason` adds what is known of why, `before` what they did before they came to stand there.
+    """
     view = case.views[root.ranks[0]]
     site = place_of(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
     own_words = _stalled_words(view, root.still, site, len(root.ranks))
+    lead = f"{ranks_words(root.ranks)}{hosts} {before}. Now " if before else ""
     return Explanation(
         cause=cause,
-        summary=f"{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case.views, root.blocks)}.",
+        summary=f"{lead}{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case.views, root.blocks)}.",
         explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
         advice=advice,
         culprits=tuple(
