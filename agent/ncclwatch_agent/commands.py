@@ -67,7 +67,7 @@ class CommandDesk:
             dumps = tuple(await asyncio.gather(*(self._dump(rank, deeply=command.deeply) for rank in ranks)))
             answer = wire.Stacks(index=job.index, dumps=dumps, reply_to=command.id)
         elif command.kind is wire.CommandKind.WITNESS:
-            said, communicators = await self._witnesses.hear(ranks)
+            said, communicators = await self._witnesses.ask(ranks)
             answer = wire.Testimonies(index=job.index, ranks=said, communicators=communicators, reply_to=command.id)
         elif command.kind is wire.CommandKind.PARAMETERS:
             kind, _, members = command.text.partition(" ")

@@ -59,7 +59,7 @@ def hear(rings: Path, count: int) -> dict[int, Testimony]:
         return {}
     ranks = [LocalRank(Ring(str(path))) for path in paths]
     try:
-        said, communicators = asyncio.run(WitnessDesk().hear(ranks))
+        said, communicators = asyncio.run(WitnessDesk().ask(ranks))
     finally:
         for rank in ranks:
             rank.close()

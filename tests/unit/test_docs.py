@@ -1,4 +1,4 @@
-"""The documents name tests and files that exist."""
+"""The documents name tests and files that exist, and each module says what it does."""
 
 import re
 from pathlib import Path

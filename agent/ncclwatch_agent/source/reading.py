@@ -43,7 +43,7 @@ class SourceReader:
         self._files: OrderedDict[tuple[str, int, int], _File] = OrderedDict()
         self._notes: OrderedDict[tuple[str, int, int, int], SourceNote] = OrderedDict()
 
-    def note(self, site: CallSite) -> SourceNote:
+    def note_of(self, site: CallSite) -> SourceNote:
         """Return what the file says round this line; empty fields where it cannot be read or parsed."""
         empty = SourceNote(site=site, text="")
         try:
@@ -162,7 +162,7 @@ class SourceDesk:
         while True:
             sites, loop, future = self._jobs.get()
             try:
-                found = tuple(self._reader.note(site) for site in sites)
+                found = tuple(self._reader.note_of(site) for site in sites)
             except Exception:  # noqa: BLE001  a source that no parser likes: the thread must live for the next one
                 log.exception("the sources of %d call sites could not be read", len(sites))
                 found = ()

@@ -23,7 +23,7 @@ class WitnessDesk:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._told: set[str] = set()
 
-    async def hear(self, ranks: Iterable[LocalRank]) -> tuple[tuple[Testimony, ...], tuple[Communicator, ...]]:
+    async def ask(self, ranks: Iterable[LocalRank]) -> tuple[tuple[Testimony, ...], tuple[Communicator, ...]]:
         """Return what the recorders of some ranks hold, and what RAS says of their communicators."""
         living = [rank for rank in ranks if not rank.gone and rank.ending is None]
         testimonies = asyncio.gather(*(self._ask_recorder(rank) for rank in living))

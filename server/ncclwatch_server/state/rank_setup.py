@@ -126,10 +126,10 @@ class Likeness:
 
     @property
     def timeout_s(self) -> float:
-        """The timeout of the default group, as of the last look; 0: unknown."""
+        """The timeout of the default group, as of the last comparison; 0: unknown."""
         return drift.timeout_s(self._setup)
 
-    def look(self, now: float, seen: int, habits: Mapping[WaitClass, Habit]) -> tuple[int, ...]:
+    def compare(self, now: float, seen: int, habits: Mapping[WaitClass, Habit]) -> tuple[int, ...]:
         """Return some ranks of each kind that differ from each other, () if all are alike or that is no use to say.
 
         `seen` is how many ranks of the job are known. Those that have not spoken are waited for a while: with

@@ -35,7 +35,7 @@ class Closely:
         self._suspects: tuple[int, ...] = ()
         self._views: dict[int, RankView] = {}
 
-    def look(self, suspects: Iterable[int], like: Iterable[int], ask: Ask, now: float) -> None:
+    def ask_about(self, suspects: Iterable[int], like: Iterable[int], ask: Ask, now: float) -> None:
         """Ask about these ranks, if they are others than before or the answers are old."""
         few = tuple(suspects)[:SUSPECTS_MAX]
         if not few or (set(few) <= set(self._suspects) and now - self._asked_at < AGAIN_S):

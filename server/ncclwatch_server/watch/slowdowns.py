@@ -23,7 +23,7 @@ class Slowdowns:
         self._publisher = publisher
         self._wall = wall
 
-    def look(self, job: Job, now: float) -> None:
+    def update(self, job: Job, now: float) -> None:
         """Take what came of a job's pace, and bring its incidents up to date."""
         if now - job.paced_at < limits.TICK_S:
             return
@@ -33,7 +33,7 @@ class Slowdowns:
             return
         found = job.stragglers.findings
         suspects = [rank for finding in found for rank in finding.ranks]
-        job.closely.look(suspects, rank.tolist(), lambda ranks: _inspect(job, ranks), now)
+        job.closely.ask_about(suspects, rank.tolist(), lambda ranks: _inspect(job, ranks), now)
         where = Whereabouts(
             host_of=lambda rank: _host_of(job, rank),
             site_of=lambda rank: _site_of(job, rank),

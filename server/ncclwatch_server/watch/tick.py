@@ -142,7 +142,7 @@ class Watch:
             served = job.served.get(number)
             if served is not None:
                 served.link.refuse(f"impossible ranks or too many groups in a digest of job {job.id}")
-        drifted = job.likeness.look(now, job.seen, job.patience.habits)
+        drifted = job.likeness.compare(now, job.seen, job.patience.habits)
         job.patience.timeout_s = job.likeness.timeout_s
         job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven(), drifted=drifted)
         if self._is_over(job, now):
@@ -150,7 +150,7 @@ class Watch:
                 await self._examiner.finish(job)
             return
         job.over_at = None
-        self._slowdowns.look(job, now)
+        self._slowdowns.update(job, now)
         if job.suspicion:
             job.suspicious_at = now
             await self._examiner.examine(job)

@@ -18,7 +18,7 @@ def note_of(tmp_path: Path, source: str) -> SourceNote:
     path = tmp_path / "train.py"
     path.write_text(text)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
-    return SourceReader().note(CallSite(file=str(path), line=line, function="train"))
+    return SourceReader().note_of(CallSite(file=str(path), line=line, function="train"))
 
 
 CONDITIONS = [
@@ -184,31 +184,31 @@ def test_what_cannot_be_read_gives_an_empty_note(tmp_path: Path) -> None:
     big.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
     for path in (tmp_path / "missing.py", tmp_path, pipe, big):
         site = CallSite(file=str(path), line=1, function="f")
-        assert SourceReader().note(site) == SourceNote(site=site, text="")
+        assert SourceReader().note_of(site) == SourceNote(site=site, text="")
     site = CallSite(file="<stdin>\0", line=1, function="f")
-    assert SourceReader().note(site).text == ""
+    assert SourceReader().note_of(site).text == ""
 
 
 @pytest.mark.parametrize("name", ["id_ed25519", "job.env", "run.sh", "train.py.txt"])
 def test_no_line_of_a_file_that_is_no_python_is_told(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("API_KEY = 'secret'\n")
-    assert SourceReader().note(CallSite(file=str(path), line=1, function="f")).text == ""
+    assert SourceReader().note_of(CallSite(file=str(path), line=1, function="f")).text == ""
 
 
 def test_a_program_whose_first_line_names_python_needs_no_suffix(tmp_path: Path) -> None:
     path = tmp_path / "train"
     path.write_text("#!/usr/bin/env python3\ndist.barrier()\n")
-    assert SourceReader().note(CallSite(file=str(path), line=2, function="f")).text == "dist.barrier()"
+    assert SourceReader().note_of(CallSite(file=str(path), line=2, function="f")).text == "dist.barrier()"
 
 
 def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     reader, site = SourceReader(), CallSite(file=str(path), line=1, function="f")
     path.write_text("first()")
-    assert reader.note(site).text == "first()"
+    assert reader.note_of(site).text == "first()"
     path.write_text("second()")
-    assert reader.note(site).text == "second()"
+    assert reader.note_of(site).text == "second()"
 
 
 RANK_EXITS = [

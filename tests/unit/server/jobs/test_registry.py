@@ -143,7 +143,7 @@ def test_ranks_that_say_another_number_of_ranks_are_told_in_the_job_and_leave_it
     assert other is not job
     assert jobs.listed() == (job,)
     set_up(jobs, link(2), other, (3,))
-    job.likeness.look(20.0, 1, {})
+    job.likeness.compare(20.0, 1, {})
     assert job.likeness.setup.worlds == {4: (("h", (3,)),)}
     assert not jobs.may_begin(other)
 
@@ -152,7 +152,7 @@ def test_a_child_that_is_no_rank_says_nothing_of_the_number_of_ranks() -> None:
     jobs = Jobs()
     job = announce(jobs, link(1))
     set_up(jobs, link(2), announce(jobs, link(2), world_size=1, ranks=(0,)), ())
-    job.likeness.look(20.0, 1, {})
+    job.likeness.compare(20.0, 1, {})
     assert not job.likeness.setup.worlds
 
 
@@ -174,7 +174,7 @@ def test_ranks_that_meet_at_a_loopback_address_of_two_nodes_are_not_one_rank_twi
             one = Link(number=number, agent=f"a{number}", host=host, version="1")
             job = announce(jobs, one, instance=instance)
             set_up(jobs, one, job, (0,))
-        job.likeness.look(20.0, 1, {})
+        job.likeness.compare(20.0, 1, {})
         assert bool(job.likeness.setup.twice) is twice
 
 

@@ -49,16 +49,16 @@ def test_the_slow_ranks_and_some_like_them_are_asked_once_a_minute() -> None:
         return [(1, len(asked))]
 
     for now in (0.0, 1.0, AGAIN_S - 1, AGAIN_S, AGAIN_S + 1):
-        closely.look([5], range(8), ask, now)
-    closely.look([6], range(8), ask, AGAIN_S + 2)
-    closely.look([], range(8), ask, 9e9)
+        closely.ask_about([5], range(8), ask, now)
+    closely.ask_about([6], range(8), ask, AGAIN_S + 2)
+    closely.ask_about([], range(8), ask, 9e9)
     like = tuple(range(LIKE_MAX))
     assert asked == [(5, *like), (5, *like), (6, *like)]
 
 
 def test_an_answer_to_another_question_is_not_taken() -> None:
     closely = Closely()
-    closely.look([0], [0, 1], lambda _: [(1, 7)], 0.0)
+    closely.ask_about([0], [0, 1], lambda _: [(1, 7)], 0.0)
     assert closely.detail(0) == Detail()
     assert not closely.receive_views([rank(0)], (1, 8))
     assert closely.receive_views([rank(0, {**GAPS, "gradient bucket 1 (b)": 0.1}), rank(1)], (1, 7))

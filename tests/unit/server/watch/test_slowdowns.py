@@ -63,7 +63,7 @@ class Scene:
             self.rows["data_ms"][2] += int(share * 2000)
             self.job.state.receive_digest(1, memoryview(self.rows.tobytes()), GROUPS, self.now)
             self.job.state.fold(self.now)
-            self.slowdowns.look(self.job, self.now)
+            self.slowdowns.update(self.job, self.now)
 
 
 def test_a_slow_rank_is_one_incident_that_names_its_loop() -> None:
