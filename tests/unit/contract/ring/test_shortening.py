@@ -62,7 +62,9 @@ def test_the_name_of_a_job_is_a_short_component_of_a_path():
 
 
 TEXTS = st.recursive(
-    st.text(max_size=400) | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x)
+    st.text(max_size=400) | st.integers() | st.none(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x),
+    max_leaves=12,  # of a hundred, making them takes the time
 )
 
 
