@@ -19,13 +19,13 @@ SEEDS = range(4)
 FLOORS = (
     ("host_stopped", 3, 4),
     ("gil_held", 4, 4),
-    ("device_dead", 4, 0),
+    ("device_dead", 4, 4),
     ("link_down", 4, 4),
     ("call_skipped", 4, 4),
     ("order_crossed", 4, 4),
     ("host_stopped+host_stopped", 4, 4),
-    ("device_dead+device_dead", 4, 0),
-    ("host_stopped+device_dead", 4, 0),
+    ("device_dead+device_dead", 4, 3),
+    ("host_stopped+device_dead", 4, 3),
 )
 
 

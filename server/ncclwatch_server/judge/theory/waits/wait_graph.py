@@ -14,10 +14,10 @@ nobody sees who only counts what was issued.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
-from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
+from ncclwatch_server.judge.theory.waits.device_order import comes_first, may_wait_in_p2p, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
@@ -104,10 +104,15 @@ def stopped_devices(
         on_device = (block for block in (*each.blocks, *each.queued) if block.on_device)
         for block in on_device if each.standing is Standing.BLOCKED else ():
             held_up = absent[block.operation] or block.operation in mismatched
-            alone = block.operation.members == (rank,) and block in each.blocks
+            alone = block.operation.members == (rank,) and block in each.blocks and not _may_be_in_p2p(each.view, block)
             if rank not in stopped and not held_up and (alone or is_settled(found, block)):
                 stopped[rank] = block
     return stopped
+
+
+def _may_be_in_p2p(view: RankView, block: Block) -> bool:
+    """Say whether a device may be held up in a send or a receive before it comes to an operation."""
+    return block.issued is not None and may_wait_in_p2p(view, block.issued)
 
 
 def is_settled(found: Mapping[int, RankStanding], block: Block) -> bool:
