@@ -67,19 +67,20 @@ class _Known(Patience):
 
 def hear(situation: Situation, others: int = 0) -> Heard:
     """Let a server hear a situation, with so many more ranks at work in the same job."""
-    return asyncio.run(_Telling(situation.snapshot(), others).until_settled())
+    return asyncio.run(Telling(situation.snapshot(), others).until_settled())
 
 
-class _Telling:
+class Telling:
     """The nodes of one job, and the server that they tell of it."""
 
     def __init__(self, snapshot: JobSnapshot, others: int) -> None:
         self.snapshot, self.clock_s = snapshot, 0.0
         self.world_size = snapshot.world_size + others
         self.ranks = {rank: _told(view, self.world_size) for rank, view in snapshot.ranks.items()}
-        self.mute = snapshot.unasked  # they do not answer
-        others = (*sorted(self.mute), *range(snapshot.world_size, self.world_size))
+        self.mute = {*snapshot.unasked, *snapshot.silent}  # they do not answer
+        others = (*sorted(snapshot.unasked), *range(snapshot.world_size, self.world_size))
         self.ranks |= _at_work(others, self.world_size, sorted({view.host for view in snapshot.ranks.values()}))
+        self.ranks |= _at_work(sorted(snapshot.silent), self.world_size, ["silent"])
         self.judged: list[tuple[Verdict, ...]] = []
         self.watch = Watch(self._judge, IncidentBook(()), NoStore(), self.clock, self.clock)
         self.nodes = [_Node(self, number, host, ranks) for number, (host, ranks) in enumerate(self._hosts().items(), 1)]
@@ -101,27 +102,41 @@ class _Telling:
     async def until_settled(self) -> Heard:
         """Tell of the same instant until the server has said all that it will say of it."""
         for node in self.nodes:
+            self.clock_s = max((self.snapshot.absent_s - self.snapshot.silent[rank] for rank in node.quiet), default=0)
             node.announce()
-        job = self.nodes[0].job
         for moment_s in MOMENTS_S:
             self.clock_s = max(0.0, self.snapshot.absent_s + moment_s)
-            for node in self.nodes:
-                node.digest()
-            await self._look_at(job)
-        said = tuple(map(job.counted, self.judged[-1])) if self.judged else ()
-        return Heard(said=said, incidents=tuple(self.watch.book.all()))
+            await self.look()
+        return Heard(said=self.said, incidents=tuple(self.watch.book.all()))
 
-    async def _look_at(self, job: Job) -> None:
-        """Let the server look, ask, and judge the answers at one moment."""
-        await self.watch._look_at(job)
+    @property
+    def job(self) -> Job:
+        """The job, as the server has it."""
+        return self.nodes[0].job
+
+    @property
+    def said(self) -> tuple[Verdict, ...]:
+        """What the last judgement said."""
+        return tuple(map(self.job.counted, self.judged[-1])) if self.judged else ()
+
+    async def look(self) -> None:
+        """Let the nodes tell, and the server look, ask, and judge the answers, at one moment."""
+        for node in self.nodes:
+            node.digest()
+        await self.watch._look_at(self.job)
         while sum(node.answers() for node in self.nodes):
-            await self.watch._look_at(job)
+            await self.watch._look_at(self.job)
+
+    def is_now(self, snapshot: JobSnapshot) -> None:
+        """Let the ranks be what they are by now; those whose nodes are silent stay what they were."""
+        self.snapshot, self.mute = snapshot, {*snapshot.unasked, *snapshot.silent}
+        self.ranks |= {rank: _told(view, self.world_size) for rank, view in snapshot.ranks.items()}
 
 
 class _Node:
     """One agent, on its connection."""
 
-    def __init__(self, telling: _Telling, number: int, host: str, ranks: list[int]) -> None:
+    def __init__(self, telling: Telling, number: int, host: str, ranks: list[int]) -> None:
         self.telling, self.ranks = telling, ranks
         clocks_s = telling.snapshot.setup.clocks_s
         self.link = Link(
@@ -134,6 +149,11 @@ class _Node:
     def job(self) -> Job:
         """The job, as the server has it."""
         return self.news.jobs[0]
+
+    @property
+    def quiet(self) -> list[int]:
+        """The ranks here that are silent: all, or none of them."""
+        return [rank for rank in self.ranks if rank in self.telling.snapshot.silent]
 
     def say(self, message: wire.AgentMessage) -> None:
         """Let the server take a message, as it comes over the wire."""
@@ -158,6 +178,8 @@ class _Node:
 
     def digest(self) -> None:
         """Tell of all ranks; of those that have ended all is said, and of nobody else there is more to come."""
+        if self.quiet:
+            return
         told = [self.telling.ranks[rank] for rank in self.ranks]
         ended = tuple(each.view for each in told if each.view.ending is not None)
         if ended and self.link.number not in self.news.over:
@@ -173,6 +195,8 @@ class _Node:
         """Answer all that the server has asked. Returns whether it has asked anything."""
         asked = [command for command in self.link.outbox if isinstance(command, wire.Command)]
         self.link.outbox.clear()
+        if self.quiet:
+            return False
         for command in asked:
             self._answer(command)
         return bool(asked)

@@ -9,7 +9,8 @@ from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.words.text import rank_list
 from tests.scenarios.situation import Situation
 
-FILES = sorted(Path(__file__).parent.glob("*/*.txt"), key=lambda path: path.name)
+STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
+FILES = sorted({*Path(__file__).parent.glob("*/*.txt")}.difference(STORIES), key=lambda path: path.name)
 SEPARATOR = "----\n"
 
 

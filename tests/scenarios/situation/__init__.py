@@ -64,6 +64,16 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     limit GROUP S                              of one group
     steps RANKS N                              optimizer steps made
     known S                                    for how long the server has known the job
+    stack RANKS "FUNCTION FILE:LINE"...        what py-spy shows of the main thread, innermost first
+    unstacked RANKS "WHY"                      there are no stacks of them
+    silent RANKS [for S]                       their node tells nothing any more
+    speaks RANKS                               it does again
+
+A story goes on: `after 5 s:` begins what is new then. Who stood still has stood still for so much longer, and who was
+at work is at work.
+
+    through RANKS GROUP#SEQ                    the collective is over, and they are at work
+    goes_on RANKS                              they are at work again
 
 And what a text says of itself, where it cannot be told in another way than at one instant to the judge:
 

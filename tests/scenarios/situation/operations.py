@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model.rank import CallSite, Op, OpView, PeerView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, PeerView, ProcessState, ThreadView, WaitKind, WaitView
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import module_of, options_of, ranks_of, site_of
 
@@ -185,7 +185,30 @@ def engine(state: State, words: list[str]) -> None:
         state.change(rank, threads=(*state.ranks[rank].threads, thread))
 
 
+def through(state: State, words: list[str]) -> None:
+    """through RANKS GROUP#SEQ: the collective is over, and they are at work."""
+    name, _, seq = words[1].partition("#")
+    for rank in ranks_of(words[0]):
+        history = (
+            dataclasses.replace(op, completed=True) if (op.group, op.seq) == (name, int(seq)) else op
+            for op in state.ranks[rank].history
+        )
+        state.change(rank, history=tuple(history))
+        state.put_group(rank, name, int(seq), None)
+        goes_on(state, [str(rank)])
+
+
+def goes_on(state: State, words: list[str]) -> None:
+    """goes_on RANKS: they are at work again, outside of everything."""
+    for rank in ranks_of(words[0]):
+        state.main(rank, wait=None, doing=None, frames=(), leaf="", same_s=0.0, cpu_still_s=0.0)
+        state.process(rank, state=ProcessState.SLEEPING, cpu_still_s=0.0, io_still_s=0.0)
+        state.change(rank, pulse_age_s=0.2)
+
+
 COMMANDS: Mapping[str, Command] = {
+    "through": through,
+    "goes_on": goes_on,
     "in": in_,
     "device": device,
     "backward": backward,

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import Ending, ProcessState, SourceNote, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import Ending, ProcessState, SourceNote, StackDump, ThreadView, WaitKind, WaitView
 from tests.scenarios.situation.state import Command, State
-from tests.scenarios.situation.words import options_of, ranks_of, site_of
+from tests.scenarios.situation.words import frame_of, options_of, ranks_of, site_of
 
 
 def host(state: State, words: list[str]) -> None:
@@ -168,7 +168,35 @@ def source(state: State, words: list[str]) -> None:
         state.change(rank, sources=(*state.ranks[rank].sources, note))
 
 
+def stack(state: State, words: list[str]) -> None:
+    """stack RANKS "FUNCTION FILE:LINE"...: what py-spy shows of the main thread, innermost first."""
+    for rank in ranks_of(words[0]):
+        state.stacks[rank] = StackDump(rank=rank, threads=(("MainThread", tuple(map(frame_of, words[1:]))),))
+
+
+def unstacked(state: State, words: list[str]) -> None:
+    """unstacked RANKS "WHY": there are no stacks of them."""
+    for rank in ranks_of(words[0]):
+        state.stacks[rank] = StackDump(rank=rank, failure=words[1])
+
+
+def silent(state: State, words: list[str]) -> None:
+    """silent RANKS [for S]: their node tells nothing any more."""
+    for rank in ranks_of(words[0]):
+        state.silent[rank] = float(options_of(words[1:]).get("for", "0"))
+
+
+def speaks(state: State, words: list[str]) -> None:
+    """speaks RANKS: their node does again."""
+    for rank in ranks_of(words[0]):
+        del state.silent[rank]
+
+
 COMMANDS: Mapping[str, Command] = {
+    "stack": stack,
+    "unstacked": unstacked,
+    "silent": silent,
+    "speaks": speaks,
     "host": host,
     "at": at,
     "stopped": stopped,

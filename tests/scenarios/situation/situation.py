@@ -28,9 +28,9 @@ class Situation(State):
         return JobSnapshot(
             job="job",
             world_size=self.world,
-            ranks=dict(self.ranks),
-            stacks={},
-            silent={},
+            ranks={rank: view for rank, view in self.ranks.items() if rank not in self.silent},
+            stacks=dict(self.stacks),
+            silent=dict(self.silent),
             habits=dict(self.habits),
             under_way=dict(self.under_way),
             absent_s=self.known_s,

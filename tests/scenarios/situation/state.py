@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.preflight import ModelFacts, SamplerFacts
-from ncclwatch.contract.model.rank import GroupView, OpView, RankView, WaitView
+from ncclwatch.contract.model.rank import GroupView, OpView, RankView, StackDump, WaitView
 from ncclwatch.contract.model.testimony import Testimony
 
 
@@ -29,6 +29,8 @@ class State:
         self.worlds: dict[int, list[int]] = {}
         self.twice: dict[int, tuple[str, ...]] = {}
         self.clocks_s: dict[str, float] = {}
+        self.stacks: dict[int, StackDump] = {}
+        self.silent: dict[int, float] = {}  # seconds since their node last spoke
         self.limits: dict[str, str] = {}  # why the text cannot be told in another way, by its word for that
 
     def change(self, rank: int, **changes: object) -> None:

@@ -1,6 +1,6 @@
 """Reads the words of a command: ranks, call sites, modules, options."""
 
-from ncclwatch.contract.model.rank import CallSite, GradMode, ModuleView
+from ncclwatch.contract.model.rank import CallSite, GradMode, ModuleView, StackFrame
 
 
 def ranks_of(text: str) -> list[int]:
@@ -38,3 +38,10 @@ def options_of(words: list[str]) -> dict[str, str]:
         else:
             found[word] = words.pop(0)
     return found
+
+
+def frame_of(text: str) -> StackFrame:
+    """Parse "read data.py:33", or one with a whole path."""
+    function, _, place = text.partition(" ")
+    file, _, line = place.rpartition(":")
+    return StackFrame(function=function, file=file if file.startswith("/") else f"/home/user/{file}", line=int(line))
