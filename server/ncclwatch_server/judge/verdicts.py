@@ -15,7 +15,7 @@ from ncclwatch_server.judge.explanation import Explanation, Warned, When
 from ncclwatch_server.judge.rules import RULES, explain
 from ncclwatch_server.judge.rules.extra_group import extra_groups
 from ncclwatch_server.judge.rules.refused_devices import refused_devices
-from ncclwatch_server.judge.rules.stopped_device import stopped_devices
+from ncclwatch_server.judge.rules.stopped_device import perhaps_stopped, stopped_devices
 from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
 from ncclwatch_server.judge.theory.case import Case, explained
@@ -53,6 +53,7 @@ STAGES: tuple[Stage, ...] = (
     _by_rules(find_scattered),
     _by_rules(find_left_behind),
     unseen_hosts,
+    perhaps_stopped,
     without_file,
     _by_rules(find_unseen),
     _by_rules(find_outside),

@@ -11,7 +11,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
-from ncclwatch_server.judge.theory.moments import lasted
+from ncclwatch_server.judge.theory.moments import lasted, perhaps_older
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
@@ -26,11 +26,28 @@ STILL_S = 15.0  # without a change of the host's stack
 
 def stopped_devices(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that are still in what others have completed, those of one operation together."""
+    doubtful = _doubtful(case)
+    return _of(case, [block for rank, block in case.graph.stopped.items() if rank not in doubtful])
+
+
+def perhaps_stopped(case: Case) -> tuple[Verdict, ...]:
+    """Judge those whose records tell less, where no other root explains who waits for them."""
+    doubtful = _doubtful(case) - case.explained
+    return _of(case, [block for rank, block in case.graph.stopped.items() if rank in doubtful])
+
+
+def _doubtful(case: Case) -> frozenset[int]:
+    """Return ranks whose files may be older than the others', and those that are alone in what they are still in."""
+    alone = (rank for rank, block in case.graph.stopped.items() if len(block.operation.members) == 1)
+    return perhaps_older(case.views).union(alone)
+
+
+def _of(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
     together: dict[tuple[str, int], list[Block]] = {}
-    for rank, block in case.graph.stopped.items():
-        if rank not in case.told:
+    for block in stopped:
+        if block.rank not in case.told:
             together.setdefault((block.operation.group, block.operation.seq), []).append(block)
-    return tuple(verdict for stopped in together.values() for verdict in _judge(case, stopped))
+    return tuple(verdict for each in together.values() for verdict in _judge(case, each))
 
 
 def _judge(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
@@ -116,6 +133,7 @@ def _held_up(case: Case, stopped: Block) -> list[Block]:
         if block.rank != rank
         and rank in block.operation.members
         and block.operation != stopped.operation
+        and block.rank not in case.explained
         and case.graph.stopped.get(block.rank, stopped).operation != block.operation
         and (rank in case.graph.absent[block.operation] or _comes_later(case, stopped, block))
     ]

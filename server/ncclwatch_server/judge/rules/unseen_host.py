@@ -3,7 +3,7 @@
 Those that others wait for in one operation are one root; each independent root is told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
 from ncclwatch.contract.words.text import ADVICE, ranks_words
@@ -11,7 +11,7 @@ from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
-from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted
+from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, perhaps_older
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
@@ -21,15 +21,31 @@ NAMED_MAX = 8  # ranks of which the evidence is told
 def unseen_hosts(case: Case) -> tuple[Verdict, ...]:
     """Judge ranks that keep others waiting, are in no operation themselves, and of whose host a file tells nothing."""
     waits = _waits(case)
+    doubtful = perhaps_older(case.views)
+    verdicts = _roots(case, waits, lambda rank: _is_free(case, rank) and rank not in doubtful)
+    # Whose file may be older than the others' is a root only if nobody else explains all that wait for it.
+    seen = {culprit.rank for verdict in verdicts for culprit in verdict.culprits}
+    explained_by_others = case.explained.union(victims_of(case.graph, seen)) if seen else case.explained
+    left = {
+        operation: [block for block in blocks if block.rank not in explained_by_others]
+        for operation, blocks in waits.items()
+    }
+    verdicts += _roots(case, left, lambda rank: _is_free(case, rank) and rank in doubtful)
+    return tuple(verdicts)
+
+
+def _roots(case: Case, waits: dict[Operation, list[Block]], may_be: Callable[[int], bool]) -> list[Verdict]:
+    """Return the verdicts on ranks that may be roots and are waited for, those of one operation together."""
     needed = {
-        operation: frozenset(rank for rank in case.graph.absent[operation] if _is_free(case, rank))
-        for operation in waits
+        operation: frozenset(rank for rank in case.graph.absent[operation] if may_be(rank))
+        for operation, blocks in waits.items()
+        if blocks
     }
     verdicts = []
     for ranks in _clusters(needed.values()):
         blocks = [block for operation, free in needed.items() if free & ranks for block in waits[operation]]
         verdicts += _judge(case, tuple(sorted(ranks)), blocks)
-    return tuple(verdicts)
+    return verdicts
 
 
 def _waits(case: Case) -> dict[Operation, list[Block]]:

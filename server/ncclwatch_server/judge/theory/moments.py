@@ -7,7 +7,7 @@ at different moments: then what a rank had not done yet says nothing about it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import Op, RankView
+from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
@@ -87,21 +87,35 @@ def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]
     return found
 
 
+def perhaps_older(views: Mapping[int, RankView]) -> frozenset[int]:
+    """Return ranks whose files lack collectives that others have completed, of unknown kind.
+
+    A broadcast ends for others before a member has come, so the file may as well be as new as theirs.
+    """
+    if not any(view.file is not None for view in views.values()):
+        return frozenset()
+    newest: dict[str, int] = {}
+    for view in views.values():
+        for group in view.groups:
+            if not group.untold and group.completed > newest.get(group.name, 0):
+                newest[group.name] = group.completed
+    return frozenset(
+        rank
+        for rank, view in views.items()
+        if view.file is not None
+        and any(not group.untold and group.enqueued < newest.get(group.name, 0) for group in view.groups)
+    )
+
+
 def completed_by_all(views: Mapping[int, RankView]) -> dict[str, int]:
     """Return for each group the newest collective that all members must have entered, as one is through with it."""
-    kinds: dict[tuple[str, int], Op] = {}
-    loose: set[str] = set()  # groups in which a member may be through alone
-    for view in views.values():
-        for op in view.history:
-            if not op.op.is_p2p:
-                kinds[op.group, op.seq] = op.op
-                if op.op not in SYNCHRONISING:
-                    loose.add(op.group)
+    kinds = {
+        (op.group, op.seq): op.op for view in views.values() for op in view.history if not op.op.is_p2p and op.completed
+    }
     found: dict[str, int] = {}
     for view in views.values():
         for group in view.groups:
-            kind = kinds.get((group.name, group.completed))
-            sure = kind in SYNCHRONISING if kind is not None else group.name not in loose
-            if not group.untold and sure and group.completed > found.get(group.name, 0):
+            sure = kinds.get((group.name, group.completed)) in SYNCHRONISING
+            if sure and not group.untold and group.completed > found.get(group.name, 0):
                 found[group.name] = group.completed
     return found
