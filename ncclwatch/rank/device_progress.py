@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ncclwatch.contract.ring.layout import NO_GROUP, Flag
-from ncclwatch.rank.recorder import Group, Recorder
+from ncclwatch.rank.operations import Group
+from ncclwatch.rank.recorder import Recorder
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON
 

@@ -14,20 +14,10 @@ from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.contract.stacks.ownership import is_users
+from ncclwatch.rank.operations import ALL_GATHER, ALL_REDUCE, BARRIER, MEETING, RECV, SEND, UNSEEN, Issued, ThreadState
 from ncclwatch.rank.patches.chosen_device import note_used
 from ncclwatch.rank.patches.collectives import group_of
-from ncclwatch.rank.recorder import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    BARRIER,
-    MEETING,
-    RECV,
-    SEND,
-    UNSEEN,
-    Issued,
-    Recorder,
-    ThreadState,
-)
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import NO_WAIT, RingFile
 
 # In the order of Layout and Codes in the C++ sources.

@@ -12,16 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ncclwatch.contract.model.rank import Op, WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import (
     BATCH_BITS,
     IN_ORDER,
     NO_GROUP,
     NO_THREAD,
-    OPS,
-    WAITS,
     Flag,
     Word,
     signature_word,
@@ -29,12 +27,27 @@ from ncclwatch.contract.ring.layout import (
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.checks.preflight import Preflight
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of
-from ncclwatch.rank.ringfile import NO_WAIT, RingFile
+from ncclwatch.rank.operations import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BARRIER,
+    COLLECTIVE,
+    MEETING,
+    NO_ROW,
+    P2P,
+    SEND,
+    UNSEEN,
+    WAIT_CODES,
+    Group,
+    Issued,
+    ThreadState,
+    Work,
+)
+from ncclwatch.rank.ringfile import RingFile
 from ncclwatch.rank.where.call_sites import Sites
 
 Batch = TypeVar("Batch")
 
-UNSEEN, NO_ROW = -1, -2  # of a thread that has not been asked for its row, or that has found none free
 WORKS_MAX = 256
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
 RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
@@ -42,88 +55,6 @@ RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the
 NEWEST_KEPT = 3  # of the retired works, however large
 _MASK = 0xFFFFFFFFFFFFFFFF
 _MAIN = threading.main_thread().ident
-_OP_CODE = {op: number for number, op in enumerate(OPS)}
-_WAIT_CODE = {kind: number + 1 for number, kind in enumerate(WAITS)}
-_COLLECTIVE = _WAIT_CODE[WaitKind.COLLECTIVE]
-_SEND_WAIT = _WAIT_CODE[WaitKind.SEND]
-_RECV_WAIT = _WAIT_CODE[WaitKind.RECV]
-ALL_REDUCE = _OP_CODE[Op.ALL_REDUCE]
-SEND = _OP_CODE[Op.SEND]
-RECV = _OP_CODE[Op.RECV]
-ALL_GATHER = _OP_CODE[Op.ALL_GATHER]  # its lists may be ragged: the sizes are no part of what ranks agree on
-_P2P = (SEND, RECV)
-BARRIER = _OP_CODE[Op.BARRIER]
-# No member of these is through before all have come: who waits least for them came last. In the others a root, or all
-# but a root, has nothing to wait for.
-MEETING = frozenset(_OP_CODE[op] for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER))
-
-
-class Work(Protocol):
-    """What is needed of torch's Work."""
-
-    def is_completed(self) -> bool:
-        """Whether it is through, successfully or not."""
-
-
-class Group:
-    """One process group as this rank sees it."""
-
-    def __init__(self, number: int, name: str, ranks: list[int], enqueued: int) -> None:
-        self.number = number
-        self.name = name
-        self.ranks = ranks
-        self.enqueued = enqueued
-        self.completed = enqueued
-        self.newest_event = -1
-        self.flags = 0  # of its row in the ring
-        self.host_waits = True  # whoever returns from wait() on a tensor in host memory has seen the work done
-        self.by_account = False  # works on a GPU are NCCL's: never held, never asked; NCCL tells itself how far it is
-        self.device = -1  # of the tensor that its newest operation of NCCL got
-        self.on_device = False  # all its collectives run on a GPU, in the order of one backend
-        self.prefix = 0
-        self.seqs = itertools.count(enqueued + 1)
-        self.works: deque[tuple[Issued, Work]] = deque()
-        self.peers: dict[int, tuple[int, list[int]]] = {}  # global rank -> row, counts
-        self.p2p_works: list[tuple[Issued, Work]] = []
-        self.buckets: list[tuple[int, int]] = []  # (elements, label) of DDP's gradient buckets, in order
-        self.next_bucket = 0
-        self.draining = threading.Lock()
-
-
-class Issued:
-    """One operation between its issue and its work."""
-
-    __slots__ = ("before", "done", "group", "kind", "label", "numel", "on_host", "op", "peer", "seq", "site")
-
-    def __init__(  # noqa: PLR0913 - as many as it has fields
-        self, group: Group, op: int, seq: int, site: int, peer: int, before: int, numel: int, label: int
-    ) -> None:
-        self.group = group
-        self.op = op
-        self.seq = seq
-        self.site = site
-        self.peer = peer
-        self.before = before  # the group's prefix hash without this operation
-        self.on_host = False  # whoever returns from wait() has seen it done
-        self.done = False
-        self.label = label
-        self.numel = numel
-        self.kind = _SEND_WAIT if op == SEND else _RECV_WAIT if op == RECV else _COLLECTIVE
-
-
-class ThreadState(threading.local):
-    """What this thread is inside of."""
-
-    def __init__(self) -> None:
-        self.row = UNSEEN
-        self.issued = 0
-        self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
-        self.newest: Issued | None = None
-        self.inside = False  # of something that issues operations and waits for them in C++, where nobody sees it
-        self.inside_for: Issued | None = None  # the first of those operations that is not through
-        self.label = 0  # what the operations that follow are for
-        self.group_wait = False  # inside init_process_group, new_group or destroy_process_group
-        self.saving = False  # inside torch.save or the like
 
 
 class Recorder:
@@ -183,7 +114,7 @@ class Recorder:
         outer = state.wait
         if state.row >= 0:
             if issued is None:
-                state.wait = self.ring.wait(site, number, NO_GROUP, _WAIT_CODE[kind], 0, -1)
+                state.wait = self.ring.wait(site, number, NO_GROUP, WAIT_CODES[kind], 0, -1)
             else:
                 state.wait = self.ring.wait(site, issued.seq, issued.group.number, issued.kind, issued.op, issued.peer)
             self.ring.set_wait(state.row, state.wait)
@@ -276,7 +207,7 @@ class Recorder:
         word = signature_word(*signature)
         peer = signature[0]
         before = prefix = group.prefix
-        p2p = op in _P2P
+        p2p = op in P2P
         if p2p:
             seq = self._count_p2p(group, op, peer)
         else:
@@ -323,7 +254,7 @@ class Recorder:
     def refuse(self, issued: Issued) -> None:
         """Take an operation back that the backend refused to take (a wrong argument, say)."""
         group = issued.group
-        if issued.kind == _COLLECTIVE and group.enqueued == issued.seq:
+        if issued.kind == COLLECTIVE and group.enqueued == issued.seq:
             group.enqueued -= 1
             group.prefix = issued.before
             group.seqs = itertools.count(issued.seq)
@@ -338,7 +269,7 @@ class Recorder:
             if work is not None:
                 self._know(issued, work)
             return
-        if issued.kind != _COLLECTIVE:
+        if issued.kind != COLLECTIVE:
             if work is not None and len(group.p2p_works) < WORKS_MAX:
                 self.open_works[id(work)] = issued
                 group.p2p_works.append((issued, work))
@@ -458,7 +389,7 @@ class Recorder:
         group = issued.group
         if not group.host_waits:
             return
-        if issued.kind != _COLLECTIVE:
+        if issued.kind != COLLECTIVE:
             self.ring.add_time(Word.PEERS_WAITED_NS, blocked_ns)
         elif issued.op in MEETING and (issued.on_host or issued.op == BARRIER):
             self.ring.meter(group.number, issued.seq, blocked_ns)

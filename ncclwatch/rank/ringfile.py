@@ -5,10 +5,8 @@ says why a reader can trust them. Only growing things (strings, rows) take a loc
 for a few hundred nanoseconds, and never while calling anything else.
 """
 
-import ctypes
 import itertools
 import json
-import mmap
 import os
 import struct
 import threading
@@ -22,6 +20,7 @@ from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of, pack
 from ncclwatch.contract.ring.shortening import short_json, short_name
+from ncclwatch.rank.mapping import create
 
 # Looked up once: these are on the path of every operation.
 _EVENTS_AT, _EVENTS_MAX, _EVENTS_HEAD = layout.EVENTS_AT, config.EVENTS_MAX, Word.EVENTS_HEAD
@@ -34,13 +33,6 @@ _METER_HEADS, _METER_WORDS = layout.METERS_AT // 8, layout.METER_BYTES // 8
 _SLOTS_AT, _SLOT_BYTES = layout.METERS_AT + layout.METER_HEAD.size, layout.METER_SLOT.size
 _pack_slot = layout.METER_SLOT.pack
 _WAITED_NS = Word.WAITED_NS
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-RING_MODE = 0o400  # it is mapped for writing before that counts; by its name nobody but root can cut it short
 
 
 class NoProcError(NcclwatchError):
@@ -98,7 +90,7 @@ class RingFile:
         self.place = place or open_private(os.path.dirname(path), make=True)  # where what belongs to the ring lies
         self.clock: Callable[[], int] = time.monotonic_ns  # another one where a ring is written of what never ran
         try:
-            self._bytes = memoryview(_create(self.place, self.file_name)).cast("B")
+            self._bytes = memoryview(create(self.place, self.file_name)).cast("B")
         except OSError:
             self.place.close()
             raise
@@ -480,42 +472,3 @@ class RingFile:
         self._all_words.release()
         self._bytes.release()
         self.place.close()
-
-
-class _Mapping(ctypes.Array[ctypes.c_char]):
-    """The bytes of a ring, mapped without a descriptor.
-
-    `mmap.mmap` keeps one to the end, and closes it: a file of the user's by then, where a program has closed all of its
-    descriptors to become a daemon.
-    """
-
-    _type_ = ctypes.c_char
-    _length_ = layout.RING_BYTES
-
-    def __del__(self, unmap: "Callable[[int, int], object]" = _libc.munmap) -> None:
-        """Let the memory go, when nobody has a view of it any more."""
-        unmap(ctypes.addressof(self), layout.RING_BYTES)
-
-
-def _map(fd: int) -> _Mapping:
-    address = _libc.mmap(None, layout.RING_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return _Mapping.from_address(address)
-
-
-def _create(place: PrivateDir, name: str) -> _Mapping:
-    """Create the file with all its blocks, so that a full /dev/shm is an OSError now and no SIGBUS later.
-
-    A file cut short under its mapping is a SIGBUS, too: its mode forbids that to all but root, who could do it to any.
-    """
-    fd = place.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, RING_MODE)
-    try:
-        os.posix_fallocate(fd, 0, layout.RING_BYTES)
-        return _map(fd)
-    except OSError:
-        place.unlink(name)
-        raise
-    finally:
-        os.close(fd)

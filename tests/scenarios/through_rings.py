@@ -28,7 +28,7 @@ from ncclwatch.contract.ring import layout as ring_layout
 from ncclwatch.contract.ring.call_sites import SiteText, write
 from ncclwatch.contract.ring.layout import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.modules import write as write_module
-from ncclwatch.rank.recorder import NO_ROW, Group, Issued
+from ncclwatch.rank.operations import NO_ROW, Group, Issued
 from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing
 

@@ -22,10 +22,11 @@ from torch.distributed import distributed_c10d as c10d
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import DTYPES, NO_GROUP, OPS, REDUCE_OPS, Flag
 from ncclwatch.rank import torch_versions
+from ncclwatch.rank.operations import Group, Issued
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.chosen_device import note_used
 from ncclwatch.rank.patches.patching import Patches
-from ncclwatch.rank.recorder import Group, Issued, Recorder
+from ncclwatch.rank.recorder import Recorder
 
 _DTYPE_CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
 _OTHER_DTYPE = len(DTYPES) - 1

@@ -14,7 +14,8 @@ from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.members import unpacked
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.rank.recorder import Group, Recorder
+from ncclwatch.rank.operations import Group
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 

@@ -11,7 +11,8 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op
 from ncclwatch.contract.ring.layout import METER_SLOTS, OPS, Flag, Word
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.rank.recorder import Group, Recorder
+from ncclwatch.rank.operations import Group
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 
 SUM = (-1, 1, 1)

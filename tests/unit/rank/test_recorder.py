@@ -9,7 +9,8 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import OPS, Flag
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Group, Recorder
+from ncclwatch.rank.operations import Group
+from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Recorder
 from ncclwatch.rank.ringfile import RingFile
 
 ALL_REDUCE, BARRIER, SEND = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.BARRIER, Op.SEND))

@@ -16,7 +16,8 @@ from ncclwatch.contract.ring.layout import Flag, Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, pending_event
 from ncclwatch.contract.wire import Loop
-from ncclwatch.rank.recorder import RECV, SEND, Group, Recorder
+from ncclwatch.rank.operations import RECV, SEND, Group
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read

@@ -11,8 +11,8 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.call_sites import SiteText, write
 from ncclwatch.contract.ring.layout import OPS, SAMPLE_TEXT_MAX, SAVE_TEXT_MAX
+from ncclwatch.rank.operations import NO_ROW
 from ncclwatch.rank.pulse import Pulse
-from ncclwatch.rank.recorder import NO_ROW
 from ncclwatch_server.simulation.rings import SimulatedRing
 
 ALL_REDUCE, SEND = OPS.index(Op.ALL_REDUCE), OPS.index(Op.SEND)
