@@ -9,7 +9,7 @@ from ncclwatch.contract.model.slowness import Slowness
 
 
 class Cause(str, Enum):
-    """Why a job hangs. Each has a sentence and an advice in `contract.words.text`."""
+    """Why a job hangs. Each has a rule in the judge, with its sentences and its advice."""
 
     RANK_CONDITIONAL_COLLECTIVE = "rank_conditional_collective"
     UNEVEN_BATCHES = "uneven_batches"

@@ -30,14 +30,17 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
-    """Something that is wrong, or will be, and is no root of a hang."""
+class Told:
+    """Something that is wrong, or will be, by a rule that finds it itself: no root of a hang, or one that files "
+    "tell."""
 
     said: Explanation
     certainty: Certainty = Certainty.PROVEN
     predicted: bool = False
     about: str = ""  # which of several findings about one set of ranks this is
     place: Place = NOWHERE
+    onset_s: float = 0.0
+    explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
 
 
 class When(Enum):
@@ -53,7 +56,7 @@ def recognises_nothing(root: Root, case: Case) -> Explanation | None:
     return None
 
 
-def warns_of_nothing(case: Case) -> Iterable[Warned]:
+def warns_of_nothing(case: Case) -> Iterable[Told]:
     """Warn of nothing: the rule of a cause that is told when ranks hang of it."""
     return ()
 
@@ -65,5 +68,5 @@ class Rule:
     cause: Cause
     advice: str
     recognise: Callable[[Root, Case], Explanation | None] = recognises_nothing
-    warn: Callable[[Case], Iterable[Warned]] = warns_of_nothing
+    warn: Callable[[Case], Iterable[Told]] = warns_of_nothing
     when: When = When.ALWAYS

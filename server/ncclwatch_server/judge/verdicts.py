@@ -11,7 +11,7 @@ from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Divergence, Lateness, Verdict
 from ncclwatch_server.judge.alike import joined, ranks_of
-from ncclwatch_server.judge.explanation import Explanation, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Told, When
 from ncclwatch_server.judge.rules import RULES, explain
 from ncclwatch_server.judge.rules.extra_group import extra_groups
 from ncclwatch_server.judge.rules.refused_devices import refused_devices
@@ -31,6 +31,10 @@ ROOTS_MAX = 8  # told at a time: who mends these looks again
 _ENDINGS = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
 
 
+def _by_itself(tell: Callable[[Case], tuple[Told, ...]]) -> Stage:
+    return lambda case: tuple(warned(case, each) for each in tell(case))
+
+
 def _by_rules(find: Callable[[Case], Found | Root | None]) -> Stage:
     def stage(case: Case) -> tuple[Verdict, ...]:
         found = find(case)
@@ -43,18 +47,18 @@ def _by_rules(find: Callable[[Case], Found | Root | None]) -> Stage:
 
 # In the order of what they prove. What only files tell has rules of its own.
 STAGES: tuple[Stage, ...] = (
-    refused_devices,
-    stopped_devices,
+    _by_itself(refused_devices),
+    _by_itself(stopped_devices),
     _by_rules(find_mismatches),
     _by_rules(find_gone),
     _by_rules(find_destroyed),
-    extra_groups,
+    _by_itself(extra_groups),
     _by_rules(find_circle),
     _by_rules(find_scattered),
     _by_rules(find_left_behind),
-    unseen_hosts,
-    perhaps_stopped,
-    without_file,
+    _by_itself(unseen_hosts),
+    _by_itself(perhaps_stopped),
+    _by_itself(without_file),
     _by_rules(find_unseen),
     _by_rules(find_outside),
     _by_rules(find_inside),
@@ -79,7 +83,8 @@ def warnings_of(case: Case, when: When) -> tuple[Verdict, ...]:
     """Return what rules warn of; at rest, only what the first says that has something to say."""
     rules = [rule for rule in RULES if rule.when is when]
     if when is When.AT_REST:
-        return records_that_end(case) or next(
+        ends = tuple(warned(case, each) for each in records_that_end(case))
+        return ends or next(
             (found for rule in rules if (found := tuple(warned(case, each) for each in rule.warn(case)))), ()
         )
     return tuple(warned(case, each) for rule in rules for each in rule.warn(case))
@@ -138,10 +143,15 @@ def _still_s(root: Root) -> float:
     return root.still_s if isinstance(root, LateRoot) else 0.0
 
 
-def warned(case: Case, warning: Warned) -> Verdict:
+def warned(case: Case, warning: Told) -> Verdict:
     """Return the verdict on something that is wrong, and no root of a hang."""
     facts = _Facts(
-        certainty=warning.certainty, place=warning.place, predicted=warning.predicted, about=warning.about
+        certainty=warning.certainty,
+        place=warning.place,
+        onset_s=warning.onset_s,
+        explained=warning.explained,
+        predicted=warning.predicted,
+        about=warning.about,
     )  # fmt: skip
     return _made(case, warning.said, facts)
 

@@ -12,7 +12,6 @@ from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
-from ncclwatch.contract.words.text import ADVICE
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.notify.channels import open_channel
 from ncclwatch_server.notify.delivery import SEND_S
@@ -98,7 +97,7 @@ def messages(now: float, base: str) -> tuple[Message, Message]:
         severity=Severity.CRITICAL,
         summary="this is what an alert of ncclwatch looks like",
         explanation="It was sent by `ncclwatch notify test`.",
-        advice=ADVICE[Cause.RANK_CONDITIONAL_COLLECTIVE],
+        advice="Nothing is to be done: no job hangs.",
         culprits=(Culprit(rank=1, host="node1", call_site=site, doing="in barrier"),),
         victims=(0, 2, 3),
         group="default",

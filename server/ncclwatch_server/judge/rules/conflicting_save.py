@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ncclwatch.contract.model.rank import RankView, SaveView
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.saves import Saving, save_evidence, saves_of
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at
@@ -21,7 +21,7 @@ ADVICE = (
 )
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of each file that several ranks write at one time."""
     by_file: dict[str, list[Saving]] = {}
     for view, save in saves_of(case):
@@ -35,7 +35,7 @@ def warn(case: Case) -> Iterator[Warned]:
             if one[0].rank != other[0].rank and _overlap(one, other)
         }
         if at_once:
-            yield Warned(said=_conflict([at_once[rank] for rank in sorted(at_once)]))
+            yield Told(said=_conflict([at_once[rank] for rank in sorted(at_once)]))
 
 
 def _overlap(one: Saving, other: Saving) -> bool:

@@ -11,7 +11,7 @@ from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.device_mappings import advice_for, mistake_of, strays_of, visible_words
 from ncclwatch_server.judge.rules.frames.ends import tell_closer
 from ncclwatch_server.judge.telling.evidence import culprit
@@ -53,10 +53,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     return tell_closer(case, known, guilty)
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of ranks on one device, for the first such device."""
     for uuid, ranks in list(_on_one_device(case.views).items())[:1]:
-        yield Warned(said=_warning(case, uuid, ranks))
+        yield Told(said=_warning(case, uuid, ranks))
 
 
 def _refused(view: RankView) -> bool:

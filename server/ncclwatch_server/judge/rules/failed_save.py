@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ncclwatch.contract.model.rank import SaveView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
 from ncclwatch.contract.words.text import bytes_words, ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.saves import STILL_S, Saving, call_words, save_evidence, saves_of
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at
@@ -32,12 +32,12 @@ ADVICE_QUOTA = (
 )
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of saves that storage refused, or is about to, and of too little room for others."""
     saves = saves_of(case)
     failed = [(view, save) for view, save in saves if _fails(save)]
     if failed:
-        yield Warned(said=_failure(failed))
+        yield Told(said=_failure(failed))
     short = [(view, save) for view, save in saves if save.lacks_bytes > 0 and not _fails(save) and not save.error]
     if short:
         yield _shortage(short)
@@ -75,7 +75,7 @@ def _failure(failed: list[Saving]) -> Explanation:
     )
 
 
-def _shortage(short: list[Saving]) -> Warned:
+def _shortage(short: list[Saving]) -> Told:
     """Return a warning that was given before anything failed: somebody may still make room."""
     ranks = sorted({view.rank for view, _ in short})
     save = max((each for _, each in short), key=lambda each: each.lacks_bytes)
@@ -91,7 +91,7 @@ def _shortage(short: list[Saving]) -> Warned:
         summary = f"{whose} {verb} no room for a save that has begun: {place}: {had} {bytes_words(save.total_bytes)}, "
         summary += f"and {room}."
         then = "Unless something is removed while it writes, it fails half-way, and is not whole."
-    return Warned(
+    return Told(
         certainty=Certainty.LATE,
         predicted=True,
         about=f"room for {save.call}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ncclwatch.contract.model.rank import Ending, RngRestore
 from ncclwatch.contract.model.verdict import Cause, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.ends import tell_closer
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at
@@ -91,7 +91,7 @@ def _of_other_ranks(case: Case, crashed: Sequence[int], first: int) -> Explanati
     return tell_closer(case, known, ranks)
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of ranks whose device keeps the random state of the start, though states were restored."""
     found = {rank: view.rng for rank, view in sorted(case.views.items()) if view.rng is not None and _lacks(view.rng)}
     if not found:
@@ -117,7 +117,7 @@ def warn(case: Case) -> Iterator[Warned]:
         culprits=tuple(culprit(case.views[rank], rng.site, "restored random states") for rank, rng in found.items()),
         evidence=tuple(_fact(rank, rng) for rank, rng in list(found.items())[:16]),
     )
-    yield Warned(said=said)
+    yield Told(said=said)
 
 
 def _is_of(ending: Ending | None, rng: RngRestore) -> bool:

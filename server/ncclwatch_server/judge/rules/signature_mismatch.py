@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Divergence, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned, When
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames import mismatch
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
@@ -36,13 +36,13 @@ def _reason(found: Parting) -> str:
     return f"{same} Why {ranks_words(found.culprit.ranks)}: {SIGN_WORDS[found.sign]}."
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of the first group whose members have issued different operations."""
     found = find_out_of_step(case.views)
     if found is not None:
         op = found.odd
         place = Place(found.group, op.seq, op.op.value) if op is not None else Place(found.group)
-        yield Warned(said=_out_of_step(case, found), place=place)
+        yield Told(said=_out_of_step(case, found), place=place)
 
 
 def _out_of_step(case: Case, found: OutOfStep) -> Explanation:

@@ -6,12 +6,14 @@ alone has, or what tells of its end. Nothing that is recorded tells these apart,
 
 from collections.abc import Iterable
 
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit
 from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Told
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import lasted, perhaps_older
+from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
@@ -24,13 +26,13 @@ LONG_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
 STILL_S = 15.0  # without a change of the host's stack
 
 
-def stopped_devices(case: Case) -> tuple[Verdict, ...]:
+def stopped_devices(case: Case) -> tuple[Told, ...]:
     """Judge ranks that are still in what others have completed, those of one operation together."""
     doubtful = _doubtful(case)
     return _of(case, [block for rank, block in case.graph.stopped.items() if rank not in doubtful])
 
 
-def perhaps_stopped(case: Case) -> tuple[Verdict, ...]:
+def perhaps_stopped(case: Case) -> tuple[Told, ...]:
     """Judge those whose records tell less, where no other root explains who waits for them."""
     doubtful = _doubtful(case) - case.explained
     return _of(case, [block for rank, block in case.graph.stopped.items() if rank in doubtful])
@@ -42,7 +44,7 @@ def _doubtful(case: Case) -> frozenset[int]:
     return perhaps_older(case.views).union(alone)
 
 
-def _of(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
+def _of(case: Case, stopped: list[Block]) -> tuple[Told, ...]:
     together: dict[tuple[str, int], list[Block]] = {}
     for block in stopped:
         if block.rank not in case.told:
@@ -50,7 +52,7 @@ def _of(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
     return tuple(verdict for each in together.values() for verdict in _judge(case, each))
 
 
-def _judge(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
+def _judge(case: Case, stopped: list[Block]) -> tuple[Told, ...]:
     held_up = {block.rank: _held_up(case, block) for block in stopped}
     stopped = [block for block in stopped if held_up[block.rank]]
     waits = [wait for block in stopped for wait in held_up[block.rank]]
@@ -62,36 +64,35 @@ def _judge(case: Case, stopped: list[Block]) -> tuple[Verdict, ...]:
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(wait.rank for wait in waits)} - set(ranks)))
     what = operation_words(case.views, first)
     return (
-        Verdict(
-            cause=Cause.UNDETERMINED,
+        Told(
+            said=Explanation(
+                cause=Cause.UNDETERMINED,
+                summary=(
+                    f"{ranks_words(ranks)} {'are' if many else 'is'} still in {what}{at(first.wait.site)}, "
+                    f"{_through_words(case, first)}; {waiting_words(case.views, waits)}."
+                ),
+                explanation=(
+                    f"Nobody completes it before all members have come, so {ranks_words(ranks)} "
+                    f"{'wait' if many else 'waits'} for no rank there: the device has stopped, the transfer to it has, "
+                    "or what tells of its end. Which of these, the records do not tell."
+                ),
+                advice=ADVICE,
+                culprits=tuple(
+                    Culprit(
+                        rank=block.rank,
+                        host=case.views[block.rank].host,
+                        call_site=block.wait.site,
+                        doing=f"still in {what}, {_through_words(case, first)}",
+                    )
+                    for block in stopped
+                ),
+                victims=victims,
+                evidence=tuple(block_evidence(block) for block in (*stopped, *waits)[:24]),
+            ),
             certainty=Certainty.STALLED,
-            severity=Severity.CRITICAL,
-            summary=(
-                f"{ranks_words(ranks)} {'are' if many else 'is'} still in {what}{at(first.wait.site)}, "
-                f"{_through_words(case, first)}; {waiting_words(case.views, waits)}."
-            ),
-            explanation=(
-                f"Nobody completes it before all members have come, so {ranks_words(ranks)} "
-                f"{'wait' if many else 'waits'} for no rank there: the device has stopped, the transfer to it has, or "
-                "what tells of its end. Which of these, the records do not tell."
-            ),
-            advice=ADVICE,
-            culprits=tuple(
-                Culprit(
-                    rank=block.rank,
-                    host=case.views[block.rank].host,
-                    call_site=block.wait.site,
-                    doing=f"still in {what}, {_through_words(case, first)}",
-                )
-                for block in stopped
-            ),
-            victims=victims,
-            group=first.operation.group,
-            seq=first.operation.seq,
-            op=first.wait.op.value,
+            place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
             onset_s=long.seconds,
             explained=explained(case, {*ranks, *victims}),
-            evidence=tuple(block_evidence(block) for block in (*stopped, *waits)[:24]),
         ),
     )
 

@@ -15,7 +15,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView, SourceNote
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation, Rule, Warned
+from ncclwatch_server.judge.explanation import Explanation, Rule, Told
 from ncclwatch_server.judge.rules.frames import circle, destroyed, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import culprit
@@ -91,7 +91,7 @@ class _Loop:
         return {rank: total for rank, total in told.items() if total}
 
 
-def warn(case: Case) -> Iterator[Warned]:
+def warn(case: Case) -> Iterator[Told]:
     """Warn of the first loop that some ranks will leave while others wait for them in it."""
     for loop in _loops(case.views):
         totals = loop.totals()
@@ -109,7 +109,7 @@ def warn(case: Case) -> Iterator[Warned]:
         tie = _tie(case.views[short[0]], case.views[more[0]], loop)
         if tie is not None:
             said = _warning(case, loop, short, more, tie)
-            yield Warned(said=said, certainty=Certainty.LATE, predicted=True)
+            yield Told(said=said, certainty=Certainty.LATE, predicted=True)
             return
 
 

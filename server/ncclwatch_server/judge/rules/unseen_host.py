@@ -5,26 +5,29 @@ Those that others wait for in one operation are one root; each independent root 
 
 from collections.abc import Callable, Iterable
 
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
-from ncclwatch.contract.words.text import ADVICE, ranks_words
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Told
+from ncclwatch_server.judge.rules import ADVICE
 from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last_words, whereabouts
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, perhaps_older
+from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 NAMED_MAX = 8  # ranks of which the evidence is told
 
 
-def unseen_hosts(case: Case) -> tuple[Verdict, ...]:
+def unseen_hosts(case: Case) -> tuple[Told, ...]:
     """Judge ranks that keep others waiting, are in no operation themselves, and of whose host a file tells nothing."""
     waits = _waits(case)
     doubtful = perhaps_older(case.views)
     verdicts = _roots(case, waits, lambda rank: _is_free(case, rank) and rank not in doubtful)
     # Whose file may be older than the others' is a root only if nobody else explains all that wait for it.
-    seen = {culprit.rank for verdict in verdicts for culprit in verdict.culprits}
+    seen = {culprit.rank for verdict in verdicts for culprit in verdict.said.culprits}
     explained_by_others = case.explained.union(victims_of(case.graph, seen)) if seen else case.explained
     left = {
         operation: [block for block in blocks if block.rank not in explained_by_others]
@@ -34,7 +37,7 @@ def unseen_hosts(case: Case) -> tuple[Verdict, ...]:
     return tuple(verdicts)
 
 
-def _roots(case: Case, waits: dict[Operation, list[Block]], may_be: Callable[[int], bool]) -> list[Verdict]:
+def _roots(case: Case, waits: dict[Operation, list[Block]], may_be: Callable[[int], bool]) -> list[Told]:
     """Return the verdicts on ranks that may be roots and are waited for, those of one operation together."""
     needed = {
         operation: frozenset(rank for rank in case.graph.absent[operation] if may_be(rank))
@@ -74,7 +77,7 @@ def _clusters(needed: Iterable[frozenset[int]]) -> list[frozenset[int]]:
     return sorted(clusters, key=lambda each: (-len(each), sorted(each)))
 
 
-def _judge(case: Case, ranks: tuple[int, ...], blocks: list[Block]) -> list[Verdict]:
+def _judge(case: Case, ranks: tuple[int, ...], blocks: list[Block]) -> list[Told]:
     long = lasted(case.views, blocks, ranks)
     if long.known and long.seconds < WAITING_S_MIN:
         return []
@@ -84,7 +87,7 @@ def _judge(case: Case, ranks: tuple[int, ...], blocks: list[Block]) -> list[Verd
     return [_absent(case, ranks, blocks, long)]
 
 
-def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Lasted) -> Verdict:
+def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Lasted) -> Told:
     """Return the verdict on ranks that have not come."""
     first = _longest(blocks)
     direct = [block for block in blocks if block.operation == first.operation]
@@ -95,26 +98,26 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     rest = sorted(set(victims) - {block.rank for block in direct})
     behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
-    return Verdict(
-        cause=cause,
+    return Told(
+        said=Explanation(
+            cause=cause,
+            severity=Severity.INFO if long.too_short else Severity.CRITICAL,
+            summary=(
+                f"{ranks_words(late)} {'have' if len(late) > 1 else 'has'} not come to "
+                f"{operation_words(case.views, first)} ({seen.doing}); {waiting_words(case.views, direct)}{behind}."
+            ),
+            explanation=_explanation(case, late, victims, seen),
+            advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
+            culprits=tuple(
+                Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
+            ),
+            victims=victims,
+            evidence=_evidence(case, ranks, places, [*direct, *(block for block in blocks if block not in direct)]),
+        ),
         certainty=Certainty.LATE if long.too_short else Certainty.STALLED,
-        severity=Severity.INFO if long.too_short else Severity.CRITICAL,
-        summary=(
-            f"{ranks_words(late)} {'have' if len(late) > 1 else 'has'} not come to "
-            f"{operation_words(case.views, first)} ({seen.doing}); {waiting_words(case.views, direct)}{behind}."
-        ),
-        explanation=_explanation(case, late, victims, seen),
-        advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
-        culprits=tuple(
-            Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
-        ),
-        victims=victims,
-        group=first.operation.group,
-        seq=first.operation.seq,
-        op=first.wait.op.value,
+        place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
         onset_s=long.seconds,
         explained=explained(case, victims),
-        evidence=_evidence(case, ranks, places, [*direct, *(block for block in blocks if block not in direct)]),
     )
 
 
@@ -178,36 +181,35 @@ def _made_alone(case: Case, blocks: list[Block]) -> list[Block] | None:
     return None if used & {block.wait.site for block in blocks} or not used else blocks
 
 
-def _extra(case: Case, others: tuple[int, ...], blocks: list[Block], long: Lasted) -> Verdict:
+def _extra(case: Case, others: tuple[int, ...], blocks: list[Block], long: Lasted) -> Told:
     """Return the verdict on a call that only few members of a group make."""
     first = blocks[0]
     few = tuple(sorted(block.rank for block in blocks))
     known = first.wait.site is not None
     what = operation_words(case.views, first)
     own = {r: find_issued(case.views[r], first.operation.group, first.operation.seq) for r in few}
-    return Verdict(
-        cause=Cause.RANK_CONDITIONAL_COLLECTIVE,
+    return Told(
+        said=Explanation(
+            cause=Cause.RANK_CONDITIONAL_COLLECTIVE,
+            summary=(
+                f"only {ranks_words(few)} entered {what}{at(first.wait.site)}; {ranks_words(others)} completed "
+                "everything before it and wait in nothing."
+            ),
+            explanation=(
+                f"A collective completes only when all {first.operation.size} members make the call. The others "
+                + ("were never at that line." if known else "never came to it; the dumps hold no call sites.")
+            ),
+            advice=ADVICE[Cause.RANK_CONDITIONAL_COLLECTIVE],
+            culprits=tuple(
+                Culprit(rank=r, call_site=op.site if op is not None else None, doing=f"in {what}, alone")
+                for r, op in own.items()
+            ),
+            victims=victims_of(case.graph, few),
+            one_of=not known,
+            evidence=tuple(block_evidence(block) for block in blocks[:16]),
+        ),
         certainty=Certainty.STALLED,
-        severity=Severity.CRITICAL,
-        summary=(
-            f"only {ranks_words(few)} entered {what}{at(first.wait.site)}; {ranks_words(others)} completed everything "
-            "before it and wait in nothing."
-        ),
-        explanation=(
-            f"A collective completes only when all {first.operation.size} members make the call. The others "
-            + ("were never at that line." if known else "never came to it; the dumps hold no call sites.")
-        ),
-        advice=ADVICE[Cause.RANK_CONDITIONAL_COLLECTIVE],
-        culprits=tuple(
-            Culprit(rank=r, call_site=op.site if op is not None else None, doing=f"in {what}, alone")
-            for r, op in own.items()
-        ),
-        victims=victims_of(case.graph, few),
-        one_of=not known,
-        group=first.operation.group,
-        seq=first.operation.seq,
-        op=first.wait.op.value,
+        place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
         onset_s=long.seconds,
         explained=explained(case, few),
-        evidence=tuple(block_evidence(block) for block in blocks[:16]),
     )

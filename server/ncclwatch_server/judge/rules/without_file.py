@@ -4,18 +4,20 @@ All whose files are here have come. Whether the others did cannot be told, and w
 early is a fact for the reader.
 """
 
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation, Told
 from ncclwatch_server.judge.rules.frames.hosts_in_files import last_words
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import group_words, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import AT_WORK_S, completed_by_all, lasted
+from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 
-def without_file(case: Case) -> tuple[Verdict, ...]:
+def without_file(case: Case) -> tuple[Told, ...]:
     """Judge operations to which all have come whose files are here, and that are not over."""
     blocks = [block for rank in case.unexplained for block in case.graph.blocks[rank] if _unknown(case, block)]
     if not blocks:
@@ -33,28 +35,27 @@ def without_file(case: Case) -> tuple[Verdict, ...]:
     what = operation_words(case.views, first)
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     return (
-        Verdict(
-            cause=Cause.UNDETERMINED,
+        Told(
+            said=Explanation(
+                cause=Cause.UNDETERMINED,
+                summary=f"{waiting_words(case.views, blocks)} and all others whose files are here have come; {why}.",
+                explanation=(
+                    f"Whether {who} came to {what} cannot be told, since {why}{dead}. Either it never came, or all are "
+                    "inside and the transfer does not end."
+                ),
+                advice=(
+                    f"Find the log or the file of {who} and give it to analyze too. If it ended early, fix what ended "
+                    "it; if it is as far as the others, look at the network between the hosts."
+                ),
+                culprits=tuple(Culprit(rank=rank, doing=f"unknown: {why}") for rank in lost or ranks),
+                victims=victims,
+                one_of=True,
+                evidence=tuple(block_evidence(block) for block in blocks[:16]),
+            ),
             certainty=Certainty.STALLED,
-            severity=Severity.CRITICAL,
-            summary=f"{waiting_words(case.views, blocks)} and all others whose files are here have come; {why}.",
-            explanation=(
-                f"Whether {who} came to {what} cannot be told, since {why}{dead}. Either it never came, or all are "
-                "inside and the transfer does not end."
-            ),
-            advice=(
-                f"Find the log or the file of {who} and give it to analyze too. If it ended early, fix what ended it; "
-                "if it is as far as the others, look at the network between the hosts."
-            ),
-            culprits=tuple(Culprit(rank=rank, doing=f"unknown: {why}") for rank in lost or ranks),
-            victims=victims,
-            one_of=True,
-            group=first.operation.group,
-            seq=first.operation.seq,
-            op=first.wait.op.value,
+            place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
             onset_s=long.seconds,
             explained=explained(case, victims),
-            evidence=tuple(block_evidence(block) for block in blocks[:16]),
         ),
     )
 
@@ -81,7 +82,7 @@ def _why_unknown(case: Case, ranks: tuple[int, ...]) -> str:
     return f"the buffers of {who} have lost what they did in that group"
 
 
-def records_that_end(case: Case) -> tuple[Verdict, ...]:
+def records_that_end(case: Case) -> tuple[Told, ...]:
     """Tell of ranks whose record lacks collectives that others completed, where no rank waits for another."""
     if case.blocked:
         return ()
@@ -98,24 +99,25 @@ def records_that_end(case: Case) -> tuple[Verdict, ...]:
     ends = min(frontier.enqueued for frontier in frontiers if frontier is not None)
     who, called = ranks_words(ranks), group_words(case.views, name)
     return (
-        Verdict(
-            cause=Cause.UNDETERMINED,
+        Told(
+            said=Explanation(
+                cause=Cause.UNDETERMINED,
+                severity=Severity.INFO,
+                summary=(
+                    f"the record of {who} ends at #{ends} of {called}, while others completed up to #{through[name]}; "
+                    "no rank waits for another in these files."
+                ),
+                explanation=(
+                    f"They could not complete these without {who}. So its file is older than theirs, or its recorder "
+                    "stopped there."
+                ),
+                advice=f"If the job hung afterwards, take dumps of all ranks anew, {who} first.",
+                culprits=tuple(Culprit(rank=rank, doing=_last(case, rank)) for rank in ranks),
+                victims=(),
+                evidence=tuple(Evidence(source="ring", rank=rank, fact=_last(case, rank)) for rank in ranks[:16]),
+            ),
             certainty=Certainty.LATE,
-            severity=Severity.INFO,
-            summary=(
-                f"the record of {who} ends at #{ends} of {called}, while others completed up to #{through[name]}; no "
-                "rank waits for another in these files."
-            ),
-            explanation=(
-                f"They could not complete these without {who}. So its file is older than theirs, or its recorder "
-                "stopped there."
-            ),
-            advice=f"If the job hung afterwards, take dumps of all ranks anew, {who} first.",
-            culprits=tuple(Culprit(rank=rank, doing=_last(case, rank)) for rank in ranks),
-            victims=(),
-            group=name,
-            seq=ends + 1,
-            evidence=tuple(Evidence(source="ring", rank=rank, fact=_last(case, rank)) for rank in ranks[:16]),
+            place=Place(group=name, seq=ends + 1),
         ),
     )
 

@@ -15,7 +15,7 @@ from ncclwatch.contract.model.preflight import LikeRanks, Setup
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Cause, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import host_words, ranks_words, seconds_words
-from ncclwatch_server.judge.explanation import Explanation, Warned
+from ncclwatch_server.judge.explanation import Explanation, Told
 from ncclwatch_server.judge.rules.drift import models as drift_models
 from ncclwatch_server.judge.rules.drift import samplers as drift_samplers
 from ncclwatch_server.judge.rules.drift.settings import RULES, Rule, Scope
@@ -55,7 +55,7 @@ class Finding:
     doing: str = ""
 
 
-def drifts(snapshot: JobSnapshot, found: Iterable[Finding]) -> tuple[Warned, ...]:
+def drifts(snapshot: JobSnapshot, found: Iterable[Finding]) -> tuple[Told, ...]:
     """Return a warning for each thing in which the ranks of a job differ that have to be alike."""
     hosts = _hosts(snapshot.setup.alike)
     return tuple(_warned(snapshot, finding, hosts) for finding in found)
@@ -66,7 +66,7 @@ def findings(setup: Setup, habits: Mapping[WaitClass, Habit]) -> tuple[Finding, 
     return (*(finding for look in _LOOKS for finding in look(setup)), *_timeouts(setup, habits))
 
 
-def _warned(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) -> Warned:
+def _warned(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) -> Told:
     views = snapshot.ranks
     said = Explanation(
         cause=Cause.CONFIGURATION_DRIFT,
@@ -88,7 +88,7 @@ def _warned(snapshot: JobSnapshot, finding: Finding, hosts: Mapping[int, str]) -
         one_of=finding.one_of,
         evidence=finding.evidence,
     )
-    return Warned(said=said, predicted=finding.certain, about=finding.about)
+    return Told(said=said, predicted=finding.certain, about=finding.about)
 
 
 # -- settings ------------------------------------------------------------------------------------------
