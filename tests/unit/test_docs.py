@@ -11,6 +11,7 @@ MODULES = [
 ]
 # One line that ends the docstring or has a blank one behind it, and that asks nothing.
 STATES = re.compile(r'r?"""[^?"\n][^?\n]*("""\n|\n\n)')
+WALK = re.findall(r"^\| \d+ \| `([^`]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
 NAMED = re.findall(r"(tests/\S+\.py)::(test_\w+)", (ROOT / "docs/threat-model.md").read_text(encoding="utf-8"))
 
 
@@ -23,11 +24,16 @@ def test_the_threat_model_names_tests() -> None:
     assert len(NAMED) > 40
 
 
-@pytest.mark.parametrize("document", ["SECURITY.md", "docs/threat-model.md", "README.md"])
+@pytest.mark.parametrize("document", ["SECURITY.md", "docs/architecture.md", "docs/threat-model.md", "README.md"])
 def test_links_lead_to_files(document: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text(encoding="utf-8"))
     missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
     assert missing == []
+
+
+def test_a_collective_walks_to_its_sentence_through_25_files_at_most_and_all_of_them_exist() -> None:
+    assert 20 < len(WALK) <= 25
+    assert [name for name in WALK if not (ROOT / name).is_file()] == []
 
 
 def test_the_first_line_of_each_module_states_what_it_does() -> None:
