@@ -45,21 +45,16 @@ def find_outside(case: Case) -> OutsideRoot | LateRoot | None:
 
 def _awaited(case: Case, waiting: Iterable[int]) -> list[int]:
     """Return the ranks in no operation that some of these wait for, those left out that were told of already."""
+    # Who was stopped inside holds an operation up, too. Each is looked at once: thousands of ranks may be in it.
+    frozen = frozenset(rank for rank, each in case.found.items() if each.standing is Standing.FROZEN)
+    operations = {block.operation for blocked in waiting for block in case.graph.blocks[blocked]}
     wanted = {
         rank
-        for blocked in waiting
-        for block in case.graph.blocks[blocked]
-        for rank in (*case.graph.absent[block.operation], *_frozen_members(case, block))
+        for operation in operations
+        for rank in (*case.graph.absent[operation], *frozen.intersection(operation.members))
     }
     outside = (Standing.OUTSIDE, Standing.FROZEN)
     return [rank for rank in sorted(wanted - case.told) if case.found[rank].standing in outside]
-
-
-def _frozen_members(case: Case, block: Block) -> tuple[int, ...]:
-    """Return members that have entered an operation and were stopped inside: it cannot go on without them."""
-    return tuple(
-        rank for rank in block.operation.members if rank in case.found and case.found[rank].standing is Standing.FROZEN
-    )
 
 
 def _waits_for_unnamed(case: Case, ranks: list[int]) -> bool:
