@@ -80,6 +80,8 @@ And what a text says of itself, where it cannot be told in another way than at o
     unheard "REASON"                           no server that hears its ranks says the same
     alone "REASON"                             nor does one that hears more ranks, at work in the same job
     unfiled "REASON"                           nor do the files that its ranks leave
+
+    live                                       real ranks play it, too: see tests/integration/test_scenarios_live.py
 """
 
 from tests.scenarios.situation.situation import Situation

@@ -153,6 +153,10 @@ def unfiled(state: State, words: list[str]) -> None:
     state.limits["unfiled"] = words[0]
 
 
+def live(state: State, words: list[str]) -> None:
+    state.live = True
+
+
 COMMANDS: Mapping[str, Command] = {
     "world": world,
     "unseen": unseen,
@@ -173,4 +177,5 @@ COMMANDS: Mapping[str, Command] = {
     "unheard": unheard,
     "alone": alone,
     "unfiled": unfiled,
+    "live": live,
 }

@@ -31,6 +31,7 @@ class State:
         self.clocks_s: dict[str, float] = {}
         self.stacks: dict[int, StackDump] = {}
         self.silent: dict[int, float] = {}  # seconds since their node last spoke
+        self.live = False  # real ranks can play it
         self.limits: dict[str, str] = {}  # why the text cannot be told in another way, by its word for that
 
     def change(self, rank: int, **changes: object) -> None:

@@ -1,0 +1,49 @@
+"""Some scenarios as real jobs: the program is made out of the text, and real ranks play it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclwatch.contract.words.text import rank_list
+from tests.integration.launch import free_port
+from tests.integration.test_hang_end_to_end import _end, agent_environment, incidents, runtime, server, until
+from tests.scenarios.played import program
+from tests.scenarios.texts import FILES, read
+
+__all__ = ["runtime"]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+LIVE = [path for path in FILES if read(path)[0].live]
+
+
+@pytest.mark.parametrize("path", LIVE, ids=lambda path: path.stem)
+def test_real_ranks_are_told_the_same_cause_and_culprits(path: Path, runtime: Path, tmp_path: Path):
+    situation, expected = read(path)
+    script = tmp_path / "train.py"
+    script.write_text(program(situation.snapshot()))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    watching = server(port, tmp_path / "incidents.db")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(situation.world), str(script)]
+    job = subprocess.Popen(
+        [sys.executable, *command],
+        env=agent_environment(runtime, NCCLWATCH_SERVER=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        found = until(lambda: incidents(url))[0]
+    finally:
+        watching.kill()
+        watching.wait()
+        _end(job, runtime)
+    words = expected.split()
+    assert found["cause"] == words[2]
+    assert [f"culprits={ranks_of(found)}"] == [word for word in words[:6] if word.startswith("culprits=")]
+
+
+def test_there_are_scenarios_that_are_played():
+    assert len(LIVE) >= 4
+
+
+def ranks_of(incident: dict) -> str:
+    return rank_list(each["rank"] for each in incident["culprits"])
