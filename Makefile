@@ -46,7 +46,7 @@ unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -n 2 --dist worksteal --fuzz-seconds $(FUZZ_SECONDS) -m "not integration" tests/unit tests/properties \
 	  tests/scenarios tests/postmortem tests/gpu tests/fuzz
 
-check: lint types imports unit ## what to run before each commit: under two minutes on two cores
+check: lint types imports unit ## what to run before each commit
 
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -n 2 --dist loadfile -m "not zoo" tests/integration tests/integrations tests/coverage \
