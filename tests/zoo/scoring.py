@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .jobs import Ended
 from .report import CallSite, Incident, Report, Unreadable
-from .truth import Expect, Line, Truth
+from .truth import Expect, Line, Root, Truth
 
 EXIT_ABORTED = 70  # what `ncclwatch run --on-hang abort` exits with
 CHECKS = (
@@ -20,6 +20,7 @@ CHECKS = (
     "explained",
     "certainty",
     "victims",
+    "beside",
     "told",
     "foretold",
     "clean",
@@ -85,8 +86,11 @@ def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator
     said = [incident for incident in report.incidents if incident.severity == severity]
     if not said:
         return
-    # The first incident is the one that the user reads.
-    incident = said[0]
+    # The first incident is the one that the user reads, and of several faults the one that the others are beside.
+    beside = {root: _beside(root, said) for root in truth.besides}
+    incident = next((each for each in said if each not in beside.values()), said[0])
+    missing = [f"nothing of {root.cause[0]} by {root.culprits}" for root, found in beside.items() if found is None]
+    yield from [Check(name="beside", wrong="; ".join(missing))] * bool(truth.besides)
     yield Check(name="culprit", wrong=_culprit(truth, incident))
     yield Check(name="cause", wrong=_cause(truth, incident))
     if truth.slow_kind:
@@ -152,6 +156,14 @@ def _same(said: CallSite | None, line: Line) -> bool:
     return said is not None and said.line == line.number and Path(said.file).name == line.file.name
 
 
+def _beside(root: Root, said: Sequence[Incident]) -> Incident | None:
+    """Return the incident that tells of another fault, None if there is none."""
+    return next(
+        (each for each in said if each.cause in root.cause and {c.rank for c in each.culprits} <= set(root.culprits)),
+        None,
+    )
+
+
 def _fix(truth: Truth, incident: Incident) -> str:
     advice = incident.advice.lower()
     if any(words in advice for words in truth.advice_any):
@@ -171,7 +183,8 @@ def _certainty(truth: Truth, incident: Incident) -> str:
 
 def _victims(truth: Truth, said: Sequence[Incident]) -> str:
     accused = {culprit.rank for incident in said for culprit in incident.culprits}
-    blamed = sorted(accused - set(truth.culprits))
+    guilty = {*truth.culprits, *(rank for root in truth.besides for rank in root.culprits)}
+    blamed = sorted(accused - guilty)
     return f"victims blamed: {blamed}" if blamed else ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from .jobs import Ended
 from .report import CallSite, Culprit, Incident, Report, Slowness, Unreadable
 from .scoring import score
-from .truth import Expect, Marker, Side, Truth, TruthError, load_all, resolve
+from .truth import Expect, Marker, Root, Side, Truth, TruthError, load_all, resolve
 
 PROGRAM = """\
 def save():
@@ -69,6 +69,15 @@ def test_a_wrong_cause_line_or_advice_is_seen(truth: Truth) -> None:
     assert wrong(truth, ABORTED, verdict(cause="transport")) == ["cause"]
     assert wrong(truth, ABORTED, verdict(line=6)) == ["call site"]
     assert wrong(truth, ABORTED, verdict(advice="Raise the timeout.")) == ["fix"]
+
+
+def test_of_two_faults_each_has_to_be_told_and_in_any_order(truth: Truth) -> None:
+    two = replace(truth, besides=(Root(cause=("p2p_deadlock",), culprits=(1, 2)),))
+    second = verdict(rank=1, cause="p2p_deadlock")
+    assert wrong(two, ABORTED, verdict(), second) == []
+    assert wrong(two, ABORTED, second, verdict()) == []
+    assert wrong(two, ABORTED, verdict()) == ["beside"]
+    assert wrong(truth, ABORTED, verdict(), second) == ["victims"]
 
 
 def test_a_blamed_victim_is_seen_also_in_a_second_incident(truth: Truth) -> None:

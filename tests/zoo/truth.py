@@ -71,6 +71,14 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """A second fault, which has nothing to do with the first one."""
+
+    cause: tuple[str, ...]  # accepted words, best first
+    culprits: tuple[int, ...]  # all of them, or some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """The facts of one program."""
 
@@ -86,6 +94,7 @@ class Truth:
     advice_any: tuple[str, ...] = ()  # lower case; one of them must be in the advice
     explained_by: tuple[str, ...] = ()  # words of the program that the explanation has to name, all of them
     sides: tuple[Side, ...] = ()
+    besides: tuple[Root, ...] = ()  # each is an incident of its own
     slow_kind: tuple[str, ...] = ()  # accepted words for what makes a rank slow, best first; empty = not scored
     foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0
