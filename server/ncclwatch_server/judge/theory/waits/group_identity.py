@@ -4,7 +4,7 @@ torch names a group by how many a rank has made before it. Where one side has ma
 groups under one name from then on, and what they issued there has nothing to do with each other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import GroupView, OpView, RankView
@@ -33,27 +33,29 @@ def told_apart(views: Mapping[int, RankView]) -> Mapping[int, RankView]:
         for name, lists in clashing.items()
         for number, ranks in enumerate(sorted(lists, key=lambda ranks: (-lists[ranks], ranks)))
     }
-    return {rank: _renamed(view, names) for rank, view in views.items()}
+    return {rank: _renamed(view, clashing, names) for rank, view in views.items()}
 
 
 def _lists(views: Iterable[RankView]) -> _Lists:
-    found: _Lists = {}
-    known: dict[tuple[str, int], tuple[int, ...]] = {}  # by the list itself: the ranks of a group share one
+    # By the list itself: the ranks of a group share one, and to look a long one up takes as long as to read it.
+    held: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
     for view in views:
         for group in view.groups:
-            if group.unnamed:
-                continue
-            ranks = known.setdefault((group.name, id(group.ranks)), group.ranks)
-            lists = found.setdefault(group.name, {})
-            lists[ranks] = lists.get(ranks, 0) + 1
+            if not group.unnamed:
+                key = group.name, id(group.ranks)
+                held[key] = group.ranks, held[key][1] + 1 if key in held else 1
+    found: _Lists = {}
+    for (name, _), (ranks, count) in held.items():
+        lists = found.setdefault(name, {})
+        lists[ranks] = lists.get(ranks, 0) + count
     return found
 
 
-def _renamed(view: RankView, names: Mapping[tuple[str, tuple[int, ...]], str]) -> RankView:
+def _renamed(view: RankView, clashing: Container[str], names: Mapping[tuple[str, tuple[int, ...]], str]) -> RankView:
     own = {
         group.name: names[group.name, group.ranks]
         for group in view.groups
-        if names.get((group.name, group.ranks), group.name) != group.name
+        if group.name in clashing and names.get((group.name, group.ranks), group.name) != group.name
     }
     if not own:
         return view
