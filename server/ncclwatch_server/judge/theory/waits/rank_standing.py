@@ -168,8 +168,10 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
     """Return the wait for a file lock that another rank of this node holds."""
     holder = view.process.lock_holder
     thread = next((thread for thread in view.threads if thread.main and thread.alive), None)
+    if not holder or thread is None:  # nearly always, and then nobody is looked for
+        return ()
     rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
-    if not holder or thread is None or rank is None or rank == view.rank:
+    if rank is None or rank == view.rank:
         return ()
     wait = WaitView(kind=WaitKind.LOCK, age_s=thread.cpu_still_s, site=thread.doing, label=view.process.lock_path)
     operation = Operation(group=wait.kind.value, seq=0, members=tuple(sorted((view.rank, rank))), kind=wait.kind,
