@@ -72,6 +72,63 @@ def naive_circles(case: dict[str, Any], doomed: frozenset[int]) -> list[tuple[in
     return [tuple(sorted(reach[r])) for r in sorted(doomed) if r in reach[r] and all(r in reach[o] for o in reach[r])]
 
 
+def waits_of(case: dict[str, Any], doomed: frozenset[int], rng: random.Random) -> Any:
+    """Return the graph of a situation, in which some members are behind or never seen instead of absent."""
+    kinds: dict[str, dict[Operation, tuple[int, ...]]] = {"absent": {}, "behind": {}, "unseen": {}}
+    for each, ranks in case["needed"].items():
+        drawn = {rank: rng.choice(["absent", "absent", "behind", "unseen"]) for rank in ranks}
+        for kind, found in kinds.items():
+            found[each] = tuple(rank for rank in ranks if drawn[rank] == kind)
+    return SimpleNamespace(blocks=case["blocks"], doomed=doomed, **kinds)
+
+
+def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
+    """Add whoever waits for somebody that was reached, until nobody does."""
+    reached = set(roots)
+    while True:
+        new = {
+            rank
+            for rank, blocks in waits.blocks.items()
+            for block in blocks
+            if rank not in reached and naively_led(waits, block.operation, reached)
+        }
+        if not new:
+            return tuple(sorted(reached - roots))
+        reached |= new
+
+
+def naively_led(waits: Any, each: Operation, reached: set[int]) -> bool:
+    outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each]}
+    return bool(outside & reached) or (not waits.absent[each] and bool(set(each.members) & reached))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_victims_are_those_whose_waits_lead_to_a_root(seed: int):
+    rng = random.Random(seed)
+    found = 0
+    for _ in range(CASES):
+        case = situation(rng)
+        waits = waits_of(case, frozenset(), rng)
+        roots = {rank for rank in case["found"] if rng.random() < 0.3}
+        expected = naive_victims(waits, roots)
+        assert graph.victims_of(waits, roots) == expected
+        found += bool(expected)
+    assert found > CASES / 10
+
+
+def test_the_victims_in_a_chain_of_thousands_are_found_at_once():
+    count = 16_384
+    pairs = [
+        Operation(group="w", seq=1, members=(rank, rank + 1), kind=WaitKind.RECV, source=rank + 1, target=rank)
+        for rank in range(count)
+    ]
+    blocks: Any = {rank: (SimpleNamespace(operation=each),) for rank, each in enumerate(pairs)}
+    nobody = dict.fromkeys(pairs, ())
+    absent = {each: (each.source,) for each in pairs}
+    waits: Any = SimpleNamespace(blocks=blocks, absent=absent, behind=nobody, unseen=nobody)
+    assert graph.victims_of(waits, {count}) == tuple(range(count))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_doomed_ranks_and_circles_are_those_of_the_definition(seed: int):
     rng = random.Random(seed)

@@ -9,7 +9,7 @@ from ncclwatch_server.judge.theory.moments import without_older_files
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, blocked_ranks, standings
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
 
@@ -31,7 +31,7 @@ class Case:
     @property
     def blocked(self) -> tuple[int, ...]:
         """The ranks that wait for others."""
-        return blocked_ranks(self.found)
+        return tuple(self.graph.blocks)
 
     @property
     def unexplained(self) -> tuple[int, ...]:

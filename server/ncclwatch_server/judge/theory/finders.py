@@ -133,15 +133,20 @@ def find_gone(case: Case) -> Found:
 
 
 def find_destroyed(case: Case) -> DestroyedRoot | None:
-    """Return the ranks that destroyed a group without coming to a collective in which its other members wait."""
-    blocks = tuple(
-        block
+    """Return the ranks that destroyed a group without coming to a collective in which its other members wait.
+
+    What else these ranks have left belongs to it; what others left is a root of its own.
+    """
+    left = [
+        (block, leavers)
         for rank in case.unexplained
         for block in case.graph.blocks[rank]
-        if block.operation.kind is WaitKind.COLLECTIVE and _leavers(case, block)
-    )
-    if not blocks:
+        if block.operation.kind is WaitKind.COLLECTIVE and (leavers := _leavers(case, block))
+    ]
+    if not left:
         return None
+    group, first = left[0][0].operation.group, left[0][1]
+    blocks = tuple(block for block, leavers in left if block.operation.group == group or leavers == first)
     ranks = tuple(sorted({rank for block in blocks for rank in _leavers(case, block)}))
     victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
     return DestroyedRoot(

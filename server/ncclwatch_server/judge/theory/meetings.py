@@ -1,6 +1,7 @@
 """Finds ranks that do not come together: at different addresses, left behind in a rendezvous, or never seen."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ncclwatch.contract.model import preflight
 from ncclwatch.contract.model.rank import WaitKind
@@ -93,27 +94,41 @@ def _has_left(case: Case, rank: int, operation: Operation) -> bool:
 
 def find_unseen(case: Case) -> UnseenRoot | None:
     """Return the ranks that others wait for and that nobody has ever seen."""
-    blocks = unexplained_blocks(case)
-    wanted = sorted({rank for block in blocks for rank in case.graph.unseen[block.operation]})
-    lost = tuple(rank for rank in wanted if rank not in case.views and rank not in case.told)
-    if not lost or not blocks:
+    waits: dict[Operation, list[Block]] = {}
+    for block in unexplained_blocks(case):
+        if _lost_in(case, block.operation):
+            waits.setdefault(block.operation, []).append(block)
+    # Who waits for somebody else, and for how long, says nothing about these.
+    blocks = tuple(block for each in waits.values() if _is_missed(case, each) for block in each)
+    if not blocks:
         return None
-    first = blocks[0]
-    view = case.views[first.rank]
-    one_node = view.local_world_size == view.world_size
-    # A server that has just come up again has had no time to hear of the others.
-    waited_s = min(onset_s(blocks), case.snapshot.absent_s)
-    if waited_s < (MISSING_S if one_node else MISSING_ELSEWHERE_S):
-        return None
+    lost = tuple(sorted({rank for block in blocks for rank in _lost_in(case, block.operation)}))
     return UnseenRoot(
         hangs=Certainty.STALLED,
         ranks=lost,
-        victims=tuple(sorted({block.rank for block in blocks})),
+        victims=tuple(sorted({*victims_of(case.graph, lost), *(block.rank for block in blocks)})),
         blocks=blocks,
-        place=Place(first.operation.group, first.operation.seq),
-        onset_s=waited_s,
-        one_node=one_node,
+        place=Place(blocks[0].operation.group, blocks[0].operation.seq),
+        onset_s=min(onset_s(blocks), case.snapshot.absent_s),
+        one_node=_is_of_one_node(case, blocks[0]),
     )
+
+
+def _lost_in(case: Case, operation: Operation) -> tuple[int, ...]:
+    """Return the members of an operation that nobody has ever seen."""
+    return tuple(rank for rank in case.graph.unseen[operation] if rank not in case.views and rank not in case.told)
+
+
+def _is_missed(case: Case, blocks: Sequence[Block]) -> bool:
+    """Say whether a rank that nobody has seen has been waited for longer than it may take to come up."""
+    # A server that has just come up again has had no time to hear of the others.
+    waited_s = min(onset_s(blocks), case.snapshot.absent_s)
+    return waited_s >= (MISSING_S if _is_of_one_node(case, blocks[0]) else MISSING_ELSEWHERE_S)
+
+
+def _is_of_one_node(case: Case, block: Block) -> bool:
+    view = case.views[block.rank]
+    return view.local_world_size == view.world_size
 
 
 def unexplained_blocks(case: Case) -> tuple[Block, ...]:

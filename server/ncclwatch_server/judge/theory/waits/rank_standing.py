@@ -380,8 +380,3 @@ def agree(one: OpView, other: OpView) -> bool:
 
 def _differ(one: str, other: str) -> bool:
     return one != other and UNTOLD not in (one, other)
-
-
-def blocked_ranks(found: Mapping[int, RankStanding]) -> tuple[int, ...]:
-    """Return the ranks that wait for others."""
-    return tuple(rank for rank, each in found.items() if each.standing is Standing.BLOCKED)

@@ -242,25 +242,31 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
 
 
 def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
-    """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out."""
+    """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out.
+
+    One pass over the memberships: whoever is reached is looked up only in the operations that it holds up.
+    """
     wanted = set(roots)
-    reached = set(wanted)
-    changed = True
-    while changed:
-        changed = False
-        for rank, blocks in graph.blocks.items():
-            if rank in reached:
-                continue
-            if any(_touches(graph, block, reached) for block in blocks):
-                reached.add(rank)
-                changed = True
+    waiting: dict[Operation, list[int]] = {}
+    for rank, blocks in graph.blocks.items():
+        for block in blocks:
+            waiting.setdefault(block.operation, []).append(rank)
+    held_up: dict[int, list[Operation]] = {}
+    for operation in waiting:
+        for rank in _holding_up(graph, operation):
+            held_up.setdefault(rank, []).append(operation)
+    reached, queue = set(wanted), list(wanted)
+    while queue:
+        for operation in held_up.pop(queue.pop(), ()):
+            new = set(waiting.pop(operation, ())) - reached
+            reached |= new
+            queue += new
     return tuple(sorted(reached - wanted))
 
 
-def _touches(graph: WaitGraph, block: Block, reached: set[int]) -> bool:
-    operation = block.operation
+def _holding_up(graph: WaitGraph, operation: Operation) -> tuple[int, ...]:
+    """Return the members that may hold an operation up: who is not in it; if all are, any, from inside."""
     absent = graph.absent[operation]
-    if any(rank in reached for rank in (*absent, *graph.behind[operation], *graph.unseen[operation])):
-        return True
+    outside = (*absent, *graph.behind[operation], *graph.unseen[operation])
     # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
-    return not absent and any(rank in reached for rank in operation.members)
+    return outside if absent else (*outside, *operation.members)
