@@ -162,13 +162,14 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
 def _by_skipped_call(case: Case, found: Circle) -> Circle | None:
     """Return who left a call out, or made one too many, in a group of the circle; None if all have kept in step.
 
-    Equal calls pair silently, so a circle may close long after, and in other groups than the mistake was made in.
+    Equal calls pair silently, so a circle may close long after, and in other groups than the mistake was made in. A
+    rank that is not in the circle has closed none, whatever it left out.
     """
     operations = {block.operation.group: block.operation for block in found.blocks if not block.wait.op.is_p2p}
     for group, operation in operations.items():
         shift = find_shift(case.views, group, operation.members)
         shifted = who_shifted(case.views, operation.members, shift) if shift is not None else None
-        if shifted is not None:
+        if shifted is not None and not set(found.ranks).isdisjoint(shifted.ranks):
             return replace(found, closed=Closed.SKIPPED_CALL, guilty=shifted.ranks, shift=shifted)
     return None
 

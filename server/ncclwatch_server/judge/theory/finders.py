@@ -176,7 +176,7 @@ def find_circle(case: Case) -> Found:
     circles, more = find_circles(case, ROOTS_ALIKE_MAX)
     found = []
     for circle in circles:
-        first = next(block for block in circle.blocks if block.rank in circle.guilty)
+        first = next((block for block in circle.blocks if block.rank in circle.guilty), circle.blocks[0])
         found.append(
             CircleRoot(
                 hangs=Certainty.STALLED if circle.likely else Certainty.PROVEN,

@@ -120,6 +120,10 @@ def _key(op: OpView, route: tuple[CallSite, ...]) -> Key:
     return (op.op, op.site, route, *op_key(op))
 
 
+def _without_lines(key: Key) -> Key:
+    return (key[0], *key[3:])
+
+
 def _since(keys: Mapping[int, Key], first: int) -> dict[int, Key]:
     return {seq: key for seq, key in keys.items() if seq >= first}
 
@@ -143,8 +147,8 @@ def _shift_between(usual: Mapping[int, Key], odd: Mapping[int, Key]) -> tuple[in
 def _pairs_by_design(usual: Mapping[int, Key], odd: Mapping[int, Key], number: int) -> bool:
     """Say whether two calls are the same, or the two branches of one: each line is used on one side only."""
     mine, theirs = odd[number], usual[number]
-    if mine == theirs:
-        return True
+    if mine == theirs or (None in (mine[1], theirs[1]) and _without_lines(mine) == _without_lines(theirs)):
+        return True  # a line that nobody knows is not another line
     return mine not in usual.values() and theirs not in odd.values() and mine[0] is theirs[0]
 
 

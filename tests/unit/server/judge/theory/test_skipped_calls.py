@@ -53,6 +53,12 @@ def test_of_two_ranks_nobody_can_tell_who_skipped():
     assert found.seen_from((1, 5)) is found
 
 
+def test_a_line_that_nobody_knows_is_not_another_line():
+    ops = [OpView(group="dp", seq=seq, op=Op.ALL_REDUCE, site=at(1), numel=100) for seq in range(1, 5)]
+    unknown = (*ops[:2], replace(ops[2], site=None), ops[3])
+    assert shift(rank(0, 1, 1, 1, 1), rank(1, history=unknown), rank(2, 1, 1, 1, 1)) is None
+
+
 @pytest.mark.parametrize("odd", [USUAL, (1, 2, 9, 4, 5, 6, 7, 8), (9, *USUAL[:-1])])
 def test_what_agrees_or_parts_in_one_branch_or_from_the_start_is_no_shift(odd: tuple[int, ...]):
     """In the last one they are out of step for as long as anybody remembers."""
