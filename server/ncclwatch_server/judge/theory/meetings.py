@@ -115,8 +115,13 @@ def find_unseen(case: Case) -> UnseenRoot | None:
 
 
 def _lost_in(case: Case, operation: Operation) -> tuple[int, ...]:
-    """Return the members of an operation that nobody has ever seen."""
-    return tuple(rank for rank in case.graph.unseen[operation] if rank not in case.views and rank not in case.told)
+    """Return the members of an operation that nobody has ever seen; one whose node has fallen silent was there."""
+    silent = case.snapshot.silent
+    return tuple(
+        rank
+        for rank in case.graph.unseen[operation]
+        if rank not in case.views and rank not in case.told and rank not in silent
+    )
 
 
 def _is_missed(case: Case, blocks: Sequence[Block]) -> bool:
