@@ -198,3 +198,26 @@ def test_ranks_at_work_are_never_equally_far(tmp_path: Path):
     job.steps(30)
     job.ranks[2].entries = job.ranks[2].entries[:28]
     assert brief(job.write(tmp_path, age_s=0.5)) == []
+
+
+def test_a_file_of_an_attempt_with_more_ranks_is_left_out_and_closes_no_circle(tmp_path: Path):
+    before = Job(8)
+    before.steps(20)
+    before.op(range(8), state=OPEN)
+    job = Job(6)
+    job.steps(30)
+    job.op(range(5), state=OPEN)
+    job.write(tmp_path)
+    before.write_one(tmp_path, 5, before.dump(5))
+    assert not [each for each in said(tmp_path)["incidents"] if each["certainty"] == "PROVEN"]
+    assert "is of a job of 8 ranks, and most files are of one of 6" in told(tmp_path)
+
+
+def test_a_file_whose_name_is_of_no_rank_of_its_job_is_left_out(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    job.write(tmp_path)
+    job.write_one(tmp_path, 70, job.dump(0))
+    assert brief(tmp_path)[0][3:] == ([3], [0, 1, 2])
+    assert "rank 70, as its name says, is none of the 4 it tells of" in told(tmp_path)

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,6 +101,7 @@ def gather(paths: Iterable[Path], gathered: Gathered | None = None) -> Gathered:
                 gathered.note(f"{path}: cannot be read ({error.strerror})")
             except MemoryError:
                 gathered.note(f"{path}: it asks for more memory than such a file can need")
+    _keep_one_job(gathered)
     return gathered
 
 
@@ -188,6 +190,8 @@ def _take(value: object, path: Path, written_ns: int, gathered: Gathered) -> Non
 
 def _keep_dump(recording: Recording, gathered: Gathered) -> None:
     """Keep a dump; of two of one rank, the one that goes further."""
+    if recording.world and recording.rank not in recording.world:
+        raise Unreadable(f"rank {recording.rank}, as its name says, is none of the {len(recording.world)} it tells of")
     known = gathered.dumps.get(recording.rank)
     if known is None:
         gathered.dumps[recording.rank] = recording
@@ -196,6 +200,21 @@ def _keep_dump(recording: Recording, gathered: Gathered) -> None:
     gathered.dumps[recording.rank] = kept
     if kept.newest_ns != left.newest_ns:
         gathered.note(f"{left.path}: left out, {kept.path} is a newer record of rank {recording.rank}")
+
+
+def _keep_one_job(gathered: Gathered) -> None:
+    """Leave out dumps of a job of other ranks than most have: of an attempt before, or from elsewhere.
+
+    All ranks of a job are in its default group. To hold two of these against each other makes circles that never were.
+    """
+    sizes = Counter(recording.world for recording in gathered.dumps.values() if recording.world)
+    newest = {each.world: each.newest_ns for each in sorted(gathered.dumps.values(), key=lambda each: each.newest_ns)}
+    usual = max(sizes, key=lambda world: (sizes[world], newest[world]), default=())
+    for rank, recording in tuple(gathered.dumps.items()):
+        if recording.world not in ((), usual):
+            del gathered.dumps[rank]
+            told = f"of a job of {len(recording.world)} ranks, and most files are of one of {len(usual)}"
+            gathered.note(f"{recording.path}: left out, it is {told}")
 
 
 def _keep_ring(left: Left, gathered: Gathered) -> None:
