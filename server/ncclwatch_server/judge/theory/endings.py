@@ -36,6 +36,7 @@ _STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
 _PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
+SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
 _LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -61,15 +62,15 @@ class Ends:
 
 def find_ends(case: Case) -> Ends | Mismatch | None:
     """Return which ranks are gone by themselves, or the mismatch that a backend ended them for; None if none is."""
-    if case.told:
-        return None  # a job that hangs is ended in the end, by its backend or by somebody
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
+    if case.told:
+        gone = _before_what_was_told(case, gone)
     suspects = _own_endings(gone)
     if not suspects:
-        return _lost_no_rank(case, gone)
+        return None if case.told else _lost_no_rank(case, gone)
     failed = tuple(rank for rank in suspects if not _is_clean(gone[rank]))
     if failed:
-        mismatch = _mismatch_at_the_end(case)
+        mismatch = _mismatch_at_the_end(case) if not case.told else None
         if mismatch is not None:
             return mismatch
         first = _first(case, failed)
@@ -79,6 +80,20 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
     lost = any(_lost_peer(ending) for ending in gone.values())
     left = tuple(rank for rank in suspects if lost or _is_waited_for(case, rank))
     return Ends(went=Went.LEFT, ranks=left) if left else None
+
+
+def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return the ends that came before anybody waited in a root that was told: no consequence of it.
+
+    A job that hangs is ended in the end, by its backend or by somebody.
+    """
+    waits = (block for rank in case.told for block in case.graph.blocks.get(rank, ()))
+    since_s = max((case.views[block.rank].news_age_s + block.wait.age_s for block in waits), default=float("inf"))
+    return {
+        rank: ending
+        for rank, ending in gone.items()
+        if rank not in case.told and ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S
+    }
 
 
 def _lost_no_rank(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
@@ -107,7 +122,7 @@ def _is_no_ranks(error: str) -> bool:
     return bool(_STORE_ERROR.search(error) or _PIPE_ERROR.search(error))
 
 
-def _own_endings(gone: dict[int, Ending]) -> list[int]:
+def _own_endings(gone: Mapping[int, Ending]) -> list[int]:
     """Return the ranks that did not end because of another one."""
     own = [rank for rank, ending in gone.items() if not is_victim(ending)]
     told = [e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP and not e.exception]
