@@ -27,7 +27,7 @@ VERSION = 5
 
 HEADER_BYTES = 512
 WORDS_BYTES = 512
-GROUP_BYTES = 72
+GROUP_BYTES = 80  # of each row whole cells of 16 bytes: C++ stores a cell at once, and only where it is aligned
 THREAD_BYTES = 64
 PEER_BYTES = 32
 LOADER_BYTES = 48
@@ -114,7 +114,7 @@ class LoaderFlag:
 
 
 # Group row.
-GROUP = struct.Struct("<IIIIQQQQIIQI4x")  # all of it, and by parts:
+GROUP = struct.Struct("<IIIIQQQQIIQI12x")  # all of it, and by parts:
 GROUP_STATIC = struct.Struct("<IIII")  # name id, description id, member list id (0: it found no room), flags
 GROUP_HEAD = struct.Struct("<QQ")  # prefix hash, enqueued
 GROUP_DONE = struct.Struct("<QQ")  # completed, index + 1 of this group's newest event
@@ -123,7 +123,7 @@ GROUP_LIMIT = struct.Struct("<I")  # timeout of its operations in ms, 0: unknown
 GROUP_LIMIT_AT = 48
 GROUP_SIZE = struct.Struct("<IQ")  # number and digest of its members, whether or not their list found room
 GROUP_SIZE_AT = 52
-GROUP_SITE = struct.Struct("<I4x")  # id of the call site that made it, 0: unknown
+GROUP_SITE = struct.Struct("<I12x")  # id of the call site that made it, 0: unknown
 MEMBER_LIST = struct.Struct("<I")  # bytes of `members.pack` that follow; its id is its offset, as of a string
 # Thread row: a static cell, a spare cell, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
