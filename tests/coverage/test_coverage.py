@@ -124,10 +124,15 @@ def test_sequence_numbers_are_the_backends_own(recorded):
     assert compared > 50
 
 
+def _used(hashes: dict[str, int]) -> dict[str, int]:
+    """Leave out groups in which nothing was issued: a subgroup is in the rings of its own members alone."""
+    return {group: digest for group, digest in hashes.items() if digest}
+
+
 def test_ranks_agree_on_every_history(recorded):
     _, (rank_0, rank_1) = recorded
     for name, row in rank_0["rows"].items():
-        assert row["hashes"] == rank_1["rows"][name]["hashes"], name
+        assert _used(row["hashes"]) == _used(rank_1["rows"][name]["hashes"]), name
 
 
 def test_everything_is_seen_to_complete(recorded):

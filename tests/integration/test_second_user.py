@@ -290,8 +290,8 @@ def test_nobody_but_root_can_cut_a_ring_short_under_its_rank(shared: Path) -> No
 
 def test_what_root_starts_as_another_user_gets_no_secret_of_roots_environment() -> None:
     code = (
-        "import subprocess; from ncclwatch_agent import residence;"
-        f"residence.become(({UID}, {UID})); subprocess.run(['/usr/bin/env'])"
+        "import subprocess; from ncclwatch_agent import one_agent_per_node;"
+        f"one_agent_per_node.become(({UID}, {UID})); subprocess.run(['/usr/bin/env'])"
     )
     secrets = {"AWS_SECRET_ACCESS_KEY": "of-root", "NCCLWATCH_TOKEN": "of-root", "NCCLWATCH_JOB": "told"}
     found = subprocess.run([sys.executable, "-c", code], env=os.environ | secrets, capture_output=True, text=True)
