@@ -62,7 +62,7 @@ zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard i
 # Four at a time: much of a program's time is waiting. Ranks are forked after one import of torch, except where their start
 # or end is in question. The same programs with NCCL's semantics would take as long again: pytest -m zoo tests/zoo/test_stream.py
 zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
-	$(BIN)/pytest -n 4 --dist worksteal --ignore tests/zoo/test_stream.py tests/zoo
+	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/zoo/test_stream.py tests/zoo
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
 	$(BIN)/python -m grafana
