@@ -59,7 +59,7 @@ frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accel
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2
 
-# Four at a time: much of a program's time is waiting. Ranks are forked after one import of torch, except where their start
+# Three at a time: much of a program's time is waiting. Ranks are forked after one import of torch, except where their start
 # or end is in question. The same programs with NCCL's semantics would take as long again: pytest -m zoo tests/zoo/test_stream.py
 zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
 	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/zoo/test_stream.py tests/zoo
