@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch_agent.process.pidfd import take_fd
-from ncclwatch_agent.process.procfs import parse_stat, read_text, user_of
+from ncclwatch_agent.process.procfs import user_of
 
 WRITE_S_MAX = 2.0
 RETRY_S = 0.05
@@ -90,12 +90,6 @@ class Terminal:
         """Let go of the terminal."""
         while self._kept:
             os.close(self._kept.pop())
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process, 0 if it is gone."""
-    found = parse_stat(read_text(f"/proc/{pid}/stat").encode())
-    return found.parent if found else 0
 
 
 def open_stderr(pid: int) -> int:

@@ -9,30 +9,15 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.store.database import IMMEDIATE, cannot, connect, shown
+from ncclwatch_server.store.database import IMMEDIATE, shown
 
 log = logging.getLogger("ncclwatch.server")
 
 SCHEMA = "0005"  # the newest step
 _LOCK = 7_166_001_413  # of PostgreSQL: two servers that start at once upgrade one after the other
-
-
-def open_engine(url: str) -> Engine:
-    """Return an engine for a store of this version. Raises `ConfigError`, also for one that is only away."""
-    engine = connect(url)
-    try:
-        upgrade(engine)
-    except SQLAlchemyError as error:
-        engine.dispose()
-        raise ConfigError(cannot("open", url, error)) from error
-    except ConfigError:
-        engine.dispose()
-        raise
-    return engine
 
 
 def upgrade(engine: Engine) -> None:

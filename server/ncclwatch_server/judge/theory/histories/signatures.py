@@ -97,20 +97,3 @@ def _dtype(names: object) -> str:
     if isinstance(names, list) and names and isinstance(names[0], str):
         return _DTYPES.get(names[0], names[0].lower()[:20])
     return ""
-
-
-def compatible(one: Signature, other: Signature) -> bool:
-    """Say whether two members' parts can be one collective, as far as both recorders tell.
-
-    Names differ between an operation and its variants (`all_gather`, `_all_gather_base`), and sizes with them.
-    """
-    if one.op is not other.op or (one.op is Op.UNKNOWN and one.name != other.name):
-        return False
-    if one.name == other.name and min(one.numel, other.numel) >= 0 and one.numel != other.numel:
-        return False
-    if min(one.peer, other.peer) >= 0 and one.peer != other.peer:
-        return False
-    return all(
-        not mine or not theirs or mine == theirs
-        for mine, theirs in ((one.dtype, other.dtype), (one.reduce_op, other.reduce_op))
-    )
