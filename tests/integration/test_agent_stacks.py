@@ -121,12 +121,14 @@ def read_sample():
     print('ready', flush=True)
     threading.Event().wait()
 def idle(pipe):
+    pipe.send('up')
     pipe.recv()
 def ask_child():
     context = multiprocessing.get_context('fork')
     near, far = context.Pipe()
     sleeper = context.Process(target=idle, args=(far,), daemon=True)
     sleeper.start()
+    near.recv()  # a child that is still being forked stands in its parent's frames
     child = context.Process(target=read_sample, daemon=True)
     child.start()
     child.join()
