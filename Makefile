@@ -7,7 +7,7 @@ SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help dashboards dashboard-types tools fuzz demo lint types imports unit check integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
+.PHONY: help dashboards dashboard-types tools fuzz spmd demo lint types imports unit check integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,7 +44,7 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -n 2 --dist worksteal --fuzz-seconds $(FUZZ_SECONDS) -m "not integration" tests/unit tests/properties \
-	  tests/scenarios tests/postmortem tests/gpu tests/fuzz
+	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd
 
 check: lint types imports unit ## what to run before each commit
 
@@ -72,6 +72,9 @@ dashboard-types: $(BIN)/.installed ## the dashboards against the types of npm's 
 
 fuzz: $(BIN)/.installed ## what others send, changed at random: a minute for each surface; SECONDS=n SURFACE=name SEED=n
 	$(BIN)/python -m tests.fuzz $(SURFACE) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+
+spmd: $(BIN)/.installed ## the judge against random programs of which is known what is so; SEED=n COUNT=m
+	$(BIN)/python -m tests.spmd $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)

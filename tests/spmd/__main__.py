@@ -1,0 +1,45 @@
+"""Judges many random programs: python -m tests.spmd --seed 1 --count 1000.
+
+Ends with 1 where the judge is wrong in a way that is not known.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.spmd.check import Counterexample, draw, judged
+from tests.spmd.known import is_known
+from tests.spmd.scenario import text_of
+from tests.spmd.shrink import shrunk
+
+
+def main() -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spmd", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first program; each next one has the next")
+    parser.add_argument("--count", type=int, default=1000, help="of programs")
+    parser.add_argument("--show", action="store_true", help="show the first counterexample of each kind, known or not")
+    given = parser.parse_args()
+    began_s, used_s = time.perf_counter(), time.process_time()
+    kinds: Counter[tuple[str, str, str]] = Counter()
+    first: dict[tuple[str, str, str], Counterexample] = {}
+    for seed in range(given.seed, given.seed + given.count):
+        for found in judged(draw(seed)):
+            kinds[found.kind] += 1
+            first.setdefault(found.kind, found)
+    took_s, used_s = time.perf_counter() - began_s, time.process_time() - used_s
+    print(
+        f"{given.count} programs from seed {given.seed} in {took_s:.1f} s: {given.count / used_s:.0f} a second of CPU"
+    )
+    for kind, number in kinds.most_common():
+        mark = "known" if is_known(first[kind]) else "NEW  "
+        print(f"{number:6} {mark} {' '.join(kind):50} first by seed {first[kind].trial.seed}")
+    new = [found for found in first.values() if not is_known(found)]
+    for found in first.values() if given.show else new[:1]:
+        print(f"\n{' '.join(found.kind)}, seed {found.trial.seed}, made small:\n{text_of(shrunk(found))}")
+    return 1 if new else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

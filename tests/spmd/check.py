@@ -1,0 +1,169 @@
+"""Holds the judge against what is so: draws a program, runs it, shows moments of it to the judge, and tells what is
+wrong with what it says.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
+from ncclwatch_server.judge import judge
+from tests.spmd import faults, generator, machine, oracle, views
+from tests.spmd.faults import HEALTHY, Fault
+from tests.spmd.machine import Run
+from tests.spmd.oracle import Truth
+from tests.spmd.program import Program
+from tests.spmd.views import Sight
+
+HEALTHY_SHARE = 0.25
+SLOW_SHARE = 0.4
+SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
+
+
+class Broken(Enum):
+    """What the judge must hold, and did not."""
+
+    PROOF = "a: proven, and some continuation ends it"
+    ALARM = "b: critical, and the job is well"
+    SILENCE = "c: nothing goes on, and ranks wait that no critical verdict speaks of"
+    CULPRIT = "d: a culprit that was not changed"
+    VICTIM = "d: a victim that was changed"
+    WHY = "e: what is said of the histories is not so"
+
+
+class Trial(NamedTuple):
+    """All that a judgement depends on: it can be run again, and made smaller."""
+
+    program: Program
+    fault: Fault
+    seed: int  # of durations
+    slow: tuple[tuple[int, int, int, float], ...] = ()  # (rank, line, turn, seconds) of work that takes long
+
+
+class Counterexample(NamedTuple):
+    """A judgement that does not hold."""
+
+    broken: Broken
+    trial: Trial
+    sight: Sight
+    verdict: Verdict | None  # None: it is one that is missing
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Return what counterexamples of one kind have in common."""
+        cause = self.verdict.cause.value if self.verdict is not None else "-"
+        return self.broken.name, cause, self.trial.fault.what.value
+
+
+def draw(seed: int) -> Trial:
+    """Return a trial."""
+    rng = random.Random(seed)
+    program = generator.draw(rng)
+    fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program)
+    return Trial(program, fault, seed, _slow(rng, program, fault))
+
+
+def _slow(rng: random.Random, program: Program, fault: Fault) -> tuple[tuple[int, int, int, float], ...]:
+    if rng.random() > SLOW_SHARE:
+        return ()
+    rank = rng.randrange(program.world)
+    works = [step for step in faults.steps_with(program, fault)[rank] if step.seconds and not step.how]
+    if not works:
+        return ()
+    step = rng.choice(works)
+    return ((rank, step.line, step.turn, rng.choice((3.0, 12.0, 40.0, 200.0))),)
+
+
+def carried_out(trial: Trial) -> Run:
+    """Return what happens in a trial."""
+    steps = faults.steps_with(trial.program, trial.fault)
+    for rank, line, turn, seconds in trial.slow:
+        steps[rank] = [
+            step._replace(seconds=seconds) if (step.line, step.turn, step.how) == (line, turn, "") and step.seconds
+            else step
+            for step in steps[rank]
+        ]  # fmt: skip
+    return machine.run(trial.program, steps, random.Random(trial.seed))
+
+
+def sights(trial: Trial, run: Run) -> Iterator[Sight]:
+    """Yield the moments at which the judge is asked: one or two on the way, and one when nothing goes on."""
+    rng = random.Random(trial.seed + 1)
+    for _ in range(2 if trial.fault is HEALTHY else 1):
+        yield views.draw(rng, run, rng.uniform(0.0, run.rest_s))
+    if trial.fault is not HEALTHY:
+        yield views.draw(rng, run, run.rest_s + SETTLED_S)
+
+
+def judged(trial: Trial) -> list[Counterexample]:
+    """Return what the judge gets wrong in a trial."""
+    run = carried_out(trial)
+    found: list[Counterexample] = []
+    for sight in sights(trial, run):
+        found += examined(trial, run, sight)
+    return found
+
+
+def examined(trial: Trial, run: Run, sight: Sight) -> Iterator[Counterexample]:
+    """Yield what the judge gets wrong at one moment."""
+    verdicts = judge(views.snapshot(run, sight))
+    truth = oracle.at(run, sight)
+    for verdict in verdicts:
+        for broken in _wrong_with(verdict, trial, run, truth):
+            yield Counterexample(broken, trial, sight, verdict)
+    seen = not sight.silent and not sight.unasked
+    if seen and sight.at_s > run.rest_s and truth.stuck - _spoken_of(verdicts):
+        yield Counterexample(Broken.SILENCE, trial, sight, next(iter(verdicts), None))
+
+
+def _spoken_of(verdicts: Sequence[Verdict]) -> frozenset[int]:
+    critical = [verdict for verdict in verdicts if verdict.severity is Severity.CRITICAL]
+    culprits = (culprit.rank for verdict in critical for culprit in verdict.culprits)
+    return frozenset((*culprits, *(rank for verdict in critical for rank in verdict.victims)))
+
+
+def _wrong_with(verdict: Verdict, trial: Trial, run: Run, truth: Truth) -> Iterator[Broken]:
+    if verdict.severity is not Severity.CRITICAL:
+        return
+    if trial.fault is HEALTHY:
+        yield Broken.ALARM
+    if verdict.certainty is Certainty.PROVEN and not verdict.predicted and truth.freed.intersection(verdict.victims):
+        yield Broken.PROOF
+    changed = set(trial.fault.ranks)
+    culprits = {culprit.rank for culprit in verdict.culprits}
+    if trial.fault is not HEALTHY and not verdict.one_of and not culprits <= changed:
+        yield Broken.CULPRIT
+    if not changed.isdisjoint(verdict.victims):
+        yield Broken.VICTIM
+    if not _is_so(verdict, run, truth):
+        yield Broken.WHY
+
+
+def _is_so(verdict: Verdict, run: Run, truth: Truth) -> bool:
+    """Say whether what a verdict says of calls and waits is what happened."""
+    found = verdict.first_divergence
+    if found is not None:
+        culprits = {culprit.rank for culprit in verdict.culprits}
+        if found.culprit_site and not _made(run, truth, culprits, found.culprit_op, found.culprit_site.line):
+            return False
+        if found.victim_site and not _made(
+            run, truth, set(range(run.program.world)), found.victim_op, found.victim_site.line
+        ):
+            return False
+    return all(
+        truth.waits.get(rank, ("", 0))[:2] == (each.group, each.seq)
+        for each in verdict.waiters
+        if each.group and "all_" in each.doing
+        for rank in each.ranks
+    )
+
+
+def _made(run: Run, truth: Truth, ranks: set[int], op: str, line: int) -> bool:
+    """Say whether one of these ranks has made a call at a line."""
+    return any(
+        (call.step.op.value, call.step.line) == (op, line) or not op
+        for rank in ranks
+        for call in run.calls[rank]
+        if call.issued_s <= truth.at_s
+    )

@@ -1,0 +1,98 @@
+"""Draws programs at random: nested groups, loops over batches, tests of the step, collectives."""
+
+import random
+from collections.abc import Sequence
+
+from ncclwatch.contract.model.rank import Op
+from tests.spmd.program import Axis, Kind, Program, Ranks, Stmt
+
+_OPS = (
+    *(Op.ALL_REDUCE,) * 6, *(Op.ALL_GATHER,) * 2, *(Op.REDUCE_SCATTER,) * 2, *(Op.BARRIER,) * 2, Op.ALL_TO_ALL,
+    *(Op.BROADCAST,) * 2, Op.REDUCE, Op.GATHER, Op.SCATTER,
+)  # fmt: skip
+ROOTED = (Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER)
+_WORLDS = (2, 2, 3, 3, 4, 4, 4, 4, 5, 6, 6, 8, 8)
+_BIG_WORLDS = (12, 16, 32, 64)
+BIG_SHARE = 0.01
+
+
+def draw(rng: random.Random) -> Program:
+    """Return a program."""
+    world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
+    axes = _axes(rng, world)
+    return Program(world, axes, _Drawing(rng, axes).body())
+
+
+def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
+    axes = [Axis(10, (tuple(range(world)),))]
+    for number in range(rng.choice((0, 1, 1, 2, 2, 3))):
+        axes.append(Axis(11 + number, _parts(rng, world)))
+    return tuple(axes)
+
+
+def _parts(rng: random.Random, world: int) -> tuple[Ranks, ...]:
+    """Return groups that share no rank: rows, columns, all ranks again, some ranks, or any parts."""
+    ranks = list(range(world))
+    widths = [width for width in range(2, world) if world % width == 0]
+    kind = rng.choice(("rows", "columns", "all", "some", "any"))
+    if kind in ("rows", "columns") and widths:
+        width = rng.choice(widths)
+        rows = [tuple(ranks[at : at + width]) for at in range(0, world, width)]
+        return tuple(rows) if kind == "rows" else tuple(zip(*rows, strict=True))
+    if kind == "some":
+        return (tuple(sorted(rng.sample(ranks, rng.randint(min(2, world), world)))),)
+    if kind == "any" and world > 3:
+        rng.shuffle(ranks)
+        cut = rng.randint(2, world - 2)
+        return tuple(sorted(ranks[:cut])), tuple(sorted(ranks[cut:]))
+    return (tuple(range(world)),)
+
+
+class _Drawing:
+    """One source on its way."""
+
+    def __init__(self, rng: random.Random, axes: Sequence[Axis]) -> None:
+        self.rng, self.axes, self.line = rng, axes, 20
+
+    def body(self) -> tuple[Stmt, ...]:
+        """Return calls of the setup, one or two loops, and calls of the end."""
+        found = self.some(0, 3)
+        for _ in range(self.rng.choice((1, 1, 1, 2))):
+            found += (self.loop(), *self.some(0, 2))
+        return found
+
+    def next_line(self) -> int:
+        self.line += self.rng.choice((1, 1, 2, 3))
+        return self.line
+
+    def some(self, least: int, most: int) -> tuple[Stmt, ...]:
+        return tuple(self.one() for _ in range(self.rng.randint(least, most)))
+
+    def one(self) -> Stmt:
+        return self.call() if self.rng.random() < 0.7 else self.compute()
+
+    def compute(self) -> Stmt:
+        return Stmt(self.next_line(), Kind.COMPUTE, seconds=round(self.rng.uniform(0.02, 0.4), 3))
+
+    def call(self) -> Stmt:
+        rng = self.rng
+        axis, op = rng.randrange(len(self.axes)), rng.choice(_OPS)
+        smallest = min(map(len, self.axes[axis].groups))
+        root = rng.randrange(smallest) if op in ROOTED and rng.random() < 0.5 else 0 if op in ROOTED else -1
+        numel = 0 if op in (Op.BARRIER, Op.ALL_TO_ALL) else rng.choice((1, 10, 100, 1000))
+        return Stmt(self.next_line(), Kind.CALL, axis=axis, op=op, root=root, numel=numel)
+
+    def loop(self) -> Stmt:
+        rng = self.rng
+        line, loader = self.next_line(), rng.random() < 0.6
+        body = [self.compute(), *self.some(1, 4)]
+        if rng.random() < 0.4:
+            test = self.next_line()
+            body.insert(
+                rng.randint(1, len(body)),
+                Stmt(test, Kind.EVERY, times=rng.choice((2, 2, 3, 4)), body=self.some(1, 2)),
+            )
+        if rng.random() < 0.15:
+            inner = self.next_line()
+            body.append(Stmt(inner, Kind.LOOP, times=rng.randint(1, 3), body=self.some(1, 2)))
+        return Stmt(line, Kind.LOOP, times=rng.randint(1, 8), loader=loader, body=tuple(body))

@@ -1,0 +1,140 @@
+"""Runs a program as c10d does, step by step, and writes down when each rank did what.
+
+Operations meet by the number that each rank counts in a group for itself, whatever they are. With gloo a call blocks
+its thread until it is through. A synchronising collective needs all members. The root of a broadcast or a scatter, and
+whoever sends to the root of a gather, is through once its bytes are with the kernel; who receives a broadcast needs
+those from whom it gets the bytes, along gloo's binomial tree.
+
+What a rank does depends on no other rank but through waits, and no wait has a choice between two ends. So every order
+of events leads to the same last state, and a wait that ends in one run ends in all: no other runs need to be tried.
+
+Not modelled: gloo closes connections when a process ends, of which its peers' calls fail; here they wait on, as with
+NCCL. Members that enter with parts that do not fit wait for ever; the bytes of some would pair in truth. Large messages
+of a root need receivers. Timeouts are longer than any run.
+"""
+
+import heapq
+import random
+from collections.abc import Sequence
+
+from ncclwatch.contract.model.rank import Op
+from tests.spmd.program import Kind, Program, Ranks, Step
+
+NEVER = float("inf")
+CALL_S = 0.001
+_TO_ROOT = (Op.GATHER,)
+_FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
+_NUMBERS = {op: number for number, op in enumerate(Op)}
+
+
+class Call:
+    """One operation that a rank issued."""
+
+    __slots__ = ("done_s", "group", "issued_s", "needs", "prefix", "rank", "seq", "step")
+
+    def __init__(self, rank: int, step: Step, seq: int, issued_s: float, prefix: int, needs: Ranks) -> None:
+        self.rank, self.step, self.group = rank, step, step.group
+        self.seq = seq  # of the collectives that this rank issued in the group; >= 1
+        self.issued_s = issued_s
+        self.done_s = NEVER
+        self.prefix = prefix  # hash over all signatures of this rank in the group up to this one
+        self.needs = needs  # members that have to come before it is through
+
+
+class Run:
+    """What happened: for each rank when it began which step, and all calls."""
+
+    def __init__(self, program: Program, steps: Sequence[Sequence[Step]]) -> None:
+        self.program, self.steps, self.groups = program, steps, program.groups
+        self.began_s: list[list[float]] = [[] for _ in steps]  # of each step that was begun, by its position
+        self.ended_s: list[float] = [NEVER] * len(steps)  # when the process was gone
+        self.how: list[str] = [""] * len(steps)
+        self.calls: list[list[Call]] = [[] for _ in steps]
+        self.rest_s = 0.0  # since when nothing has happened any more
+
+
+class _Meeting:
+    """One operation of a group, as its members come to it."""
+
+    __slots__ = ("entered", "waiting")
+
+    def __init__(self) -> None:
+        self.entered: dict[int, Call] = {}
+        self.waiting: list[Call] = []
+
+
+def run(program: Program, steps: Sequence[Sequence[Step]], rng: random.Random) -> Run:
+    """Let all ranks go as far as they can."""
+    return _Machine(program, steps, rng).run
+
+
+class _Machine:
+    def __init__(self, program: Program, steps: Sequence[Sequence[Step]], rng: random.Random) -> None:
+        self.run, self.rng = Run(program, steps), rng
+        self.groups = self.run.groups
+        self.counts: dict[tuple[int, str], tuple[int, int]] = {}  # (rank, group): calls and the hash over them
+        self.meetings: dict[tuple[str, int], _Meeting] = {}
+        self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
+        heapq.heapify(self.queue)
+        while self.queue:
+            now_s, rank, at = heapq.heappop(self.queue)
+            self.run.rest_s = now_s
+            self._step(now_s, rank, at)
+
+    def _step(self, now_s: float, rank: int, at: int) -> None:
+        run, steps = self.run, self.run.steps[rank]
+        run.began_s[rank].append(now_s)
+        if at == len(steps):
+            run.ended_s[rank], run.how[rank] = now_s, "exit"
+            return
+        step = steps[at]
+        if step.kind is Kind.CALL:
+            self._call(now_s, rank, step)
+        elif step.kind is Kind.END:
+            run.ended_s[rank], run.how[rank] = now_s, step.how
+        elif step.seconds != NEVER:
+            pause_s = step.seconds * self.rng.uniform(0.7, 1.4) if step.seconds else CALL_S
+            heapq.heappush(self.queue, (now_s + pause_s, rank, at + 1))
+
+    def _call(self, now_s: float, rank: int, step: Step) -> None:
+        count, prefix = self.counts.get((rank, step.group), (0, 1))
+        prefix = (prefix * 0x100000001B3 + hash(_agreed(step))) & 0xFFFFFFFFFFFFFFFF
+        self.counts[rank, step.group] = count + 1, prefix
+        call = Call(rank, step, count + 1, now_s, prefix, _needs(rank, step, self.groups[step.group]))
+        self.run.calls[rank].append(call)
+        meeting = self.meetings.setdefault((step.group, call.seq), _Meeting())
+        meeting.entered[rank] = call
+        meeting.waiting.append(call)
+        for other in [each for each in meeting.waiting if _may_end(each, meeting.entered)]:
+            meeting.waiting.remove(other)
+            other.done_s = now_s + CALL_S
+            heapq.heappush(self.queue, (other.done_s, other.rank, len(self.run.began_s[other.rank])))
+
+
+def _agreed(step: Step) -> tuple[int, int, int]:
+    """Return what members have to agree on."""
+    return _NUMBERS[step.op], 0 if step.op is Op.ALL_GATHER else step.numel, step.root
+
+
+def _may_end(call: Call, entered: dict[int, Call]) -> bool:
+    own = _agreed(call.step)
+    return all(rank in entered and _agreed(entered[rank].step) == own for rank in call.needs)
+
+
+def _needs(rank: int, step: Step, members: Ranks) -> Ranks:
+    op, root = step.op, step.root
+    if op in _FROM_ROOT:
+        return () if rank == root else (root,) if op is Op.SCATTER else _above(rank, root, members)
+    if op in _TO_ROOT and rank != root:
+        return ()
+    return members
+
+
+def _above(rank: int, root: int, members: Ranks) -> Ranks:
+    """Return from whom, over whom, a member gets the bytes of a broadcast: gloo's binomial tree."""
+    size, first = len(members), members.index(root)
+    place, found = (members.index(rank) - first) % size, []
+    while place:
+        place ^= 1 << (place.bit_length() - 1)
+        found.append(members[(place + first) % size])
+    return tuple(found)

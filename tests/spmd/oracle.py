@@ -1,0 +1,38 @@
+"""Says of any moment of a run which waits some continuation ends, and who waits when nothing goes on any more.
+
+A wait that ends in one run ends in all (see `machine`), so the run itself is the answer: slow ranks come on in it, and
+those that stand still never do.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tests.spmd.machine import NEVER, Run
+from tests.spmd.program import Kind
+from tests.spmd.views import Sight, seen_s
+
+
+class Truth(NamedTuple):
+    """What is so at a moment, as far as it is seen."""
+
+    at_s: float
+    waits: Mapping[int, tuple[str, int]]  # what ranks wait in: group and number
+    freed: frozenset[int]  # ranks whose wait ends
+    stuck: frozenset[int]  # ranks whose wait never ends
+
+
+def at(run: Run, sight: Sight) -> Truth:
+    """Return what is so at a moment."""
+    waits: dict[int, tuple[str, int]] = {}
+    freed, stuck = set(), set()
+    for rank, steps in enumerate(run.steps):
+        seen = seen_s(sight, rank)
+        begun = bisect_right(run.began_s[rank], seen)
+        step = steps[begun - 1] if 0 < begun <= len(steps) else None
+        if step is None or step.kind is not Kind.CALL or run.ended_s[rank] <= seen:
+            continue
+        call = next(each for each in reversed(run.calls[rank]) if each.issued_s <= seen)
+        waits[rank] = call.group, call.seq
+        (stuck if call.done_s == NEVER else freed).add(rank)
+    return Truth(sight.at_s, waits, frozenset(freed), frozenset(stuck))

@@ -1,0 +1,192 @@
+"""Holds a random SPMD program as data: statements with lines, and what each rank does of them, step after step.
+
+All ranks run the same source. A call names an axis: the groups of an axis share no rank, and each rank calls with its
+own. A rank that is in no group of the axis passes by, as under `if rank in members`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from ncclwatch.contract.model.rank import Op
+
+Ranks = tuple[int, ...]
+FILE = "/home/user/train.py"
+
+
+class Kind(Enum):
+    """What a statement, or a step of a rank, does."""
+
+    COMPUTE = "compute"
+    CALL = "call"
+    WAIT = "wait"  # for the oldest async work of the rank at the given line
+    LOOP = "loop"
+    EVERY = "every"  # its body in each n-th pass of the loop around it
+    DRAW = "draw"  # a batch, or the news that there is none left
+    END = "end"
+    MAKE = "make"  # a process group
+
+
+class Axis(NamedTuple):
+    """Process groups that were made by one statement."""
+
+    line: int
+    groups: tuple[Ranks, ...]
+
+
+class Stmt(NamedTuple):
+    """A statement of the source."""
+
+    line: int
+    kind: Kind
+    axis: int = 0
+    op: Op = Op.UNKNOWN
+    root: int = -1  # position in the group
+    numel: int = 0
+    is_async: bool = False
+    seconds: float = 0.0
+    times: int = 0  # of a loop, or each n-th of it
+    loader: bool = False  # the loop is over a DataLoader
+    body: "tuple[Stmt, ...]" = ()
+
+
+class Step(NamedTuple):
+    """Something that one rank does."""
+
+    line: int
+    kind: Kind
+    group: str = ""
+    op: Op = Op.UNKNOWN
+    root: int = -1  # global rank
+    numel: int = 0
+    is_async: bool = False
+    seconds: float = 0.0
+    batch: int = 0  # drawn in this pass, of the newest loader; of a draw: the number of the batch, 0: none is left
+    loader: int = 0  # line of the newest loader
+    turn: int = 0  # how often the rank came by this line before
+    how: str = ""  # of an end, or of how a rank stands
+
+
+class Program(NamedTuple):
+    """The source, and the world that runs it."""
+
+    world: int
+    axes: tuple[Axis, ...]  # the first is the default group of all ranks
+    body: tuple[Stmt, ...]
+    by_device: bool = False  # NCCL's streams, and not gloo's blocking calls
+
+    @property
+    def groups(self) -> Mapping[str, Ranks]:
+        """The members of each group by the name that torch gives to it."""
+        ranks = (group for axis in self.axes for group in axis.groups)
+        return {str(number): members for number, members in enumerate(ranks)}
+
+    def own_groups(self, rank: int) -> tuple[str, ...]:
+        """Return the group of each axis that a rank is in; "" where it is in none."""
+        names = iter(self.groups)
+        found = []
+        for axis in self.axes:
+            own = ""
+            for members in axis.groups:
+                name = next(names)
+                own = name if rank in members else own
+            found.append(own)
+        return tuple(found)
+
+
+class Deviation(NamedTuple):
+    """In what one rank goes another way than the source says, where that is not told by single steps."""
+
+    short: int = 0  # line of a loader that gives fewer batches
+    by: int = 0  # so many
+    flipped: int = 0  # line of a test that comes out the other way
+    turn: int = 0  # at that turn
+
+
+class _Unrolling:
+    """One rank on its way through the source."""
+
+    def __init__(self, program: Program, rank: int, deviation: Deviation) -> None:
+        self.program, self.deviation = program, deviation
+        self.names, self.groups = program.own_groups(rank), program.groups
+        self.turns: dict[int, int] = {}
+        self.loader = self.batch = 0
+
+    def steps(self, body: Sequence[Stmt], turn: int) -> Iterator[Step]:
+        for stmt in body:
+            kind = stmt.kind
+            if kind is Kind.LOOP:
+                yield from self.loop(stmt)
+            elif kind is Kind.EVERY:
+                came = self.turns.get(stmt.line, 0)
+                self.turns[stmt.line] = came + 1
+                flipped = (self.deviation.flipped, self.deviation.turn) == (stmt.line, came)
+                if (turn % stmt.times == stmt.times - 1) is not flipped:
+                    yield from self.steps(stmt.body, turn)
+            elif kind is Kind.CALL:
+                name = self.names[stmt.axis]
+                if name:
+                    yield self.step(stmt, name)
+            else:
+                yield self.step(stmt, "")
+
+    def loop(self, stmt: Stmt) -> Iterator[Step]:
+        times = stmt.times
+        if stmt.loader and self.deviation.short == stmt.line and self.turns.get(stmt.line, 0) <= stmt.times:
+            times = max(times - self.deviation.by, 0)
+        for turn in range(times):
+            if stmt.loader:
+                self.loader, self.batch = stmt.line, turn + 1
+                yield self.step(stmt._replace(kind=Kind.DRAW), "")
+            yield from self.steps(stmt.body, turn)
+        if stmt.loader:
+            yield self.step(stmt._replace(kind=Kind.DRAW), "")._replace(batch=0)
+
+    def step(self, stmt: Stmt, name: str) -> Step:
+        turn = self.turns.get(stmt.line, 0)
+        self.turns[stmt.line] = turn + 1
+        root = self.groups[name][stmt.root] if name and stmt.root >= 0 else -1
+        return Step(
+            stmt.line, stmt.kind, name, stmt.op, root, stmt.numel, stmt.is_async, stmt.seconds, self.batch,
+            self.loader, turn,
+        )  # fmt: skip
+
+
+def steps_of(program: Program, rank: int, deviation: Deviation = Deviation()) -> list[Step]:
+    """Return what a rank does, from the first step to the last."""
+    return list(_Unrolling(program, rank, deviation).steps(program.body, 0))
+
+
+def lines_of(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Yield all statements, those of loops and tests after them."""
+    for stmt in body:
+        yield stmt
+        yield from lines_of(stmt.body)
+
+
+def source_of(program: Program) -> str:
+    """Return the program as text, for people."""
+    lines = [f"world {program.world}{' on devices' if program.by_device else ''}"]
+    names = iter(program.groups)
+    for axis in program.axes:
+        groups = ", ".join(f"{next(names)}={list(members)}" for members in axis.groups)
+        lines.append(f"{axis.line:4} groups {groups}")
+
+    def add(body: Sequence[Stmt], depth: int) -> None:
+        for stmt in body:
+            lines.append(f"{stmt.line:4} {'    ' * depth}{_words(stmt)}")
+            add(stmt.body, depth + 1)
+
+    add(program.body, 0)
+    return "\n".join(lines)
+
+
+def _words(stmt: Stmt) -> str:
+    if stmt.kind is Kind.CALL:
+        root = f", root {stmt.root}" if stmt.root >= 0 else ""
+        return f"{stmt.op.value}(axis {stmt.axis}{root}, {stmt.numel}){' async' if stmt.is_async else ''}"
+    if stmt.kind is Kind.LOOP:
+        return f"for {stmt.times} {'batches' if stmt.loader else 'times'}:"
+    if stmt.kind is Kind.EVERY:
+        return f"each {stmt.times}. time:"
+    return f"{stmt.kind.value} {stmt.seconds:.2f}" if stmt.kind is Kind.COMPUTE else stmt.kind.value

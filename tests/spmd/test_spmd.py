@@ -1,0 +1,87 @@
+"""The judge is right about random programs, but for what is known, and the machine that runs them is c10d's."""
+
+import random
+
+import pytest
+
+from ncclwatch.contract.model.rank import Op
+from tests.spmd import faults, machine, oracle
+from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, judged
+from tests.spmd.faults import HEALTHY, Fault, What
+from tests.spmd.known import is_known
+from tests.spmd.program import Axis, Kind, Program, Stmt
+from tests.spmd.scenario import text_of
+from tests.spmd.shrink import shrunk
+from tests.spmd.views import Sight
+
+# Each process that runs tests draws its own; it is printed with what fails.
+FRESH = random.SystemRandom().randrange(1_000_000, 1_000_000_000)
+SHARE = 150  # programs of each of the two seeds
+TWO = (Axis(10, ((0, 1),)),)
+
+
+def call(line: int, op: Op = Op.ALL_REDUCE, root: int = -1) -> Stmt:
+    return Stmt(line, Kind.CALL, op=op, root=root, numel=10)
+
+
+def ended(program: Program, fault: Fault = HEALTHY, seed: int = 1) -> list[list[bool]]:
+    """Return for each rank which of its calls came to an end."""
+    run = machine.run(program, faults.steps_with(program, fault), random.Random(seed))
+    return [[each.done_s < machine.NEVER for each in calls] for calls in run.calls]
+
+
+def wrong(first: int) -> list[Counterexample]:
+    return [each for seed in range(first, first + SHARE) for each in judged(draw(seed)) if not is_known(each)]
+
+
+@pytest.mark.parametrize("first", [1, FRESH], ids=["fixed seed", "fresh seed"])
+def test_the_judge_is_right_about_random_programs_but_for_what_is_known(first: int) -> None:
+    found = wrong(first)
+    assert not found, f"seed {found[0].trial.seed}, {found[0].kind}:\n{text_of(shrunk(found[0]))}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_program_without_a_fault_runs_to_its_end_on_every_rank(seed: int) -> None:
+    program = draw(seed).program
+    run = machine.run(program, faults.steps_with(program, HEALTHY), random.Random(seed))
+    assert run.how == ["exit"] * program.world
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_which_waits_end_does_not_depend_on_how_long_anything_takes(seed: int) -> None:
+    trial = draw(seed)
+    assert ended(trial.program, trial.fault, seed=1) == ended(trial.program, trial.fault, seed=2)
+
+
+def test_a_rank_that_leaves_a_call_out_lets_the_other_wait_for_ever() -> None:
+    program = Program(2, TWO, (call(20), call(21, Op.BARRIER)))
+    assert ended(program, Fault(What.SKIP, (1,), 20)) == [[False], [False]]
+
+
+def test_the_root_of_a_broadcast_goes_on_before_the_others_have_come() -> None:
+    program = Program(2, TWO, (call(20, Op.BROADCAST, root=0),))
+    assert ended(program, Fault(What.STALL, (1,), 20)) == [[True], []]
+
+
+def test_whoever_sends_to_the_root_of_a_gather_goes_on_before_the_root_has_come() -> None:
+    program = Program(2, TWO, (call(20, Op.GATHER, root=0),))
+    assert ended(program, Fault(What.STALL, (0,), 20)) == [[], [True]]
+
+
+def test_a_broadcast_comes_from_the_root_over_others() -> None:
+    program = Program(4, (Axis(10, ((0, 1, 2, 3),)),), (call(20, Op.BROADCAST, root=0),))
+    assert ended(program, Fault(What.STALL, (1,), 20)) == [[True], [], [True], [False]]
+
+
+def test_the_oracle_tells_a_wait_that_ends_from_one_that_never_does() -> None:
+    program = Program(2, TWO, (Stmt(19, Kind.COMPUTE, seconds=1.0), call(20)))
+    late = carried_out(Trial(program, HEALTHY, 1, ((1, 19, 0, 9.0),)))
+    never = carried_out(Trial(program, Fault(What.STALL, (1,), 20), 1))
+    found = [oracle.at(run, Sight(5.0)) for run in (late, never)]
+    assert [(each.freed, each.stuck) for each in found] == [({0}, set()), (set(), {0})]
+
+
+def test_a_counterexample_made_small_still_is_one() -> None:
+    found = next(each for seed in range(1, 200) for each in judged(draw(seed)))
+    small = shrunk(found)
+    assert small.broken in [each.broken for each in examined(small.trial, carried_out(small.trial), small.sight)]

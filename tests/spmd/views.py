@@ -1,0 +1,212 @@
+"""Shows a run as the agents would at one moment: a view of each rank, not all taken at once, some missing, some short.
+
+A rank that computes uses CPU. One that waits, or stands still for ever, uses none, and its stack stays the same.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.rank import (
+    CallSite,
+    Ending,
+    GroupView,
+    LoaderView,
+    Op,
+    OpView,
+    ProcessState,
+    ProcessView,
+    RankView,
+    ThreadView,
+    WaitKind,
+    WaitView,
+)
+from tests.spmd.machine import Call, Run
+from tests.spmd.program import FILE, Kind, Step
+
+KNOWN_S = 3600.0
+TIMEOUT_S = 1800.0
+RANKS_PER_HOST = 8
+HISTORY_MAX = 400
+
+
+class Sight(NamedTuple):
+    """How much of a job is seen at a moment."""
+
+    at_s: float
+    late_s: tuple[float, ...] = ()  # how long before the moment the view of each rank was taken; (): all just now
+    history: tuple[int, ...] = ()  # how many operations each ring still has; (): all
+    silent: tuple[int, ...] = ()  # ranks whose node tells nothing
+    unasked: tuple[int, ...] = ()  # ranks that exist, and whose views nobody asked for
+
+
+def draw(rng: random.Random, run: Run, at_s: float) -> Sight:
+    """Return how much is seen at a moment: mostly all, sometimes less."""
+    ranks = range(run.program.world)
+    late_s = tuple(rng.uniform(0.0, rng.choice((0.1, 0.4, 1.5))) for _ in ranks) if rng.random() < 0.5 else ()
+    history = tuple(rng.choice((3, 10, 30, HISTORY_MAX)) for _ in ranks) if rng.random() < 0.25 else ()
+    lost = (rng.choice(ranks),) if rng.random() < 0.06 else ()
+    asked = rng.random() < 0.5
+    return Sight(at_s, late_s, history, lost if asked else (), () if asked else lost)
+
+
+def snapshot(run: Run, sight: Sight) -> JobSnapshot:
+    """Return what the judge gets."""
+    unseen = {*sight.silent, *sight.unasked}
+    views = {rank: _view(run, rank, sight) for rank in range(run.program.world) if rank not in unseen}
+    return JobSnapshot(
+        job="job", world_size=run.program.world, ranks=views, stacks={},
+        silent=dict.fromkeys(sight.silent, 5.0), unasked=frozenset(sight.unasked), absent_s=KNOWN_S,
+    )  # fmt: skip
+
+
+def seen_s(sight: Sight, rank: int) -> float:
+    """Return the moment at which the view of a rank was taken."""
+    return sight.at_s - (sight.late_s[rank] if sight.late_s else 0.0)
+
+
+def _view(run: Run, rank: int, sight: Sight) -> RankView:
+    at_s = seen_s(sight, rank)
+    late_s = sight.at_s - at_s
+    world = run.program.world
+    local = min(world, RANKS_PER_HOST)
+    ended = run.ended_s[rank] <= at_s
+    calls = run.calls[rank]
+    issued = calls[: bisect_right(calls, at_s, key=_issued_s)]
+    begun = bisect_right(run.began_s[rank], at_s)
+    step = run.steps[rank][begun - 1] if 0 < begun <= len(run.steps[rank]) else None
+    since_s = at_s - run.began_s[rank][begun - 1] if begun else 0.0
+    standing = _Standing(rank, step, since_s, issued, at_s)
+    stopped = step is not None and step.how == "stopped"
+    return RankView(
+        rank=rank, local_rank=rank % local, host=f"node{rank // local}", pid=1000 + rank, device="",
+        world_size=world, local_world_size=local, attempt=0,
+        process=standing.process(ended=ended), pulse_age_s=since_s if stopped else 0.2, initialised=True,
+        ending=_ending(run, rank, at_s) if ended else None,
+        threads=(standing.thread(),),
+        groups=_groups(run, issued, at_s),
+        loaders=_loaders(run.steps[rank][:begun]),
+        history=tuple(_op(call, at_s) for call in issued[-(sight.history[rank] if sight.history else HISTORY_MAX) :]),
+        timeout_s=TIMEOUT_S, news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
+    )  # fmt: skip
+
+
+def _issued_s(call: Call) -> float:
+    return call.issued_s
+
+
+class _Standing(NamedTuple):
+    """Where one rank stands."""
+
+    rank: int
+    step: Step | None  # None: it has not begun, or is through
+    since_s: float
+    issued: Sequence[Call]
+    at_s: float
+
+    @property
+    def still_s(self) -> float:
+        """Return for how long it has shown no work."""
+        if self.step is None or (self.step.kind is Kind.COMPUTE and not self.step.how):
+            return 0.0
+        return self.since_s
+
+    def process(self, *, ended: bool) -> ProcessView:
+        """Return what is seen of it from outside."""
+        still_s = self.still_s
+        state = ProcessState.SLEEPING if still_s else ProcessState.RUNNING
+        if self.step is not None and self.step.how == "stopped":
+            state = ProcessState.STOPPED
+        return ProcessView(
+            state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s, observed_s=KNOWN_S
+        )
+
+    def thread(self) -> ThreadView:
+        """Return what its main thread does."""
+        step, still_s = self.step, self.still_s
+        if step is None:
+            return ThreadView(tid=1000 + self.rank, main=True, issued=len(self.issued))
+        site = site_at(step.line)
+        wait = self._wait(step, site)
+        return ThreadView(
+            tid=1000 + self.rank, main=True, issued=len(self.issued), wait=wait, doing=site, frames=(site,),
+            leaf=f"train train.py:{step.line}", same_s=still_s, cpu_still_s=still_s,
+        )  # fmt: skip
+
+    def _wait(self, step: Step, site: CallSite) -> WaitView | None:
+        if step.kind is Kind.DRAW:
+            return WaitView(kind=WaitKind.DATA, age_s=self.since_s, site=site)
+        if step.kind is not Kind.CALL:
+            return None
+        call = self.issued[-1]
+        return WaitView(
+            kind=WaitKind.COLLECTIVE, age_s=self.since_s, group=call.group, seq=call.seq, op=step.op, peer=step.root,
+            site=site,
+        )  # fmt: skip
+
+
+def _ending(run: Run, rank: int, at_s: float) -> Ending:
+    how, age_s = run.how[rank], at_s - run.ended_s[rank]
+    if how == "crash":
+        site = site_at(run.steps[rank][-1].line)
+        return Ending(kind="crashed", exit_code=1, exception="ValueError: bad label", site=site, age_s=age_s)
+    if how == "kill":
+        return Ending(kind="signalled", signal=9, age_s=age_s)
+    return Ending(kind="exited", exit_code=0, age_s=age_s)
+
+
+def _groups(run: Run, issued: Sequence[Call], at_s: float) -> tuple[GroupView, ...]:
+    by_group: dict[str, list[Call]] = {}
+    for call in issued:
+        by_group.setdefault(call.group, []).append(call)
+    return tuple(_group(run, name, calls, at_s) for name, calls in by_group.items())
+
+
+def _group(run: Run, name: str, calls: Sequence[Call], at_s: float) -> GroupView:
+    pending = next((call for call in calls if call.done_s > at_s), None)
+    return GroupView(
+        name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
+        completed=pending.seq - 1 if pending is not None else len(calls), prefix_hash=calls[-1].prefix,
+        pending=_op(pending, at_s) if pending is not None else None, timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+
+
+def _op(call: Call, at_s: float) -> OpView:
+    step = call.step
+    barrier = step.op is Op.BARRIER
+    return OpView(
+        group=call.group, seq=call.seq, op=step.op, dtype="" if barrier else "float32", numel=step.numel,
+        peer=step.root, reduce_op="sum" if step.op in _REDUCES else "", site=site_at(step.line),
+        thread=1000 + call.rank, batch=step.batch, loader=1 if step.loader else 0, completed=call.done_s <= at_s,
+        in_order=True, age_s=at_s - call.issued_s,
+    )  # fmt: skip
+
+
+_REDUCES = frozenset((Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER))
+
+
+def _loaders(begun: Sequence[Step]) -> tuple[LoaderView, ...]:
+    found: dict[int, LoaderView] = {}
+    for step in begun:
+        if step.kind is Kind.DRAW:
+            found[step.line] = _drawn(found.get(step.line), step)
+    return tuple(found.values())
+
+
+def _drawn(before: LoaderView | None, step: Step) -> LoaderView:
+    passes = before.passes if before is not None else 0
+    drawn, last = (before.drawn, before.last_drawn) if before is not None else (0, 0)
+    if step.batch:
+        began = step.batch == 1
+        return LoaderView(site=site_at(step.line), passes=passes + began, drawn=step.batch, exhausted=False,
+                          last_drawn=last)  # fmt: skip
+    return LoaderView(site=site_at(step.line), passes=max(passes, 1), drawn=drawn, exhausted=True, last_drawn=drawn)
+
+
+@lru_cache(maxsize=4096)
+def site_at(line: int) -> CallSite:
+    """Return a line of the program."""
+    return CallSite(file=FILE, line=line, function="train")
