@@ -6,6 +6,9 @@ FUZZ_SECONDS ?= 1
 SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# Images for containers often forbid bytecode. Then pytest rewrites each test module anew in each process, and each server,
+# agent and rank that a test starts compiles all of our modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help dashboards dashboard-types tools fuzz spmd demo lint types imports unit check integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
 
