@@ -1,6 +1,7 @@
 """Finds the texts of scenarios, reads what they give, and writes verdicts as they expect them."""
 
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,16 @@ def read(path: Path) -> tuple[Situation, str]:
     return situation(given), expected
 
 
+@cache
+def _limits(path: Path) -> dict[str, str]:
+    return read(path)[0].limits
+
+
 def each_as(word: str) -> "pytest.MarkDecorator":
     """Run a test for each scenario. It must fail for those that say this word of themselves, each with its reason."""
     cases = []
     for path in FILES:
-        reason = read(path)[0].limits.get(word)
+        reason = _limits(path).get(word)
         marks = () if reason is None else (pytest.mark.xfail(strict=True, reason=f"{word}: {reason}"),)
         cases.append(pytest.param(path, id=path.stem, marks=marks))
     return pytest.mark.parametrize("path", cases)
