@@ -5,9 +5,10 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Cause, Divergence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import circle, mismatch, standstill
+from ncclwatch_server.judge.rules.frames import alone, circle, exited, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.circle import departed_words
 from ncclwatch_server.judge.rules.frames.mismatch import shift_call, shift_words
+from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
 from ncclwatch_server.judge.telling.words import at, group_words
 from ncclwatch_server.judge.theory.case import Case
@@ -16,7 +17,7 @@ from ncclwatch_server.judge.theory.histories.habits import Slip
 from ncclwatch_server.judge.theory.histories.odd_side import Sign
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
-from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, GoneRoot, MismatchRoot, OutsideRoot, Root
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 CAUSE = Cause.DIVERGENT_CONTROL_FLOW
@@ -40,6 +41,12 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return mismatch.tell(case, root, CAUSE, reason=_reason, advice=advice)
     if isinstance(root, OutsideRoot):
         return _outside(case, root, root.shift) if root.shift is not None else None
+    if isinstance(root, GoneRoot) and root.shift is not None:
+        return _left_early(case, root, root.shift)
+    if isinstance(root, AloneRoot):
+        made = f"{ranks_words(root.left).capitalize()} made no call at that line."
+        reason = _shifted_words(case, root.shift) if root.shift is not None else made
+        return alone.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
     reason = _in_circle(case, root.circle) if isinstance(root, CircleRoot) else ""
     if not isinstance(root, CircleRoot) or not reason:
         return None
@@ -106,6 +113,18 @@ def _outside(case: Case, root: OutsideRoot, shift: Shift) -> Explanation:
         victim_site=theirs.site, fact=SIGN_WORDS[Sign.SKIPPED if shift.skipped > 0 else Sign.MADE_MORE],
     )  # fmt: skip
     return replace(found, divergence=divergence)
+
+
+def _left_early(case: Case, root: GoneRoot, shift: Shift) -> Explanation:
+    """Explain ranks that have left out a call, and so came to their end while the others were in the call before it."""
+    found = exited.tell(case, root, CAUSE, advice=ADVICE, reason=_shifted_words(case, shift))
+    return replace(
+        found,
+        summary=f"{ranks_words(shift.ranks)} {shift_call(shift, '')}. Now {found.summary}",
+        culprits=tuple(
+            culprit(case.views[rank], shift.op.site, "left out that call, and ended") for rank in shift.ranks
+        ),
+    )
 
 
 def _shifted_words(case: Case, shifted: Shift) -> str:

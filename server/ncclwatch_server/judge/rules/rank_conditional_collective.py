@@ -3,13 +3,13 @@
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import circle, mismatch
+from ncclwatch_server.judge.rules.frames import alone, circle, mismatch
 from ncclwatch_server.judge.rules.frames.mismatch import shift_words
 from ncclwatch_server.judge.telling.words import wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.parting import Parting
-from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
+from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, Root
 
 CAUSE = Cause.RANK_CONDITIONAL_COLLECTIVE
 ADVICE = (
@@ -20,11 +20,14 @@ ADVICE = (
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
-    """Explain a mismatch or a circle in which the call of one side lies under a test of the rank."""
+    """Explain a mismatch, a circle, or ranks left alone, where the call of one side lies under a test of the rank."""
     if isinstance(root, MismatchRoot) and root.partings[0].condition:
         return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, forward_explains=True)
     if isinstance(root, CircleRoot) and root.circle.note is not None:
         return circle.tell(case, root, CAUSE, reason=_in_circle(root.circle, root.circle.note.condition), advice=ADVICE)
+    if isinstance(root, AloneRoot) and root.call is not None and root.call.condition is not None:
+        reason = f"That call is made under `{root.call.condition.condition}`, so not by all ranks."
+        return alone.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
     return None
 
 

@@ -16,7 +16,7 @@ from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told
-from ncclwatch_server.judge.rules.frames import circle, destroyed, mismatch, standstill
+from ncclwatch_server.judge.rules.frames import circle, destroyed, exited, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at, counts_words
@@ -24,7 +24,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
-from ncclwatch_server.judge.theory.roots import CircleRoot, DestroyedRoot, MismatchRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.roots import CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.UNEVEN_BATCHES
@@ -50,6 +50,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
     if isinstance(root, DestroyedRoot) and root.counts is not None:
         return destroyed.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
+    if isinstance(root, GoneRoot) and root.counts is not None:
+        return exited.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.BATCHES:
         others = tuple(rank for rank in root.victims if rank in case.views)
         counts = uneven_counts(case.views, root.ranks[:1], others)

@@ -12,12 +12,13 @@ from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
+from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_before
 from ncclwatch_server.judge.theory.roots import (
     ROOTS_ALIKE_MAX,
+    AloneRoot,
     CircleRoot,
     DestroyedRoot,
     GoneRoot,
@@ -118,6 +119,9 @@ def find_gone(case: Case) -> Found:
     if isinstance(ends, Mismatch):
         return tuple((root,) for root in mismatch_roots(case, ends))
     victims = followers(case, ends.ranks)
+    left = left_before(case, ends.ranks, victims) if ends.went is Went.LEFT else STAYED
+    if left.alone:
+        return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
     root = GoneRoot(
@@ -128,11 +132,13 @@ def find_gone(case: Case) -> Found:
         place=place_of(blocks),
         onset_s=onset_s(blocks) or ended_s,
         ends=ends,
+        counts=left.counts,
+        shift=left.shift,
     )
     return ((root,),)
 
 
-def find_destroyed(case: Case) -> DestroyedRoot | None:
+def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
     """Return the ranks that destroyed a group without coming to a collective in which its other members wait.
 
     What else these ranks have left belongs to it; what others left is a root of its own.
@@ -149,6 +155,9 @@ def find_destroyed(case: Case) -> DestroyedRoot | None:
     blocks = tuple(block for block, leavers in left if block.operation.group == group or leavers == first)
     ranks = tuple(sorted({rank for block in blocks for rank in _leavers(case, block)}))
     victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
+    why = left_before(case, ranks, victims)
+    if why.alone:
+        return alone_root(case, ranks, why, victims)
     return DestroyedRoot(
         hangs=Certainty.PROVEN,
         ranks=ranks,
@@ -156,7 +165,7 @@ def find_destroyed(case: Case) -> DestroyedRoot | None:
         blocks=blocks,
         place=place_of(blocks),
         onset_s=onset_s(blocks),
-        counts=uneven_counts(case.views, ranks, tuple(rank for rank in victims if rank in case.views)),
+        counts=why.counts,
     )
 
 

@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.circles import Circle
 from ncclwatch_server.judge.theory.endings import Ends
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
 from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.own_calls import OwnCall
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.stillness import Stillness
@@ -27,6 +28,7 @@ class RootKind(Enum):
 
     MISMATCH = "mismatch"  # members entered one collective with different signatures
     GONE = "gone"  # ranks have ended
+    ALONE = "alone"  # ranks are in a call of their own, or one too many, and the others have left without it
     DESTROYED = "destroyed"  # a member took the group down without coming to the operation
     CIRCLE = "circle"  # ranks wait for each other
     SCATTERED = "scattered"  # ranks look for each other at different addresses
@@ -87,6 +89,19 @@ class GoneRoot(Root):
 
     kind = RootKind.GONE
     ends: Ends
+    counts: Mapping[int, int] | None = None  # batches drawn by rank, where these ranks ran out of them and left
+    shift: Shift | None = None  # the call that they left out before, and so came to their end too early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneRoot(Root):
+    """Ranks in a call that is one too many: the others have ended well, or taken the group down, without it."""
+
+    kind = RootKind.ALONE
+    left: tuple[int, ...]  # the others
+    ended: bool  # they have ended, rather than destroyed the group
+    call: OwnCall | None  # that only these ranks make; None: they made another one too often before
+    shift: Shift | None  # that one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

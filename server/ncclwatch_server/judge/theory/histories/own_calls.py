@@ -1,0 +1,65 @@
+"""Finds a call that some ranks are in, and that those who have left its group never made.
+
+Ranks that have ended well, or have taken a group down, look like the ones that went too early. Where those who still
+wait stand in a call of their own, it is that call which is too much: a save on rank 0 as the last step of a program.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
+from ncclwatch_server.judge.theory.histories.call_sites import rank_condition, route_of
+from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
+from ncclwatch_server.judge.theory.majority import majority
+from ncclwatch_server.judge.theory.waits.rank_standing import group_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCall:
+    """A call that only these ranks make."""
+
+    ranks: tuple[int, ...]
+    op: OpView  # of the first of them
+    condition: SourceNote | None  # a test of the rank round it; None: a majority of the group is without it
+
+
+def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Sequence[int]) -> OwnCall | None:
+    """Return the call that `others` wait in, if they make it alone: it is new to them, and to `left` unknown.
+
+    That is decided by a test of the rank round the call, or by a majority of the group that has left without it.
+    """
+    stuck = unfinished(views, left, others)
+    if not stuck or len({(op.group, op.seq, op.op, op.site) for op in stuck.values()}) != 1:
+        return None
+    first = min(stuck)
+    op, view = stuck[first], views[first]
+    group = group_of(view, op.group)
+    if group is None or not group.ranks or made_before(view, op):
+        return None
+    route = route_of(view, op)
+    if not set(group.ranks) <= {*left, *stuck} or not all(never_called_there(views[r], op, route) for r in left):
+        return None
+    condition = rank_condition(view, op.site, op.op.value, route)
+    gone = tuple(rank for rank in left if rank in group.ranks)
+    if condition is None and majority((gone, tuple(stuck))) is not gone:
+        return None
+    return OwnCall(ranks=tuple(sorted(stuck)), op=op, condition=condition)
+
+
+def unfinished(views: Mapping[int, RankView], left: Sequence[int], others: Sequence[int]) -> dict[int, OpView]:
+    """Return the first collective of each of some ranks to which some of those who left have not come.
+
+    One that a backend gave up, because a peer was lost, counts as over in its ring.
+    """
+    stuck = {}
+    for rank in others:
+        behind = {
+            group.name: min(theirs.enqueued for other in left if (theirs := group_of(views[other], group.name)))
+            for group in views[rank].groups
+            if any(group_of(views[other], group.name) for other in left if other in group.ranks)
+        }
+        ops = (op for op in views[rank].history if op.group in behind and not op.op.is_p2p)
+        first = next((op for op in ops if op.seq > behind[op.group]), None)
+        if first is not None:
+            stuck[rank] = first
+    return stuck

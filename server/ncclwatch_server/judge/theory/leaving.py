@@ -1,0 +1,64 @@
+"""Says why some ranks have left a group in which others wait: too early, or the others came to a call too many."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclwatch.contract.model.verdict import Certainty
+from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.endings import ended_s_ago
+from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
+from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
+from ncclwatch_server.judge.theory.roots import AloneRoot, Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Why ranks have left, as far as histories tell."""
+
+    counts: Mapping[int, int] | None = None  # batches drawn by rank, where they ran out of them
+    shift: Shift | None = None  # the call that they left out before
+    call: OwnCall | None = None  # that the others make alone
+    surplus: Shift | None = None  # the call that the others made too often before
+
+    @property
+    def alone(self) -> tuple[int, ...]:
+        """Who is in a call too many; nobody, where those who left did so too early."""
+        return self.surplus.ranks if self.surplus is not None else self.call.ranks if self.call is not None else ()
+
+
+STAYED = Leaving()
+
+
+def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> Leaving:
+    """Return why ranks have left a group in which these victims wait, or waited when they ended."""
+    others = tuple(rank for rank in victims if rank in case.views)
+    counts = uneven_counts(case.views, left, others)
+    if counts is not None:
+        return Leaving(counts=counts)
+    for group in sorted({op.group for op in unfinished(case.views, left, others).values()}):
+        found = find_shift(case.views, group, (*left, *others))
+        shift = who_shifted(case.views, (*left, *others), found) if found is not None else None
+        if shift is not None and shift.skipped > 0 and set(shift.ranks) <= set(left):
+            return Leaving(shift=shift)
+        if shift is not None and shift.skipped < 0 and set(shift.ranks) <= set(others):
+            return Leaving(surplus=shift)
+    return Leaving(call=own_call(case.views, left, others))
+
+
+def alone_root(case: Case, left: tuple[int, ...], why: Leaving, victims: tuple[int, ...]) -> AloneRoot:
+    """Return the root of ranks in a call too many, which those who have left never make."""
+    blocks = tuple(block for rank in why.alone for block in case.found[rank].blocks)
+    op = next(iter(unfinished(case.views, left, why.alone).values()))
+    return AloneRoot(
+        hangs=Certainty.PROVEN,
+        ranks=why.alone,
+        victims=tuple(rank for rank in victims if rank not in why.alone),
+        blocks=blocks,
+        place=Place(op.group, op.seq, op.op.value),
+        onset_s=onset_s(blocks) or max(ended_s_ago(case.views[rank]) for rank in left),
+        left=left,
+        ended=all(case.views[rank].ending is not None for rank in left),
+        call=why.call,
+        shift=why.surplus,
+    )
