@@ -25,7 +25,7 @@ _SYSCALLS = {
         43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 2: "open",
         75: "fdatasync", 277: "sync_file_range", 306: "syncfs", 26: "msync",
         202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 271: "ppoll",
-        281: "epoll_pwait",
+        281: "epoll_pwait", 270: "pselect6", 42: "connect", 288: "accept4",
     },
     "aarch64": {
         22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write",
@@ -74,10 +74,14 @@ def parse_io(data: bytes) -> int | None:
 
 def kernel_place(syscall: str, wait_channel: str, machine: str = platform.machine()) -> str:
     """Return where a thread sits in the kernel, as "futex (futex_do_wait)"; "" if it runs or nobody may look."""
-    number = syscall.split(" ", 1)[0]
-    call = _SYSCALLS.get(machine, {}).get(int(number), f"system call {number}") if number.isdigit() else ""
+    call = call_name(syscall.split(" ", 1)[0], machine)
     channel = "" if wait_channel in ("", "0") else wait_channel
     return f"{call} ({channel})" if call and channel else call or channel
+
+
+def call_name(number: str, machine: str = platform.machine()) -> str:
+    """Return the name of a system call by its number, "" for what is no number: the thread runs."""
+    return _SYSCALLS.get(machine, {}).get(int(number), f"system call {number}") if number.isdigit() else ""
 
 
 class ProcFile:

@@ -6,11 +6,13 @@ Progress is measured over MEASURE_S at least, because the kernel counts CPU time
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from ncclwatch.contract.model.rank import ProcessState, ProcessView
+from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
 from ncclwatch_agent.process.file_locks import lock_path, lock_wait
 from ncclwatch_agent.process.pidfd import PidFd
 from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
+from ncclwatch_agent.process.timed_waits import timed_wait
 
 MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
@@ -85,11 +87,12 @@ class _Counters:
 class _ThreadCounter:
     """CPU time of one thread."""
 
-    __slots__ = ("_file", "_ran_ns", "alive", "meter", "scheduled_ns")
+    __slots__ = ("_file", "_ran_ns", "_turns", "alive", "meter", "ran_at_ns", "scheduled_ns")
 
     def __init__(self, pid: int, tid: int) -> None:
         self._file = ProcFile(f"/proc/{pid}/task/{tid}/schedstat")
-        self._ran_ns = -1
+        self._ran_ns = self._turns = -1
+        self.ran_at_ns = 0  # the look at which it had last had a core since the one before
         self.scheduled_ns = 0, 0  # on a core; ready to run, and without one
         self.meter = Meter(CPU_STILL_SHARE)
         self.alive = True
@@ -101,6 +104,9 @@ class _ThreadCounter:
             return
         ran_ns = int(fields[0])
         self.scheduled_ns = ran_ns, int(fields[1]) if len(fields) > 1 else 0
+        turns = int(fields[2]) if len(fields) > 2 else -1
+        if turns != self._turns or turns < 0:
+            self._turns, self.ran_at_ns = turns, now_ns
         self.meter.add((ran_ns - self._ran_ns) / 1e9 if self._ran_ns >= 0 else 0.0, now_ns)
         self._ran_ns = ran_ns
 
@@ -218,7 +224,18 @@ class ProcessWatch:
             io_unknown=self._counters.io_unknown,
             in_kernel=self.in_kernel(self.pid),
             observed_s=(now_ns - self._first_ns) / 1e9 if self._first_ns else 0.0,
+            timed=self._timed(now_ns) if self.state is ProcessState.SLEEPING else None,
         )
+
+    def _timed(self, now_ns: int) -> TimedWait | None:
+        """Return the wait of the main thread that ends by itself, or the longest sleep of a process that it started."""
+        main = self._threads.get(self.pid)
+        own = timed_wait(self.pid, (now_ns - main.ran_at_ns) / 1e9 if main is not None else 0.0)
+        if own is not None and own.asleep:
+            return own
+        started = ((pid, timed_wait(pid, 0.0)) for pid in self._children)
+        sleeps = [replace(each, child=pid) for pid, each in started if each is not None and each.asleep]
+        return max(sleeps, key=lambda each: each.whole_s, default=own)
 
     def in_kernel(self, tid: int) -> str:
         """Return where a thread sits in the kernel, "" if it runs, is gone, or nobody may look."""

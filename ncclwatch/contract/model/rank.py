@@ -237,6 +237,17 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedWait:
+    """A wait that ends by itself, of a rank's main thread or of a process that it started."""
+
+    call: str  # the system call
+    asleep: bool  # it waits for nothing but the time
+    left_s: float  # until it ends, at most
+    whole_s: float  # from when it began, as far as that was seen, until it ends
+    child: int = 0  # pid of the process that waits; 0: the main thread itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """What the node sees of a rank's process from outside."""
 
@@ -248,6 +259,7 @@ class ProcessView:
     observed_s: float = 0.0  # for how long this process has been observed at all
     lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
     lock_path: str = ""  # of that file, where it can be found
+    timed: TimedWait | None = None  # None: what it waits in has no end that is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

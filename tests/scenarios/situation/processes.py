@@ -4,7 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import Ending, ProcessState, SourceNote, StackDump, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import (
+    Ending,
+    ProcessState,
+    SourceNote,
+    StackDump,
+    ThreadView,
+    TimedWait,
+    WaitKind,
+    WaitView,
+)
 from tests.scenarios.situation.state import Command, State
 from tests.scenarios.situation.words import frame_of, options_of, ranks_of, site_of
 
@@ -140,6 +149,19 @@ def lock(state: State, words: list[str]) -> None:
     state.process(rank, lock_holder=holder, lock_path=words[2])
 
 
+def timed(state: State, words: list[str]) -> None:
+    """timed RANKS CALL left S of S [child PID]: what the main thread waits in, and when that ends by itself."""
+    found = options_of(words[2:])
+    waits = TimedWait(
+        call=words[1], asleep=words[1].endswith("sleep"), left_s=float(found["left"]), whole_s=float(found["of"]),
+        child=int(found.get("child", "0")),
+    )  # fmt: skip
+    for rank in ranks_of(words[0]):
+        state.process(rank, timed=waits)
+        if not waits.child:
+            state.main(rank, in_kernel=words[1])
+
+
 def phase(state: State, words: list[str]) -> None:
     for rank in ranks_of(words[0]):
         state.change(rank, phase=words[1], phase_s=5.0)
@@ -212,6 +234,7 @@ COMMANDS: Mapping[str, Command] = {
     "names": names,
     "kernel": kernel,
     "lock": lock,
+    "timed": timed,
     "phase": phase,
     "work": work,
     "source": source,

@@ -65,6 +65,11 @@ def lateness_of(
     return Lateness.UNUSUAL if onset_s(blocks) > max(floor_s, bound_s) else Lateness.NONE
 
 
+def allowed_s(case: Case, kind: WaitClass) -> float:
+    """Return how long this job lets such waits last."""
+    return _bound_s(case.snapshot.habits.get(kind), kind)
+
+
 def _bound_s(habit: Habit | None, kind: WaitClass) -> float:
     return habit.bound_s if habit is not None else FIRST_TIME_S[kind.phase]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
-from ncclwatch_server.judge.theory.lateness import lateness_of, time_left, wait_class, waited_in
+from ncclwatch_server.judge.theory.lateness import allowed_s, lateness_of, time_left, wait_class, waited_in
 from ncclwatch_server.judge.theory.phases import class_of
 from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, place_of
 from ncclwatch_server.judge.theory.stillness import (
@@ -69,7 +69,13 @@ def _known(case: Case, ranks: list[int]) -> dict[int, Known]:
     for rank, block in waited_in(case, ranks).items():
         kind = class_of([case.views[rank]], block.operation, block.wait.op.value, case.snapshot.stacks)
         habit = case.snapshot.habits.get(kind)
-        found[rank] = Known(phase=kind.phase, longest_still_s=habit.longest_still_s if habit is not None else 0.0)
+        left_s, timeout_s = time_left(case, (block,))
+        found[rank] = Known(
+            phase=kind.phase,
+            longest_still_s=habit.longest_still_s if habit is not None else 0.0,
+            bound_s=allowed_s(case, kind),
+            left_s=left_s if timeout_s else float("inf"),
+        )
     return found
 
 

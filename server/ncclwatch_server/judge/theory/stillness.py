@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, TimedWait, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import note_at
@@ -22,6 +22,8 @@ from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
 STILL_ASLEEP_S = 9.0  # in a sleep of its own choice: a pause between two tries
+STILL_ASLEEP_UNTIL_UNKNOWN_S = 30.0  # the same where nobody knows when it ends
+TRIES = 4.0  # a wait that ends by itself has come back to no effect often when so many of its length are over
 STILL_IN_FLUSH_S = 60.0  # until storage has taken what was written: the kernel works, and nothing of it is seen here
 _STILL_IN_PHASE_S = {Phase.CHECKPOINT: 12.0, Phase.COMPILE: 20.0, Phase.FIRST_USE: 9.0}
 STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take its time, and its work is not seen here
@@ -35,6 +37,8 @@ _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() fr
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
 _FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
 _SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
+# In which a thread may wait for a process that it has started.
+_FOR_CHILDREN = frozenset("wait4 waitid read poll ppoll select pselect6 epoll_wait epoll_pwait".split())
 
 
 class Trouble(Enum):
@@ -59,6 +63,8 @@ class Known:
 
     phase: Phase = Phase.STEP
     longest_still_s: float = 0.0  # that this job has stood still in such work before, and gone on by itself
+    bound_s: float = 0.0  # that this job lets such work take; 0: unknown
+    left_s: float = float("inf")  # until the others give up waiting for it, and the job ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +110,14 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
         saves = kind is WaitKind.SAVE or phase_in_dump(case.snapshot.stacks.get(view.rank)) is Phase.CHECKPOINT
         return Stillness(
             trouble=Trouble.SAVE if saves else _trouble_by_place(kind),
-            patience_s=STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S,
+            patience_s=_patience_until_end_s(
+                view, kind, STILL_IN_FLUSH_S if _flushes(view, thread, kind, known.phase) else GIL_STILL_S, known
+            ),
             still_s=still_s,
             pulse_lost=True,
         )
     patience = max(
-        _patience_s(view, thread, kind, known.phase),
+        _patience_until_end_s(view, kind, _patience_s(view, thread, kind, known.phase), known),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
     )
     return Stillness(trouble=_trouble_of(case, view, thread, kind), patience_s=patience, still_s=still_s)
@@ -143,11 +151,44 @@ def signs_of(view: RankView) -> tuple[float, ...]:
     return tuple(found)
 
 
+def timed_wait(view: RankView, kind: WaitKind | None) -> TimedWait | None:
+    """Return the wait in which a rank stands still where that ends by itself, None if it is in no such wait.
+
+    Where torch waits, it asks again whenever its own time is over, and what ends the wait is something else: only a
+    sleep of the user's code counts there.
+    """
+    timed, thread = view.process.timed, main_thread(view)
+    if timed is None or kind not in (None, WaitKind.DATA, WaitKind.SAVE):
+        return None
+    if timed.child:
+        place = thread.in_kernel if thread is not None else view.process.in_kernel
+        return timed if kind is WaitKind.DATA or place.partition(" ")[0] in _FOR_CHILDREN else None
+    return timed if timed.asleep or kind is None else None
+
+
+def _patience_until_end_s(view: RankView, kind: WaitKind | None, patience_s: float, known: Known) -> float:
+    """Return for how long a rank may stand still that comes back by itself, if it does.
+
+    Waits of growing length are a back-off, and together no longer than a few times the last of them. One that ends
+    when the job has given up, or later than this job lets such work take, is as good as one without an end.
+    """
+    timed = timed_wait(view, kind)
+    if timed is None or timed.whole_s > known.bound_s or timed.left_s - view.news_age_s > known.left_s:
+        return patience_s
+    return max(patience_s, min(TRIES * timed.whole_s, known.bound_s))
+
+
 def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:
     if _flushes(view, thread, kind, phase):
         return STILL_IN_FLUSH_S
     in_kernel = thread.in_kernel if thread is not None else ""
-    return max(_STILL_IN_PHASE_S.get(phase, 0.0), _patience_in_call_s(kind, in_kernel.partition(" ")[0], in_kernel))
+    call = in_kernel.partition(" ")[0]
+    asleep = kind is None and thread is not None and (call in _SLEEPS or thread.calling == "sleep")
+    if asleep:
+        patience_s = STILL_ASLEEP_S if view.process.timed is not None else STILL_ASLEEP_UNTIL_UNKNOWN_S
+    else:
+        patience_s = _patience_in_call_s(kind, call, in_kernel)
+    return max(_STILL_IN_PHASE_S.get(phase, 0.0), patience_s)
 
 
 def _flushes(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> bool:
@@ -164,7 +205,7 @@ def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> flo
         return STILL_S
     if call in _ANSWERS or (call == "read" and any(word in in_kernel for word in _SOCKETS)):
         return STILL_FOR_ANSWER_S
-    return STILL_ASLEEP_S if call in _SLEEPS else STILL_S
+    return STILL_S
 
 
 def _trouble_by_place(kind: WaitKind | None) -> Trouble:

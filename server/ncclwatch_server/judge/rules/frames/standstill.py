@@ -12,7 +12,7 @@ from ncclwatch_server.judge.telling.words import at, waiting_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.roots import OutsideRoot
-from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, stillness
+from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, still_s_of, stillness, timed_wait
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 
 ADVICE_GIL = (
@@ -86,7 +86,8 @@ def what_words(view: RankView, still: Stillness) -> str:
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
     if still.trouble is Trouble.STOPPED:
         return "a debugger holds it" if view.process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
-    return _pulse_words(view, kind) if still.pulse_lost else _still_words(view, thread, kind)
+    words = _pulse_words(view, kind) if still.pulse_lost else _still_words(view, thread, kind)
+    return "; ".join(filter(None, (words, end_words(view))))
 
 
 def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
@@ -95,6 +96,19 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     if view.process.state is ProcessState.DISK_WAIT:
         return f"it is in uninterruptible sleep (state D){inside}"
     return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
+
+
+def end_words(view: RankView) -> str:
+    """Return when the wait ends by itself that a rank stands still in, "" if it is in none that does."""
+    thread = main_thread(view)
+    timed = timed_wait(view, thread.wait.kind if thread is not None and thread.wait is not None else None)
+    if timed is None:
+        return ""
+    left = f"for {seconds_words(max(0.0, timed.left_s - view.news_age_s))} more"
+    if timed.child:
+        return f"a process that it started (pid {timed.child}) sleeps {left} at most"
+    again = ", not for the first time" if timed.whole_s < still_s_of(view) / 2 else ""
+    return f"it sleeps {left}{again}" if timed.asleep else f"it waits in {timed.call} {left} at most{again}"
 
 
 def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
