@@ -17,6 +17,7 @@ in all ranks, and torch is imported before the program begins. What needs any of
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +68,7 @@ def become_rank(orders: BinaryIO) -> types.CodeType:
     os.setsid()
     os.environ.clear()
     os.environ.update(environ)
+    take_no_signals_of_the_launcher()
     reseed()
     program = argv[2]  # python -u program.py ...
     sys.argv[:] = argv[2:]
@@ -75,6 +77,13 @@ def become_rank(orders: BinaryIO) -> types.CodeType:
     main.__file__ = program
     sys.modules["__main__"] = main
     return compile(Path(program).read_bytes(), program, "exec", dont_inherit=True)
+
+
+def take_no_signals_of_the_launcher() -> None:
+    """Put back what a started rank has: torchrun handles these, which a start undoes even where they were ignored."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def reseed() -> None:

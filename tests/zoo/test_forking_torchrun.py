@@ -30,7 +30,9 @@ def shown():
         "drawn": [random.random(), numpy.random.rand(), torch.rand(1).item()],
     }) + "\\n", end="", flush=True)
 
-DISPOSITIONS = ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+DISPOSITIONS = (
+    (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)
+)
 FOLDER = pathlib.Path(sys.argv[2])
 shown()
 (FOLDER / "said").open("w" if os.environ["RANK"] == "0" else "r").close()  # each waits here for the other
@@ -46,10 +48,9 @@ def ended(launcher: Launcher, folder: Path) -> tuple[list[dict[str, Any]], "subp
     program = folder / "program.py"
     program.write_text(PROGRAM)
     os.mkfifo(folder / "said")
-    done = subprocess.run(
-        launcher(program, 2, ("--folder", str(folder))), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=140, check=False,
-    )  # fmt: skip
+    ignoring = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh"]  # as in the background of a script
+    command = [*ignoring, *launcher(program, 2, ("--folder", str(folder)))]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=140, check=False)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     return sorted(said, key=lambda one: str(one["rank"])), done
 
@@ -60,7 +61,9 @@ def test_a_forked_rank_is_a_rank_to_itself_and_to_its_launcher(tmp_path: Path) -
     started, one = ended(torchrun, tmp_path / "started")
     forked, other = ended(forking_torchrun, tmp_path / "forked")
     drawn = [set(rank.pop("drawn")) for rank in forked + started]
-    assert (len(forked), forked) == (2, started)
+    assert len(forked) == len(started) == 2
+    assert forked[0] == started[0]
+    assert forked[1] == started[1]
     assert len(set.union(*drawn)) == 12
     assert (one.returncode, other.returncode) == (1, 1)
     assert "ValueError: of the program" in one.stderr
