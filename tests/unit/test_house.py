@@ -26,7 +26,6 @@ WIDE = {
     "tests/bench",
     # A few more than a dozen: to be divided when they grow.
     "ncclwatch/rank",
-    "server/ncclwatch_server/judge/theory",
     "server/ncclwatch_server/simulation",
     "server/ncclwatch_server/state",
     "tests/zoo",

@@ -19,11 +19,11 @@ from ncclwatch_server.judge.rules.stopped_device import perhaps_stopped, stopped
 from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
 from ncclwatch_server.judge.theory.case import Case, explained
-from ncclwatch_server.judge.theory.finders import Found, find_circle, find_destroyed, find_gone, find_mismatches
+from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_untold
+from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, find_scattered, find_unseen
+from ncclwatch_server.judge.theory.finders.outsiders import find_outside
+from ncclwatch_server.judge.theory.finders.proven import Found, find_circle, find_destroyed, find_gone, find_mismatches
 from ncclwatch_server.judge.theory.histories.call_sites import source_line
-from ncclwatch_server.judge.theory.insiders import find_inside, find_untold
-from ncclwatch_server.judge.theory.meetings import find_left_behind, find_scattered, find_unseen
-from ncclwatch_server.judge.theory.outsiders import find_outside
 from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, Place, Root, UntoldRoot
 
 Stage = Callable[[Case], tuple[Verdict, ...]]

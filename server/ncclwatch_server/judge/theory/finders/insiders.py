@@ -3,7 +3,7 @@
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
-from ncclwatch_server.judge.theory.meetings import unexplained_blocks
+from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
