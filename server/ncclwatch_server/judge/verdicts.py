@@ -13,14 +13,13 @@ from ncclwatch.contract.model.verdict import Cause, Certainty, Divergence, Laten
 from ncclwatch_server.judge.alike import joined, ranks_of
 from ncclwatch_server.judge.explanation import Explanation, Told, When
 from ncclwatch_server.judge.rules import RULES, explain
-from ncclwatch_server.judge.rules.extra_group import extra_groups
-from ncclwatch_server.judge.rules.refused_devices import refused_devices
-from ncclwatch_server.judge.rules.stopped_device import perhaps_stopped, stopped_devices
 from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
 from ncclwatch_server.judge.theory.case import Case, explained
+from ncclwatch_server.judge.theory.finders.devices import find_perhaps_stopped, find_refused, find_stopped
 from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_untold
 from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, find_scattered, find_unseen
+from ncclwatch_server.judge.theory.finders.named_apart import find_named_apart
 from ncclwatch_server.judge.theory.finders.outsiders import find_outside
 from ncclwatch_server.judge.theory.finders.proven import Found, find_circle, find_destroyed, find_gone, find_mismatches
 from ncclwatch_server.judge.theory.histories.call_sites import source_line
@@ -47,17 +46,17 @@ def _by_rules(find: Callable[[Case], Found | Root | None]) -> Stage:
 
 # In the order of what they prove. What only files tell has rules of its own.
 STAGES: tuple[Stage, ...] = (
-    _by_itself(refused_devices),
-    _by_itself(stopped_devices),
+    _by_rules(find_refused),
+    _by_rules(find_stopped),
     _by_rules(find_mismatches),
     _by_rules(find_gone),
     _by_rules(find_destroyed),
-    _by_itself(extra_groups),
+    _by_rules(find_named_apart),
     _by_rules(find_circle),
     _by_rules(find_scattered),
     _by_rules(find_left_behind),
     _by_itself(unseen_hosts),
-    _by_itself(perhaps_stopped),
+    _by_rules(find_perhaps_stopped),
     _by_itself(without_file),
     _by_rules(find_unseen),
     _by_rules(find_outside),

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.model.rank import RankView
-from ncclwatch.contract.model.verdict import Cause, Evidence, Severity
+from ncclwatch.contract.model.verdict import Cause, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.device_mappings import advice_for, mistake_of, strays_of, visible_words
 from ncclwatch_server.judge.rules.frames.ends import tell_closer
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.roots import GoneRoot, Root
+from ncclwatch_server.judge.theory.roots import GoneRoot, RefusedRoot, Root
 
 CAUSE = Cause.DUPLICATE_DEVICE
 ADVICE = (
@@ -29,7 +29,9 @@ _PAIR = re.compile(r"Duplicate GPU detected\s*:\s*rank (\d{1,6}) and rank (\d{1,
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
-    """Explain a crash with NCCL's words for two ranks on one device."""
+    """Explain a crash with NCCL's words for two ranks on one device, and what it said of such in a log."""
+    if isinstance(root, RefusedRoot):
+        return _refused_in_log(root)
     if not isinstance(root, GoneRoot):
         return None
     refused = [rank for rank in root.ends.failed if _refused(case.views[rank])]
@@ -57,6 +59,44 @@ def warn(case: Case) -> Iterator[Told]:
     """Warn of ranks on one device, for the first such device."""
     for uuid, ranks in list(_on_one_device(case.views).items())[:1]:
         yield Told(said=_warning(case, uuid, ranks))
+
+
+def _refused_in_log(root: RefusedRoot) -> Explanation:
+    devices: dict[tuple[str, str], set[int]] = {}
+    for each in root.devices:
+        devices.setdefault((each.host, each.device), set()).update(each.ranks)
+    hosts = {rank: host for (host, _), ranks in devices.items() for rank in ranks if host}
+    where = "; ".join(
+        f"{ranks_words(ranks)} on CUDA device {device}{f' of {host}' if host else ''}"
+        for (host, device), ranks in sorted(devices.items(), key=lambda item: sorted(item[1]))
+        if ranks
+    )
+    place = next((each.host for each in root.devices if each.host), "")
+    unnamed = f"several ranks use the same GPU{f' on {place}' if place else ''}; NCCL does not say which"
+    return Explanation(
+        cause=CAUSE,
+        summary=f"{f'{ranks_words(root.ranks)} share a GPU: {where}' if root.ranks else unnamed}.",
+        explanation=(
+            "NCCL makes no communicator with two ranks on one GPU. Ranks that never call "
+            "torch.cuda.set_device, or are given more processes than visible devices, all take device 0. "
+            "(NCCL numbers ranks within the group it was making; in the default group these are the global ranks.)"
+        ),
+        advice=ADVICE,
+        culprits=tuple(
+            Culprit(rank=rank, host=hosts.get(rank, ""), doing="on a GPU that another rank uses too")
+            for rank in root.ranks
+        ),
+        victims=root.victims,
+        evidence=tuple(
+            Evidence(
+                source="log",
+                rank=each.ranks[0] if each.ranks else -1,
+                fact=f"NCCL in {each.path}: "
+                + (f"{ranks_words(each.ranks)} both on CUDA device {each.device}" if each.ranks else unnamed),
+            )
+            for each in root.devices[:16]
+        ),
+    )
 
 
 def _refused(view: RankView) -> bool:

@@ -3,12 +3,12 @@
 from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import circle, standstill
+from ncclwatch_server.judge.rules.frames import circle, named_apart, standstill
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit
 from ncclwatch_server.judge.telling.words import at, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
-from ncclwatch_server.judge.theory.roots import CircleRoot, OutsideRoot, Root, ScatteredRoot, UnseenRoot
+from ncclwatch_server.judge.theory.roots import CircleRoot, NamedApartRoot, OutsideRoot, Root, ScatteredRoot, UnseenRoot
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.INIT_INCOMPLETE
@@ -24,6 +24,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return _missing(case, root)
     if isinstance(root, ScatteredRoot):
         return _scattered(case, root)
+    if isinstance(root, NamedApartRoot):
+        return named_apart.tell(case, root, CAUSE)
     if isinstance(root, CircleRoot) and root.circle.note is None and root.circle.making:
         return circle.tell(case, root, CAUSE, reason=_meeting(root.circle), advice=ADVICE)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.MEETING:

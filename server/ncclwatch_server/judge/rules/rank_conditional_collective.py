@@ -3,13 +3,13 @@
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import alone, circle, mismatch
+from ncclwatch_server.judge.rules.frames import alone, circle, mismatch, named_apart
 from ncclwatch_server.judge.rules.frames.mismatch import shift_words
 from ncclwatch_server.judge.telling.words import wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.parting import Parting
-from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, Root
+from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, NamedApartRoot, Root
 
 CAUSE = Cause.RANK_CONDITIONAL_COLLECTIVE
 ADVICE = (
@@ -20,7 +20,7 @@ ADVICE = (
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
-    """Explain a mismatch, a circle, or ranks left alone, where the call of one side lies under a test of the rank."""
+    """Explain roots in which the call of one side, of any kind, lies under a test of the rank."""
     if isinstance(root, MismatchRoot) and root.partings[0].condition:
         return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, forward_explains=True)
     if isinstance(root, CircleRoot) and root.circle.note is not None:
@@ -28,6 +28,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, AloneRoot) and root.call is not None and root.call.condition is not None:
         reason = f"That call is made under `{root.call.condition.condition}`, so not by all ranks."
         return alone.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+    if isinstance(root, NamedApartRoot) and root.note is not None:
+        return named_apart.tell(case, root, CAUSE)
     return None
 
 

@@ -11,8 +11,8 @@ from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
 from ncclwatch_server.judge.telling.words import at, group_words, op_words
 from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.finders.out_of_step import OutOfStep, find_out_of_step
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way
-from ncclwatch_server.judge.theory.out_of_step import OutOfStep, find_out_of_step
 from ncclwatch_server.judge.theory.roots import MismatchRoot, Place, Root
 
 CAUSE = Cause.SIGNATURE_MISMATCH

@@ -1,17 +1,18 @@
-"""Ranks wait in a group of which not all members are known, or not all can be told to be outside.
+"""Ranks wait for others, and nothing that is recorded says why these do not come, or who they are.
 
-All that are known have entered, and the others may have, or not: for whom they wait, nobody can say. That is worth a
-line, and no accusation.
+Of a group not all members are known, or not all can be told to be outside: for whom its ranks wait, nobody can say.
+That is worth a line, and no accusation. Or it is known who: ranks are still in what others have completed.
 """
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames import stopped_device
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import group_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.roots import Root, UntoldRoot
+from ncclwatch_server.judge.theory.roots import Root, StoppedRoot, UntoldRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 
 CAUSE = Cause.UNDETERMINED
@@ -27,9 +28,13 @@ ADVICE_FILES = (
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
-    """Tell of operations that all known members have entered, where others belong to the group."""
-    if not isinstance(root, UntoldRoot):
-        return None
+    """Tell of operations that do not end, where nothing tells why, or who has not come."""
+    if isinstance(root, StoppedRoot):
+        return stopped_device.tell(case, root, CAUSE)
+    return _untold(case, root) if isinstance(root, UntoldRoot) else None
+
+
+def _untold(case: Case, root: UntoldRoot) -> Explanation:
     explanation = _explanation(root.operation, group_words(case.views, root.place.group), root.untold)
     severity = Severity.WARNING if root.long else Severity.INFO
     return Explanation(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
+from ncclwatch.contract.model.devices import SharedDevice
 from ncclwatch.contract.model.job import WaitClass
+from ncclwatch.contract.model.rank import SourceNote
 from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.circles import Circle
 from ncclwatch_server.judge.theory.endings import Ends
@@ -18,6 +20,7 @@ from ncclwatch_server.judge.theory.histories.own_calls import OwnCall
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.stillness import Stillness
+from ncclwatch_server.judge.theory.waits.made_groups import Unequal
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 
 ROOTS_ALIKE_MAX = 8  # roots at the same lines that are looked at; the ranks of more are named as victims
@@ -26,10 +29,13 @@ ROOTS_ALIKE_MAX = 8  # roots at the same lines that are looked at; the ranks of 
 class RootKind(Enum):
     """In what waits can end. Nothing else keeps a job from going on."""
 
+    REFUSED = "refused"  # a library makes no group of ranks that share a device
+    STOPPED = "stopped"  # ranks are still in an operation that others have completed
     MISMATCH = "mismatch"  # members entered one collective with different signatures
     GONE = "gone"  # ranks have ended
     ALONE = "alone"  # ranks are in a call of their own, or one too many, and the others have left without it
     DESTROYED = "destroyed"  # a member took the group down without coming to the operation
+    NAMED_APART = "named apart"  # ranks made different groups under one name, and wait in those
     CIRCLE = "circle"  # ranks wait for each other
     SCATTERED = "scattered"  # ranks look for each other at different addresses
     LEFT_BEHIND = "left behind"  # ranks wait in a rendezvous that others have left
@@ -73,6 +79,26 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRoot(Root):
+    """Ranks that share a device, of which a library has said that it makes no group of them."""
+
+    kind = RootKind.REFUSED
+    devices: tuple[SharedDevice, ...]  # as it said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRoot(Root):
+    """Ranks that are still in an operation which others have completed: no rank holds them up there.
+
+    `blocks` are the waits of the others.
+    """
+
+    kind = RootKind.STOPPED
+    still_in: tuple[Block, ...]  # of each of these ranks
+    through: tuple[int, ...]  # who has completed it; () where nobody else is a member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchRoot(Root):
     """A collective that members entered with different signatures."""
 
@@ -110,6 +136,15 @@ class DestroyedRoot(Root):
 
     kind = RootKind.DESTROYED
     counts: Mapping[int, int] | None  # batches drawn by rank, where these ranks ran out of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedApartRoot(Root):
+    """Ranks that have made different groups under one name, as one side made one more, and wait in those."""
+
+    kind = RootKind.NAMED_APART
+    unequal: Unequal
+    note: SourceNote | None  # of the frame by which only some ranks come to where that group is made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

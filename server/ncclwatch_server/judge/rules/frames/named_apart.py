@@ -1,0 +1,73 @@
+"""Tells of ranks that wait in groups, or in new_group, because one side has made a group more than the others."""
+
+from ncclwatch.contract.model.verdict import Cause, Evidence
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
+from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.roots import NamedApartRoot
+from ncclwatch_server.judge.theory.waits.made_groups import Made, Unequal
+
+ADVICE = (
+    "Call new_group on all ranks of the job, in one order, also on those that will not be in the group; or pass "
+    "use_local_synchronization=True, which only its members need to call and which names it by them."
+)
+
+
+def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
+    """Return what is told of ranks that hold different groups under one name, for a cause."""
+    found = root.unequal
+    sites = {rank: made.site for made in found.extra for rank in made.ranks}
+    condition = f", under `{root.note.condition}`" if root.note is not None else ""
+    return Explanation(
+        cause=cause,
+        summary=f"{_made_words(found)}{condition}; {waiting_words(case.views, root.blocks)}.",
+        explanation=(
+            "torch names a group by how many a rank has made before, so all ranks of the job have to call "
+            f"new_group for each group, also those that are not in it. Here group {found.number} is "
+            f"{'; and '.join(_side_words(made) for made in _sides(found))}. "
+            "From there on they wait for each other in groups of different names."
+        ),
+        advice=ADVICE,
+        culprits=tuple(culprit(case.views[rank], sites[rank], "made a group more") for rank in root.ranks),
+        victims=root.victims,
+        one_of=not root.decided,
+        evidence=_evidence(case, root),
+    )
+
+
+def _sides(found: Unequal) -> tuple[Made, ...]:
+    return (*found.extra, *((found.usual,) if found.usual else ()))
+
+
+def _made_words(found: Unequal) -> str:
+    if found.usual is None:
+        makers = " or ".join(f"{ranks_words(each.ranks)}{at(each.site)}" for each in found.extra)
+        return f"one of: {makers} made a group more"
+    others = ranks_words(found.usual.ranks)
+    made = "; ".join(f"{ranks_words(each.ranks)} made a group{_of(each)}{at(each.site)}" for each in found.extra)
+    return f"{made}, which {others} did not make"
+
+
+def _of(made: Made) -> str:
+    return f" of {ranks_words(made.members)}" if made.members else ""
+
+
+def _side_words(made: Made) -> str:
+    if not made.members:
+        return f"another one for {ranks_words(made.ranks)}, which they are making{at(made.site)}"
+    line = f", made{at(made.site)}" if made.site is not None else ""
+    return f"that of {ranks_words(made.members)} for {ranks_words(made.ranks)}{line}"
+
+
+def _evidence(case: Case, root: NamedApartRoot) -> tuple[Evidence, ...]:
+    found = root.unequal
+    facts = [
+        Evidence(source="ring", rank=made.ranks[0], fact=f"group {found.number} is {_side_words(made)}")
+        for made in _sides(found)
+    ]
+    facts += [block_evidence(block) for block in root.blocks[:16]]
+    for made in found.extra:
+        facts += source_evidence(case.views[made.ranks[0]], made.site)
+    return tuple(facts)
