@@ -4,10 +4,14 @@ The agent sees exit codes and signals from outside; what only the rank knows is 
 """
 
 import atexit
+import contextlib
+import functools
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from ncclwatch.contract.ring.layout import Word
@@ -21,27 +25,75 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
     `rest` ends our own threads. Python ends a thread that comes back from native code into an interpreter
     that is gone by unwinding its stack, and torch's frames answer that with SIGABRT.
     """
-    previous = sys.excepthook
+    previous, caught = sys.excepthook, _Caught(current)
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         recorder = current()
         if recorder is not None:
-            note(recorder, "crashed", 1, error)
+            note(recorder, "crashed", 1, _described(recorder, error))
         previous(kind, error, trace)
 
     def at_exit() -> None:
         recorder, error = current(), _unhandled()
         if recorder is not None and error is not None:  # the hook of another stood before ours, or broke
-            note(recorder, "crashed", 1, error)
+            note(recorder, "crashed", 1, _described(recorder, error))
         elif recorder is not None:
-            note(recorder, "exited", None, None)
+            note(recorder, "exited", None, caught.last(recorder))
         rest()
 
     sys.excepthook = excepthook
     atexit.register(at_exit)
     patches.on_restore(lambda: atexit.unregister(at_exit))
     patches.on_restore(lambda: _put_back_hook(excepthook, previous))
-    patches.replace(os, "_exit", lambda original: _make_exit(original, current))
+    patches.replace(os, "_exit", lambda original: _make_exit(original, current, caught))
+    patches.replace(sys, "exit", lambda original: _around(original, caught))
+    for name in ("print_exception", "format_exception"):
+        patches.replace(traceback, name, lambda original: _around(original, caught))
+
+
+class _Caught:
+    """The exception that the main thread had in hand when it last printed one, or asked to exit.
+
+    Whoever catches an exception and exits (torch.multiprocessing.spawn, hydra, many programs) leaves an exit code, and
+    no exception for any hook. If the rank has gone on to an operation since, it is no part of its end.
+    """
+
+    def __init__(self, current: Callable[[], Recorder | None]) -> None:
+        self._current = current
+        self._found: dict[str, object] | None = None
+        self._issued = 0
+
+    def see(self) -> None:
+        """Keep what is in hand, if anything is; not the exception itself, which holds all that its frames hold."""
+        error, recorder = sys.exc_info()[1], self._current()
+        ends = isinstance(error, (SystemExit, GeneratorExit))
+        if recorder is None or error is None or ends or threading.current_thread() is not threading.main_thread():
+            return
+        self._found, self._issued = _described(recorder, error), recorder.thread().issued
+
+    def last(self, recorder: Recorder) -> dict[str, object] | None:
+        """Return what was kept, None if the rank has gone on since."""
+        return self._found if self._found and self._issued == recorder.thread().issued else None
+
+
+def _around(original: Callable[..., object], caught: _Caught) -> Callable[..., object]:
+    @functools.wraps(original)
+    def around(*args: object, **kwargs: object) -> object:
+        with contextlib.suppress(Exception):  # an error of ours must not stand in for the program's
+            caught.see()
+        return original(*args, **kwargs)
+
+    return around
+
+
+def _described(recorder: Recorder, error: BaseException) -> dict[str, object] | None:
+    """Return an exception as a note holds it, None if it cannot be told."""
+    try:
+        told = describe_exception(error, recorder.sites)
+    except Exception:  # an exception whose text raises
+        return {"exception": type(error).__name__}
+    places = {"file": "exc_file", "line": "exc_line", "function": "exc_function"}
+    return {"exception": told["exc"]} | {name: told[key] for name, key in places.items() if key in told}
 
 
 def _unhandled() -> BaseException | None:
@@ -69,32 +121,30 @@ def _put_back_hook(ours: object, previous: Callable[..., object]) -> None:
         sys.excepthook = previous
 
 
-def _make_exit(original: Callable[..., object], current: Callable[[], Recorder | None]) -> Callable[..., object]:
+def _make_exit(
+    original: Callable[..., object], current: Callable[[], Recorder | None], caught: _Caught
+) -> Callable[..., object]:
     def _exit(status: int) -> object:
         recorder = current()
         if recorder is not None:
-            note(recorder, "exited" if status == 0 else "crashed", status, None)
+            try:
+                caught.see()
+                error = caught.last(recorder) if status else None
+            except Exception:  # dying is hard enough
+                error = None
+            note(recorder, "exited" if status == 0 else "crashed", status, error)
         return original(status)
 
     return _exit
 
 
-def note(recorder: Recorder, kind: str, code: int | None, error: BaseException | None) -> None:
+def note(recorder: Recorder, kind: str, code: int | None, error: Mapping[str, object] | None) -> None:
     """Write how this rank ends, unless that is known already. Never raises."""
     try:
         ring = recorder.ring
         if ring.word(Word.ENDED):
             return
-        found: dict[str, object] = {"kind": kind, "exit_code": code}
-        if error is not None:
-            told = describe_exception(error, recorder.sites)
-            found |= {"exception": told["exc"]}
-            if "exc_file" in told:
-                found |= {
-                    "file": told["exc_file"],
-                    "line": told["exc_line"],
-                    "function": told["exc_function"],
-                }
+        found = {"kind": kind, "exit_code": code, **(error or {})}
         ring.set_word(Word.ENDED_NS, time.monotonic_ns())
         ring.set_word(Word.ENDED, ring.told(found, kept=True))
     except Exception:  # dying is hard enough

@@ -27,7 +27,9 @@ def merge(note: Ending | None, death: Death) -> Ending | None:
     said = note or Ending(kind="exited")
     if code < 0:
         return replace(said, kind="signalled", signal=-code, exit_code=None)
-    return replace(said, kind="crashed" if code else "exited", exit_code=code, signal=None)
+    if not code:  # whatever it had caught, it ended well after all
+        return Ending(kind="exited", exit_code=0, age_s=said.age_s)
+    return replace(said, kind="crashed", exit_code=code, signal=None)
 
 
 def describe(ending: Ending) -> str:

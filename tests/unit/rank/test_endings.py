@@ -51,6 +51,37 @@ except ValueError as error:
     sys.last_value = error
 """
 CALLS_EXIT = "sys.exit(3)"
+EXITS_WITH_IT_IN_HAND = """
+try:
+    raise ValueError("of the program")
+except ValueError:
+    sys.exit(1)
+"""
+PRINTS_IT_AND_EXITS = """
+import traceback
+try:
+    raise ValueError("of the program")
+except ValueError:
+    traceback.print_exc()
+sys.exit(1)
+"""
+LOGS_IT_AND_EXITS = """
+import logging
+try:
+    raise ValueError("of the program")
+except ValueError:
+    logging.exception("failed")
+raise SystemExit(1)
+"""
+PRINTS_IT_AND_GOES_ON = """
+import traceback
+try:
+    raise ValueError("of the program")
+except ValueError:
+    traceback.print_exc()
+recorder.thread().issued += 1
+sys.exit(1)
+"""
 
 
 def ending_of(program: str, ring: Path, *how: str) -> Ending | None:
@@ -67,11 +98,25 @@ def test_an_exception_that_ends_the_program_is_known_whatever_hook_tells_of_it(e
     assert (found.kind, found.exit_code, found.exception) == ("crashed", 1, "ValueError: of the program")
 
 
-@pytest.mark.parametrize("end", [ENDS_WELL, HANDLED, PRINTED_BY_OTHERS, CALLS_EXIT])
+@pytest.mark.parametrize("end", [ENDS_WELL, HANDLED, PRINTED_BY_OTHERS, CALLS_EXIT, PRINTS_IT_AND_GOES_ON])
 def test_a_program_that_no_exception_ends_has_exited(end: str, tmp_path: Path) -> None:
     found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
     assert found is not None
     assert (found.kind, found.exit_code, found.exception) == ("exited", None, "")
+
+
+@pytest.mark.parametrize("end", [EXITS_WITH_IT_IN_HAND, PRINTS_IT_AND_EXITS, LOGS_IT_AND_EXITS])
+def test_an_exception_that_the_program_caught_before_it_exited_is_kept(end: str, tmp_path: Path) -> None:
+    found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("exited", None, "ValueError: of the program")
+
+
+def test_os_exit_keeps_the_exception_in_hand(tmp_path: Path) -> None:
+    end = EXITS_WITH_IT_IN_HAND.replace("sys.exit(1)", "import os; os._exit(4)")
+    found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 4, "ValueError: of the program")
 
 
 def test_a_module_that_is_run_has_its_exception_found_below_the_frames_that_run_it(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A rank ended with an error of its own, or was killed. The others only noticed that it was gone."""
 
+import signal
+
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -13,9 +15,11 @@ ADVICE = (
     "trace, look in the kernel log for the OOM killer (dmesg)."
 )
 # Where more is known of how it ended.
-ADVICE_EXCEPTION = (
-    "Fix the exception of this rank: its traceback is in this rank's own output. The errors of the other ranks are "
-    "only its echo."
+ADVICE_EXCEPTION = "Fix the exception of this rank: its traceback is in this rank's own output."
+ADVICE_ECHO = "The errors of the ranks that ended after it are only its echo."
+ADVICE_EVERYBODY = (
+    "Fix the exception: it is the program's, or its settings', and not that of one rank. Each rank has the traceback "
+    "in its own output."
 )
 ADVICE_STORE = (
     "Look why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own): its "
@@ -27,8 +31,18 @@ ADVICE_PIPE = (
 )
 ADVICE_KILLED = (
     "Find out who sent the signal: after SIGKILL look in the kernel log for the OOM killer (dmesg) and in the "
-    "scheduler's log for a memory limit; after SIGSEGV or SIGABRT at this rank's last output and its core dump."
+    "scheduler's log for a memory limit."
 )
+ADVICE_FAULT = (
+    "Look at this rank's last output and its core dump: native code has made a fault (SIGSEGV and its like are sent by "
+    "the kernel to the process that made it)."
+)
+ADVICE_ABORT = (
+    "Look at this rank's last output: native code ended the process by itself, after a check that failed. gloo does so "
+    "on a rank to which a peer sends more than it expects (op.preamble.length <= op.nbytes): compare the sizes and "
+    "splits that the ranks pass to the last operation. The rank that was aborted may be the one with the right sizes."
+)
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
@@ -36,16 +50,23 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if not isinstance(root, GoneRoot) or root.ends.went is Went.LEFT:
         return None
     ending = case.views[root.ranks[0]].ending or Ending(kind="vanished")
-    return tell(case, root.ranks, advice=_advice(ending))
+    if ending.exception and len(root.ranks) > 1 and len(root.ranks) == case.snapshot.world_size:
+        return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
+    echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
+    return tell(case, root.ranks, advice=_advice(ending, echoes=echoes))
 
 
-def _advice(ending: Ending) -> str:
+def _advice(ending: Ending, *, echoes: bool) -> str:
     if is_victim(ending) and not is_of_a_pipe(ending):
         return ADVICE_STORE
     if is_victim(ending):
         return ADVICE_PIPE
     if ending.exception:
-        return ADVICE_EXCEPTION
+        return f"{ADVICE_EXCEPTION} {ADVICE_ECHO}" if echoes else ADVICE_EXCEPTION
+    if ending.signal == signal.SIGABRT:
+        return ADVICE_ABORT
+    if ending.signal in _FAULTS:
+        return ADVICE_FAULT
     return ADVICE_KILLED if ending.signal is not None else ADVICE
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, Ending, OpView, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued, group_of, op_key, sides_of
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
@@ -68,18 +69,45 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
     suspects = _own_endings(gone)
     if not suspects:
         return None if case.told else _lost_no_rank(case, gone)
-    failed = tuple(rank for rank in suspects if not _is_clean(gone[rank]))
+    failed = tuple(rank for rank in suspects if not is_clean(gone[rank]))
     if failed:
         mismatch = _mismatch_at_the_end(case) if not case.told else None
         if mismatch is not None:
             return mismatch
         first = _first(case, failed)
+        left = _left_before(case, first, suspects)
+        if left:
+            return Ends(went=Went.LEFT, ranks=left)
         alike = tuple(r for r in failed if _same_end(gone[r], gone[first]) or r == first)
         return Ends(went=Went.FAILED, ranks=alike, first=first, failed=failed)
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
     lost = any(_lost_peer(ending) for ending in gone.values())
     left = tuple(rank for rank in suspects if lost or _is_waited_for(case, rank))
     return Ends(went=Went.LEFT, ranks=left) if left else None
+
+
+def _left_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks that had ended well when the first one failed, if that one needed them in a collective.
+
+    Whoever catches an exception and exits (torch.multiprocessing.spawn, hydra) leaves an exit code and no exception:
+    such a rank may have lost its peer.
+    """
+    view = case.views[first]
+    if view.ending is None or not _says_nothing(view.ending):
+        return ()
+    since_s = ended_s_ago(view)
+    earlier = (
+        (rank, since_s if case.views[rank].host == view.host else since_s + SAME_TIME_S)
+        for rank in suspects
+        if (ending := case.views[rank].ending) is not None and is_clean(ending)
+    )
+    left = tuple(rank for rank, after_s in earlier if ended_s_ago(case.views[rank]) > after_s)
+    return left if left and unfinished(case.views, left, (first,)) else ()
+
+
+def _says_nothing(ending: Ending) -> bool:
+    """Say whether all that is known of an end is an exit code."""
+    return bool(ending.exit_code) and not ending.exception and ending.signal is None
 
 
 def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -141,7 +169,8 @@ def _lost_peer(ending: Ending) -> bool:
     return any(words in ending.exception.lower() for words in _LOST_PEER)
 
 
-def _is_clean(ending: Ending) -> bool:
+def is_clean(ending: Ending) -> bool:
+    """Say whether a rank ended with exit code 0, as far as anybody knows."""
     return ending.kind == "exited" or (ending.kind != "signalled" and ending.exit_code == 0)
 
 
@@ -207,6 +236,9 @@ def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Return who waits for ranks that are gone, and who ended because of them."""
     waiting = set(victims_of(case.graph, ranks))
     ended = {rank for rank, view in case.views.items() if view.ending is not None and is_victim(view.ending)}
+    mute = [rank for rank, v in case.views.items() if v.ending is not None and _says_nothing(v.ending)]
+    if all((end := case.views[rank].ending) is not None and is_clean(end) for rank in ranks):
+        ended.update(unfinished(case.views, ranks, mute))
     return tuple(sorted((waiting | ended) - set(ranks)))
 
 

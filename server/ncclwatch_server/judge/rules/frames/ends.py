@@ -10,7 +10,15 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.words import at
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import end_site, ended_s_ago, followers, is_of_a_pipe, is_victim, last_site
+from ncclwatch_server.judge.theory.endings import (
+    end_site,
+    ended_s_ago,
+    followers,
+    is_clean,
+    is_of_a_pipe,
+    is_victim,
+    last_site,
+)
 
 
 def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
@@ -57,7 +65,8 @@ def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -
     errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
     after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
     if len(ranks) == len(case.views):
-        return "All ranks raised the same at the same line."
+        known = "ranks" if len(ranks) == case.snapshot.world_size else "ranks that are known"
+        return f"All {known} raised the same at the same line."
     if all(is_victim(view.ending) for view in case.views.values() if view.ending is not None):
         ending = case.views[ranks[0]].ending
         own = ending is not None and is_of_a_pipe(ending)
@@ -67,6 +76,9 @@ def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -
             else "the store, the process through which ranks find each other"
         )
         return f"{ranks_words(ranks).capitalize()} lost {lost}: no rank had ended before.{after}"
+    others = [view.ending for rank, view in case.views.items() if rank not in ranks]
+    if others and not victims and all(end is not None and is_clean(end) for end in others):
+        return "All other ranks had ended well, or did so after it."
     gone = "it is gone" if len(ranks) == 1 else "they are gone"
     return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
 
