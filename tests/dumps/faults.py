@@ -32,9 +32,15 @@ class What(str, Enum):
 
 
 HEALTHY = "healthy"
+HEALTHY_COPIED = "healthy_copied"  # the same, and the times of the files say nothing
 STALE = "stale"  # one file is older than the others, and its own time says so
 STALE_COPIED = "stale_copied"  # the same, and the times of the files say nothing
-QUIET = (HEALTHY, STALE, STALE_COPIED)  # what is there decides nothing: right is not to name an innocent for certain
+QUIET = (
+    HEALTHY,
+    HEALTHY_COPIED,
+    STALE,
+    STALE_COPIED,
+)  # what is there decides nothing: right is not to name an innocent for certain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,7 @@ class _Plan:
 def draw_case(kind: str, seed: int, world: int = 16) -> Case:
     """Return a job with the faults that a kind names ("host_stopped", "host_stopped+device_dead", "healthy")."""
     rng = random.Random(f"{kind}/{seed}/{world}")
-    if kind == HEALTHY:
+    if kind in (HEALTHY, HEALTHY_COPIED):
         return _healthy(rng, kind, seed, world)
     if kind in (STALE, STALE_COPIED):
         return _stale(rng, kind, seed, world)
@@ -102,7 +108,7 @@ def _healthy(rng: random.Random, kind: str, seed: int, world: int) -> Case:
     machine.run()
     issued = [call.issued_us for host in machine.hosts.values() for call in host.calls]
     at_us = rng.uniform(0.25, 0.75) * max(issued)
-    return Case(kind=kind, seed=seed, machine=machine, blames=(), at_us=at_us)
+    return Case(kind=kind, seed=seed, machine=machine, blames=(), at_us=at_us, copied=kind == HEALTHY_COPIED)
 
 
 def _stale(rng: random.Random, kind: str, seed: int, world: int) -> Case:

@@ -83,7 +83,43 @@ def test_a_wait_that_a_healthy_job_shows_too_is_no_alarm(tmp_path: Path):
     job.op([0, 1, 2], state=OPEN)
     assert brief(job.write(tmp_path, age_s=0.2)) == []
     assert [each[:2] for each in brief(job.write(tmp_path, age_s=3.0))] == [("info", "LATE")]
-    assert [each[:2] for each in brief(job.write(tmp_path, age_s=5.0))] == [("critical", "STALLED")]
+    assert [each[:2] for each in brief(job.write(tmp_path, age_s=5.0))] == [("warning", "LATE")]
+
+
+def test_who_is_not_waited_for_until_the_timeout_may_have_come_later(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    assert [each[:4] for each in brief(job.write(tmp_path, age_s=539.0))] == [("warning", "LATE", "undetermined", [3])]
+    assert "no wait had lasted to its timeout" in told(tmp_path)
+    assert [each[:4] for each in brief(job.write(tmp_path, age_s=540.0))] == [
+        ("critical", "STALLED", "undetermined", [3])
+    ]
+
+
+def test_files_of_another_job_of_as_many_ranks_are_left_out(tmp_path: Path):
+    """Their operations differ from those of this job, which is no mismatch of anybody."""
+    before, job = Job(4), Job(4)
+    before.steps(20)
+    before.op(range(4), name="broadcast", size=7, state=OPEN)
+    job.now_ns += 3 * 3600 * 10**9
+    job.steps(20)
+    job.op([0, 1], state=OPEN)
+    job.write(tmp_path, missing=[3])
+    before.write_one(tmp_path, 3, before.dump(3))
+    assert not [each for each in said(tmp_path)["incidents"] if each["certainty"] == "PROVEN"]
+    assert "so it is of another job or attempt" in told(tmp_path)
+
+
+def test_a_rank_that_fell_behind_by_an_hour_is_of_the_same_job(tmp_path: Path):
+    before, job = Job(4), Job(4)
+    before.steps(20)
+    job.now_ns += 3600 * 10**9
+    job.steps(20)
+    job.op([0, 1, 2], state=OPEN)
+    job.write(tmp_path, missing=[3])
+    before.write_one(tmp_path, 3, before.dump(3), age_s=None)
+    assert brief(tmp_path)[0][3] == [3]
 
 
 def test_copied_files_say_that_their_times_tell_nothing(tmp_path: Path):
@@ -93,6 +129,33 @@ def test_copied_files_say_that_their_times_tell_nothing(tmp_path: Path):
     folder = job.write(tmp_path, age_s=40 * 86400.0)
     assert brief(folder)[0][3] == [3]
     assert "times of the files do not tell" in told(folder)
+
+
+def test_copied_files_of_ranks_at_work_name_nobody_for_certain(tmp_path: Path):
+    """NCCL's watchdog has not seen yet what rank 3 had ended: it was at work when its file was written."""
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    folder = job.write(tmp_path, age_s=40 * 86400.0)
+    value = job.dump(3)
+    (row,) = value["pg_status"].values()
+    row["last_completed_collective"] -= 1
+    job.write_one(folder, 3, value, age_s=40 * 86400.0)
+    assert [each[1:] for each in brief(folder)] == [("LATE", "straggler", [3], [0, 1, 2])]
+    assert "they were at work" in told(folder)
+
+
+def test_a_rank_at_work_is_told_where_completed_entries_were_left_out(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    for rank in range(4):
+        value = job.dump(rank)
+        value["entries"] = [entry for entry in value["entries"] if entry["state"] == OPEN]
+        (row,) = value["pg_status"].values()
+        row["last_completed_collective"] = 29
+        job.write_one(tmp_path, rank, value, age_s=40 * 86400.0)
+    assert [each[1:] for each in brief(tmp_path)] == [("LATE", "straggler", [3], [0, 1, 2])]
 
 
 def test_a_transfer_in_flight_is_no_hang(tmp_path: Path):

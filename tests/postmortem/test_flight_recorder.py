@@ -220,6 +220,7 @@ def test_ranks_that_were_at_the_line_before_are_late_even_if_they_are_many(tmp_p
 def test_of_two_ranks_the_one_that_departs_from_its_habit_is_the_culprit(tmp_path: Path):
     """The habit is longer than what is kept of every rank: the files of suspects are read once more."""
     job = Job(2)
+    job.steps(1, name="broadcast", site="log.py:3")
     for _ in range(5):
         for line in range(10, 22):
             job.steps(1, site=f"layer.py:{line}")
@@ -228,6 +229,16 @@ def test_of_two_ranks_the_one_that_departs_from_its_habit_is_the_culprit(tmp_pat
     assert [each[1:4] for each in brief(job.write(tmp_path))] == [("PROVEN", "divergent_control_flow", [1])]
     incident = said(tmp_path)["incidents"][0]
     assert (incident["one_of"], incident["culprits"][0]["call_site"]["line"]) == (False, 3)
+
+
+def test_a_call_that_was_never_made_before_may_be_one_that_the_other_left_out(tmp_path: Path):
+    """A save comes once in many iterations: which of two ranks went the wrong way, no file tells."""
+    job = Job(2)
+    job.steps(12)
+    job.op([0], state=OPEN)
+    job.op([1], name="broadcast", site="save.py:3", state=OPEN)
+    assert [each[1:4] for each in brief(job.write(tmp_path))] == [("PROVEN", "divergent_control_flow", [0, 1])]
+    assert said(tmp_path)["incidents"][0]["one_of"] is True
 
 
 def test_a_circle_of_many_ranks_is_told_by_operation(tmp_path: Path):

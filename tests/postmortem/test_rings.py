@@ -94,6 +94,29 @@ def test_rings_of_a_job_that_is_well_say_nothing(tmp_path: Path):
     assert brief(tmp_path) == []
 
 
+def test_a_ring_of_another_job_is_left_out(tmp_path: Path):
+    made = ranks(tmp_path)
+    for writer in made[:2]:
+        writer.issue(line=60, done=False)
+    made[2].issue(Op.BROADCAST, line=12, root=1, done=False)
+    made[2].ring.set_word(Word.IDENTITY, made[2].ring.string(json.dumps({"job": "other", "host": "node9"})))
+    for writer in made:
+        writer.leave(20.0)
+    assert [each[1:4] for each in brief(tmp_path)] == [("STALLED", "undetermined", [2])]
+    assert "left out, it is of job other, and most rings are of job j" in told(tmp_path)
+
+
+def test_a_rank_that_may_work_is_late_and_nothing_is_said_of_why(tmp_path: Path):
+    made = ranks(tmp_path)
+    for writer in made[:2]:
+        writer.issue(line=60, done=False)
+    made[2].ring.set_sample(0, time.monotonic_ns(), {"leaf": "validate /home/user/val.py:9"})
+    for writer in made:
+        writer.leave(30.0)
+    assert [each[:4] for each in brief(tmp_path)] == [("warning", "LATE", "undetermined", [2])]
+    assert "its stack had not changed for 30 s" in told(tmp_path)
+
+
 def test_a_torn_ring_is_a_note(tmp_path: Path):
     for writer in ranks(tmp_path):
         writer.leave(1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView
-from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.ringfile import RingFile
 from ncclwatch_server.simulation.rings import WrittenRing
@@ -32,7 +32,7 @@ def _leave(view: RankView, folder: Path) -> None:
         str(folder / f"{view.rank}-{view.pid}.ring"), rank=view.rank, local_rank=view.local_rank,
         world=(view.world_size, view.local_world_size), attempt=view.attempt,
     )  # fmt: skip
-    ring = WrittenRing(file, time.monotonic_ns() + 10**12)
+    ring = WrittenRing(file, time.monotonic_ns() + 10**12 - round(view.news_age_s * 1e9))
     try:
         _Writing(ring, view).all()
         _last_words(ring, view)
@@ -42,7 +42,10 @@ def _leave(view: RankView, folder: Path) -> None:
 
 def _last_words(ring: WrittenRing, view: RankView) -> None:
     ending = view.ending
-    if ending is None or ending.kind not in TOLD_BY_THE_RANK:
+    if ending is None:
+        return
+    ring.beat(ending.age_s)
+    if ending.kind not in TOLD_BY_THE_RANK:
         return
     site = ending.site
     found: dict[str, object] = {"kind": ending.kind, "exit_code": ending.exit_code, "exception": ending.exception}
@@ -50,12 +53,15 @@ def _last_words(ring: WrittenRing, view: RankView) -> None:
         found |= {"file": site.file, "line": site.line, "function": site.function}
     ring.say(Word.ENDED, json.dumps(found))
     ring.file.set_word(Word.ENDED_NS, ring.turn_back(ending.age_s))
-    ring.beat(ending.age_s)
 
 
 # What a file may say instead, because it knows less: a cause, and what it is a kind of.
 KIND_OF = {
-    Cause.RANK_CONDITIONAL_COLLECTIVE: (Cause.DIVERGENT_CONTROL_FLOW, Cause.INIT_INCOMPLETE),
+    Cause.RANK_CONDITIONAL_COLLECTIVE: (
+        Cause.DIVERGENT_CONTROL_FLOW,
+        Cause.INIT_INCOMPLETE,
+        Cause.COLLECTIVE_ORDER,
+    ),
     Cause.UNEVEN_BATCHES: (Cause.DIVERGENT_CONTROL_FLOW, Cause.HOST_STALL),
     Cause.DIVERGENT_CONTROL_FLOW: (Cause.HOST_STALL,),
     Cause.SWALLOWED_EXCEPTION: (Cause.DIVERGENT_CONTROL_FLOW, Cause.HOST_STALL),
@@ -78,6 +84,7 @@ class Claim:
     cause: Cause
     ranks: frozenset[int]
     one_of: bool
+    late: bool = False  # it only says who had not come at that moment
 
 
 def claims_of(verdicts: Iterable[Verdict]) -> tuple[Claim, ...]:
@@ -93,7 +100,7 @@ def claims_in_files(folder: Path) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             cause=Cause(incident["cause"]), ranks=frozenset(each["rank"] for each in incident["culprits"]),
-            one_of=incident["one_of"],
+            one_of=incident["one_of"], late=incident["certainty"] == Certainty.LATE.value,
         )
         for incident in said(folder)["incidents"]
         if incident["severity"] != Severity.INFO.value
@@ -102,7 +109,7 @@ def claims_in_files(folder: Path) -> tuple[Claim, ...]:
 
 def is_backed(claim: Claim, live: Iterable[Claim]) -> bool:
     """Whether a claim of files says no more than the living job: each rank is named there, for that or closer."""
-    if claim.one_of and claim.cause is Cause.UNDETERMINED:
+    if claim.cause is Cause.UNDETERMINED and (claim.one_of or claim.late):
         return True  # it names nobody for certain, and nothing as the cause
     for_this = [each for each in live if _is_weaker(claim.cause, each.cause)]
     if claim.one_of:

@@ -356,6 +356,7 @@ class FileView:
     older_s: float = 0.0  # so much earlier than the last file of the job it was written; a copy has a time of its own
     saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
     whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
+    moving: bool = False  # it was written just after an operation had ended: its rank was at work at that moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Certainty, Verdict
 from ncclwatch_server.judge.alike import ranks_of
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.moments import Lasted, is_timed
+from ncclwatch_server.judge.theory.moments import Lasted, are_moving, is_timed
 
 
 def by_files(case: Case, verdict: Verdict) -> Verdict:
@@ -27,11 +27,12 @@ def by_files(case: Case, verdict: Verdict) -> Verdict:
     # Two recorders count for themselves: what one calls #7 need not be what the other does.
     proven = verdict.certainty is Certainty.PROVEN
     compared = proven and waiting and len({sources.get(rank) == "ring" for rank in ranks if rank in sources}) > 1
-    words = Lasted(seconds=verdict.onset_s, known=known).words if waiting else ""
+    awaited = [culprit.rank for culprit in verdict.culprits]
+    words = Lasted(seconds=verdict.onset_s, known=known, moving=are_moving(case.views, awaited, waiting)).words
     return replace(
         verdict,
         certainty=Certainty.STALLED if compared else verdict.certainty,
-        explanation=verdict.explanation + words,
+        explanation=verdict.explanation + (words if waiting else ""),
         onset_s=verdict.onset_s if known else 0.0,
         evidence=evidence,
     )

@@ -75,7 +75,7 @@ def verdicts_of(case: Case) -> tuple[Verdict, ...]:
             before, rest = rest, rest.beside(rank for verdict in found for rank in ranks_of(verdict))
             if (rest.told, rest.explained) == (before.told, before.explained):
                 break
-    return tuple(told)
+    return tuple(verdict for verdict in told if not _comes_after_a_silence(case, told, verdict))
 
 
 def warnings_of(case: Case, when: When) -> tuple[Verdict, ...]:
@@ -110,6 +110,20 @@ def _is_no_aftermath(case: Case, told: Sequence[Verdict], verdict: Verdict) -> b
     if not any(each.cause in _ENDINGS for each in told):
         return True
     return verdict.onset_s > max(map(_ended_s, case.views.values()), default=0.0)
+
+
+def _comes_after_a_silence(case: Case, told: Sequence[Verdict], verdict: Verdict) -> bool:
+    """Say whether a root of files came up after another one's rank had fallen silent, who may have ended then.
+
+    No file tells how a rank ended that was killed; that its pulse stopped before the others' is all that is left of it.
+    """
+    own = set(ranks_of(verdict))
+    silent = {culprit.rank for each in told if each is not verdict for culprit in each.culprits} - own
+    return any(
+        view.file is not None and view.pulse_age_s > verdict.onset_s
+        for rank in silent
+        if (view := case.views.get(rank)) is not None
+    )
 
 
 def _ended_s(view: RankView) -> float:

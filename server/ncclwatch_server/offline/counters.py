@@ -23,3 +23,17 @@ def paired(names: Iterable[str], status: Mapping[str, Counts], seen: Mapping[str
         for number, name in pairs.items()
         if number not in seen
     }
+
+
+def lag_behind(status: Mapping[str, Counts], ended: Mapping[str, int | None], *, unlisted_ended: bool) -> bool:
+    """Say whether an operation had ended that the counters do not know of yet: its rank was at work at that moment.
+
+    The list is brought up to date when it is written, the counters ten times a second by NCCL's watchdog
+    (`FlightRecorder::update_state` and `ProcessGroupNCCL::watchdogHandler` of torch). `ended`: the newest operation of
+    each group (number) that had ended by the list; None: its counters count sends and receives, too.
+    """
+    for number, (enqueued, completed) in status.items():
+        through = ended.get(number, enqueued if unlisted_ended else None)
+        if through is not None and through > max(0, completed):
+            return True
+    return False

@@ -76,14 +76,18 @@ def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names,
     groups: dict[GroupKey, GroupRecord] = {}
     pairs: list[PairRecord] = []
     seen: dict[str, str] = {}
+    ended: dict[str, int | None] = {}
     by_group = _by_group(dump.entries)
+    only_active = not dump.whole and not any(map(is_done, dump.entries))
     for (name, desc), found in by_group.items():
         key = GroupKey(name, dump.config.get(name, ("", ()))[1])
         newest, instances = _newest_instance(found)
         seen |= {str(found[0]["pg_id"]): name, str(found[-1]["pg_id"]): name}
         # The number of sends and receives runs on with every entry of the group.
-        collectives, p2p = split(newest) if p2p_seq(newest[-1]) else (newest, [])
+        alone = not p2p_seq(newest[-1])
+        collectives, p2p = (newest, []) if alone else split(newest)
         pairs += pair_records(rank, key, p2p, dump.whole, names)
+        ended[str(newest[-1]["pg_id"])] = _ended(collectives, dump.whole) if alone else None
         if collectives:
             groups[key] = _group(dump, key, desc, (collectives, p2p), (instances, names))
     last = dump.entries[-1] if dump.entries else {}
@@ -99,7 +103,8 @@ def _recording(dump: _Dump, rank: int, path: str, written_ns: int, names: Names,
         members={name: ranks for name, (_, ranks) in dump.config.items() if ranks},
         world=next((ranks for desc, ranks in dump.config.values() if desc == DEFAULT_GROUP), ()),
         whole=dump.whole,
-        only_active=not dump.whole and not any(map(is_done, dump.entries)),
+        only_active=only_active,
+        moving=counters.lag_behind(dump.status, ended, unlisted_ended=only_active),
         timeout_s=number(last.get("timeout_ms")) / 1000,
         newest_ns=max((newest_stamp(found[-1]) for found in by_group.values()), default=0),
         written_ns=written_ns,
@@ -145,12 +150,7 @@ def _group(
     if batches and whole:
         distinct = dict.fromkeys(collective_seq(entry) for entry in collectives)
         numbers = {seq: ordinal for ordinal, seq in enumerate(distinct, 1)}
-    completed, after = 0, len(collectives)
-    while after > 0:
-        if is_done(collectives[after - 1]):
-            completed = collective_seq(collectives[after - 1])
-            break
-        after -= 1
+    completed, after = _newest_done(collectives)
     newest = collective_seq(collectives[-1])
     told = dump.status.get(str(collectives[-1].get("pg_id"))) if not p2p else None
     if told is not None:
@@ -173,6 +173,22 @@ def _group(
         told=bool(key.members),
         instances=instances,
     )
+
+
+def _newest_done(collectives: Sequence[Entry]) -> tuple[int, int]:
+    """Return (number of the newest collective that is through by itself, index behind it); (0, 0): none is."""
+    for index in range(len(collectives), 0, -1):
+        if is_done(collectives[index - 1]):
+            return collective_seq(collectives[index - 1]), index
+    return 0, 0
+
+
+def _ended(collectives: Sequence[Entry], whole: bool) -> int:
+    """Return the newest collective of a group that had ended when the dump was written."""
+    completed, _ = _newest_done(collectives)
+    if completed or whole:
+        return completed
+    return max(0, collective_seq(collectives[0]) - 1)  # what is through was left out, or overwritten
 
 
 def _newest_of_each(collectives: Sequence[Entry], tail: int) -> list[Entry]:

@@ -25,7 +25,7 @@ from ncclwatch_server.offline.errors import NothingToAnalyze, Unreadable
 from ncclwatch_server.offline.logs import Logs
 from ncclwatch_server.offline.recording import Recording
 from ncclwatch_server.offline.rings import Left
-from ncclwatch_server.offline.snapshot import Witness, snapshot_of
+from ncclwatch_server.offline.snapshot import Witness, apart_for_s, snapshot_of
 
 FILES_MAX = 200_000
 FILE_BYTES_MAX = 512 << 20
@@ -215,6 +215,43 @@ def _keep_one_job(gathered: Gathered) -> None:
             del gathered.dumps[rank]
             told = f"of a job of {len(recording.world)} ranks, and most files are of one of {len(usual)}"
             gathered.note(f"{recording.path}: left out, it is {told}")
+    _keep_one_time(gathered)
+    _keep_rings_of_one_job(gathered)
+
+
+def _keep_one_time(gathered: Gathered) -> None:
+    """Leave out dumps whose newest operation is hours from that of most: no rank of one job waits for so long.
+
+    A host whose clock is wrong by hours is left out as well: then its ranks are unknown, and nobody blames them.
+    """
+    stamped = sorted((each for each in gathered.dumps.values() if each.newest_ns), key=lambda each: each.newest_ns)
+    apart_s = max((apart_for_s(each.timeout_s) for each in stamped), default=0.0)
+    times: list[list[Recording]] = []
+    for each in stamped:
+        if times and (each.newest_ns - times[-1][-1].newest_ns) / 1e9 <= apart_s:
+            times[-1].append(each)
+        else:
+            times.append([each])
+    usual = max(times, key=lambda found: (len(found), found[-1].newest_ns), default=[])
+    for each in stamped:
+        if each not in usual:
+            del gathered.dumps[each.rank]
+            hours = abs(each.newest_ns - usual[-1].newest_ns) / 3600e9
+            told = (
+                f"its newest operation is {hours:.1f} hours from that of most files, so it is of another job or attempt"
+            )
+            gathered.note(f"{each.path}: left out, {told}")
+
+
+def _keep_rings_of_one_job(gathered: Gathered) -> None:
+    """Leave out rings of other jobs than most rings are of, by the names that they have."""
+    jobs = Counter(left.job for left in gathered.rings.values() if left.job)
+    newest = {left.job: left.pulse_ns for left in sorted(gathered.rings.values(), key=lambda each: each.pulse_ns)}
+    usual = max(jobs, key=lambda job: (jobs[job], newest[job]), default="")
+    for rank, left in tuple(gathered.rings.items()):
+        if left.job not in ("", usual):
+            del gathered.rings[rank]
+            gathered.note(f"{left.path}: left out, it is of job {left.job}, and most rings are of job {usual}")
 
 
 def _keep_ring(left: Left, gathered: Gathered) -> None:

@@ -79,6 +79,7 @@ class Recording:
     world: tuple[int, ...] = ()  # members of the default group, if told
     whole: bool = True  # nothing was overwritten, or left out
     only_active: bool = False  # what is through was left out: a group without entries has nothing unfinished
+    moving: bool = False  # operations had ended just before that NCCL's watchdog had not seen yet: its rank was at work
     timeout_s: float = 0.0
     newest_ns: int = 0  # newest stamp, on this rank's own clock
     written_ns: int = 0  # when the file was written, by its file system; 0: unknown

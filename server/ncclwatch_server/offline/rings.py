@@ -27,6 +27,7 @@ class Left:
     view: RankView
     pulse_ns: int  # of the node's clock
     path: str
+    job: str = ""  # its name
 
 
 def read(path: str) -> Left:
@@ -47,7 +48,7 @@ def _left(picture: Picture, path: str) -> Left:
         threads=tuple(_last_seen(thread) for thread in view.threads),
         file=FileView(source="ring", path=path, timed=True, saw_host=True),
     )
-    return Left(view=view, pulse_ns=picture.now_ns, path=path)
+    return Left(view=view, pulse_ns=picture.now_ns, path=path, job=picture.ring.identity().get("job", ""))
 
 
 def _last_seen(thread: ThreadView) -> ThreadView:
@@ -77,13 +78,6 @@ def views_of(found: Iterable[Left]) -> dict[int, RankView]:
 
 
 def _later(view: RankView, lag_s: float) -> RankView:
-    """Return a view so much later: the waits went on, and a pulse that stopped so long before stopped for a reason."""
-    threads = tuple(
-        replace(thread, wait=replace(thread.wait, age_s=thread.wait.age_s + lag_s) if thread.wait else None)
-        for thread in view.threads
-    )
-    groups = tuple(
-        replace(group, pending=replace(group.pending, age_s=group.pending.age_s + lag_s)) if group.pending else group
-        for group in view.groups
-    )
-    return replace(view, threads=threads, groups=groups, pulse_age_s=lag_s if lag_s >= PULSE_LAG_S else 0.0)
+    """Return a view as news of so long ago; a pulse that stopped so long before the others' stopped for a reason."""
+    file = replace(view.file, older_s=lag_s) if view.file is not None else None
+    return replace(view, news_age_s=lag_s, pulse_age_s=lag_s if lag_s >= PULSE_LAG_S else 0.0, file=file)

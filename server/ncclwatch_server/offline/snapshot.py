@@ -171,6 +171,7 @@ def _view(recording: Recording, context: _Context) -> RankView:
             timed=is_age_known(recording),
             older_s=(context.last_ns - recording.written_ns) / 1e9 if recording.written_ns else 0.0,
             whole=recording.whole,
+            moving=recording.moving,
         ),
     )
 
@@ -187,7 +188,12 @@ def is_age_known(recording: Recording) -> bool:
     if not recording.written_ns or not recording.newest_ns:
         return False
     since_s = (recording.written_ns - recording.newest_ns) / 1e9
-    return 0 <= since_s <= 2 * recording.timeout_s + 3600
+    return 0 <= since_s <= apart_for_s(recording.timeout_s)
+
+
+def apart_for_s(timeout_s: float) -> float:
+    """Return after how long in which nothing was recorded a time is not of the same hang any more."""
+    return 2 * timeout_s + 3600
 
 
 def _history(recording: Recording, context: _Context) -> tuple[OpView, ...]:

@@ -28,7 +28,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, MismatchRoot) and root.partings[0].way is Way.THREADS:
         return mismatch.tell(case, root, CAUSE, reason=_threads, advice=ADVICE_THREADS)
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.ORDER:
-        return circle.tell(case, root, CAUSE, reason=_order(root.circle), advice=ADVICE)
+        return circle.tell(case, root, CAUSE, reason=_order(root.circle, case), advice=ADVICE)
     return None
 
 
@@ -39,10 +39,13 @@ def _threads(found: Parting) -> str:
     )
 
 
-def _order(found: Circle) -> str:
+def _order(found: Circle, case: Case) -> str:
     if not found.groups:
         return ""
-    order = "The groups are used in different orders on different ranks."
+    order = "The groups are used in different orders on different ranks"
+    if all(case.views[rank].file is not None for rank in found.ranks):
+        order += ", or some ranks make a call that is not for the others: no file holds the source that tells"
+    order += "."
     if found.sign is not Sign.NONE:
         return f"{order} {ranks_words(found.guilty).capitalize()}: {SIGN_WORDS[found.sign]}."
     return f"{order} {departed_words(found)}" if found.departure is not None else order

@@ -13,7 +13,7 @@ from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
-from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, perhaps_older
+from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -81,32 +81,35 @@ def _judge(case: Case, ranks: tuple[int, ...], blocks: list[Block]) -> list[Told
     long = lasted(case.views, blocks, ranks)
     if long.known and long.seconds < WAITING_S_MIN:
         return []
-    alone = _made_alone(case, blocks)
+    open_end = long.known and may_go_on(case.found)
+    alone = _made_alone(case, blocks) if not open_end else None
     if alone is not None:
         return [] if long.too_short or alone[0].rank in case.told else [_extra(case, ranks, alone, long)]
-    return [_absent(case, ranks, blocks, long)]
+    return [_absent(case, ranks, blocks, long, open_end)]
 
 
-def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Lasted) -> Told:
-    """Return the verdict on ranks that have not come."""
+def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Lasted, open_end: bool) -> Told:
+    """Return the verdict on ranks that have not come; `open_end`: they may have come later."""
     first = _longest(blocks)
     direct = [block for block in blocks if block.operation == first.operation]
     late = tuple(rank for rank in ranks if rank in case.graph.absent[first.operation]) or ranks
     places = {rank: whereabouts(case.views[rank]) for rank in ranks}
     seen = next((place for place in places.values() if place.cause is not None), places[late[0]])
-    cause = Cause.STRAGGLER if long.too_short else seen.cause or Cause.UNDETERMINED
+    stalled = None if open_end else seen.cause
+    cause = Cause.STRAGGLER if long.too_short else stalled or Cause.UNDETERMINED
+    severity = Severity.WARNING if open_end else Severity.CRITICAL
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     rest = sorted(set(victims) - {block.rank for block in direct})
     behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
     return Told(
         said=Explanation(
             cause=cause,
-            severity=Severity.INFO if long.too_short else Severity.CRITICAL,
+            severity=Severity.INFO if long.too_short else severity,
             summary=(
                 f"{ranks_words(late)} {'have' if len(late) > 1 else 'has'} not come to "
                 f"{operation_words(case.views, first)} ({seen.doing}); {waiting_words(case.views, direct)}{behind}."
             ),
-            explanation=_explanation(case, late, victims, seen),
+            explanation=_explanation(case, late, victims, seen, open_end),
             advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
             culprits=tuple(
                 Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
@@ -114,7 +117,7 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
             victims=victims,
             evidence=_evidence(case, ranks, places, [*direct, *(block for block in blocks if block not in direct)]),
         ),
-        certainty=Certainty.LATE if long.too_short else Certainty.STALLED,
+        certainty=Certainty.LATE if long.too_short or open_end else Certainty.STALLED,
         place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
         onset_s=long.seconds,
         explained=explained(case, victims),
@@ -129,7 +132,7 @@ def _longest(blocks: list[Block]) -> Block:
     return max(blocks, key=lambda each: (each.wait.age_s, inside[each.operation], -each.operation.seq))
 
 
-def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts) -> str:
+def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts, open_end: bool) -> str:
     who = ranks_words(late).capitalize()
     said = [
         f"{who} are in no operation themselves, so nobody holds them up."
@@ -137,7 +140,10 @@ def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], se
         else f"{who} is in no operation itself, so nobody holds it up.",
         f"{ranks_words(victims).capitalize()} cannot go on before.",
     ]
-    if seen.cause is None:
+    if open_end:
+        who = "they worked or stood" if len(late) > 1 else "it worked or stood"
+        said.append(f"Whether {who} still at that moment, no file tells, and no wait had lasted to its timeout.")
+    elif seen.cause is None:
         said.append("Why it does not come, a dump cannot tell: it holds operations, not stacks.")
     cut = [rank for rank in late if (file := case.views[rank].file) is not None and not file.whole]
     if cut:

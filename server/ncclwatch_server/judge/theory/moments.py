@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
-from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, timeout_of
 
 AT_WORK_S = 5.0  # a live job is now and then caught waiting for less than this
 WAITING_S_MIN = 0.5  # and for less than this at every moment
+GIVEN_UP_OF_TIMEOUT = 0.9  # a wait that has lasted for this share of its group's timeout ended the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +23,21 @@ class Lasted:
 
     seconds: float
     known: bool  # the times of the files can be trusted
+    moving: bool = False  # they cannot, and ranks were at work when their files were written
 
     @property
     def too_short(self) -> bool:
         """Whether a healthy job looks the same."""
-        return self.known and self.seconds < AT_WORK_S
+        return self.moving or (self.known and self.seconds < AT_WORK_S)
 
     @property
     def words(self) -> str:
         """Say it, as the end of an explanation."""
+        if self.moving:
+            return (
+                " Operations of these ranks had ended just before the files were written, so they were at work; for "
+                "how long the others had waited, the times of the files do not tell."
+            )
         if not self.known:
             return (
                 " The times of the files do not tell how long it had lasted: if they were taken from a job that was "
@@ -46,12 +53,17 @@ def lasted(views: Mapping[int, RankView], blocks: Iterable[Block], awaited: Iter
     The waits count on the clock of each rank itself; between files that were kept with their times, the times of the
     files.
     """
-    found = list(blocks)
+    found, ranks = list(blocks), tuple(awaited)
     if not all(is_timed(views[block.rank]) for block in found):
-        return Lasted(seconds=0.0, known=False)
-    seen_s = max((file.older_s for rank in awaited if (file := views[rank].file) is not None), default=0.0)
+        return Lasted(seconds=0.0, known=False, moving=are_moving(views, ranks, [block.rank for block in found]))
+    seen_s = max((_behind_s(views[rank]) for rank in ranks), default=0.0)
     waited_s = min((block.wait.age_s + _older_s(views[block.rank]) for block in found), default=0.0)
     return Lasted(seconds=max(0.0, waited_s - seen_s), known=True)
+
+
+def _behind_s(view: RankView) -> float:
+    """Return for how long a file did not hear any more of what its rank does; a ring hears of it to the last."""
+    return _older_s(view) if view.file is not None and not view.file.saw_host else 0.0
 
 
 def _older_s(view: RankView) -> float:
@@ -67,6 +79,39 @@ def has_lasted(views: Mapping[int, RankView], blocks: Iterable[Block], seconds: 
 def is_timed(view: RankView) -> bool:
     """Say whether the ages of a view count up to the moment at which it was taken."""
     return view.file is None or view.file.timed
+
+
+def is_moving(view: RankView) -> bool:
+    """Say whether a rank was at work when its file was written, and no time tells that this was long ago."""
+    return view.file is not None and view.file.moving and not view.file.timed
+
+
+def may_go_on(found: Mapping[int, RankStanding]) -> bool:
+    """Say whether files with times of their own may be of a job that went on afterwards.
+
+    A file tells what a rank had recorded, and not whether it worked at that moment. It is the end of the job that tells
+    that somebody was waited for in vain: a wait that its group gave up, or what a log says, which speaks at the end.
+    """
+    if any(each.view.file is not None and each.view.file.source == "log" for each in found.values()):
+        return False
+    return not any(
+        _is_given_up(each.view, block)
+        for each in found.values()
+        if is_timed(each.view)
+        for block in (*each.blocks, *each.queued)
+    )
+
+
+def _is_given_up(view: RankView, block: Block) -> bool:
+    timeout_s = timeout_of(view, block.operation.group)
+    return timeout_s > 0 and block.wait.age_s + _older_s(view) >= GIVEN_UP_OF_TIMEOUT * timeout_s
+
+
+def are_moving(views: Mapping[int, RankView], awaited: Iterable[int], waiting: Iterable[int]) -> bool:
+    """Say whether ranks that are waited for were at work when their files were written, or all that wait for them."""
+    return any(is_moving(views[rank]) for rank in awaited if rank in views) or all(
+        is_moving(views[rank]) for rank in waiting
+    )
 
 
 def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]:
@@ -88,18 +133,20 @@ def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]
 
 
 def perhaps_older(views: Mapping[int, RankView]) -> frozenset[int]:
-    """Return ranks whose files lack collectives that others have completed, of unknown kind.
+    """Return ranks whose files may be older than others': they lack what others have completed, of unknown kind.
 
-    A broadcast ends for others before a member has come, so the file may as well be as new as theirs.
+    A broadcast ends for others before a member has come, so the file may as well be as new as theirs. And where no
+    time tells, who was at work when its file was written may have come since.
     """
     if not any(view.file is not None for view in views.values()):
         return frozenset()
+    moving = frozenset(rank for rank, view in views.items() if is_moving(view))
     newest: dict[str, int] = {}
     for view in views.values():
         for group in view.groups:
             if not group.untold and group.completed > newest.get(group.name, 0):
                 newest[group.name] = group.completed
-    return frozenset(
+    return moving.union(
         rank
         for rank, view in views.items()
         if view.file is not None

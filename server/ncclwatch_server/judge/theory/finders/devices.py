@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.finders.proven import Found
-from ncclwatch_server.judge.theory.moments import lasted, perhaps_older
+from ncclwatch_server.judge.theory.moments import lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import RefusedRoot, StoppedRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -79,10 +79,10 @@ def _root_of(case: Case, stopped: list[Block]) -> StoppedRoot | None:
 def _stands(case: Case, block: Block) -> bool:
     """Say whether a rank has been there for so long that the others have not completed it just now."""
     view = case.views[block.rank]
-    if view.file is not None:
+    if view.file is not None and not (view.file.timed and may_go_on(case.found)):
         return True
     long_s = timeout_of(view, block.operation.group) * LONG_OF_TIMEOUT or LONG_S
-    return block.wait.age_s >= long_s and block.thread.same_s >= STILL_S
+    return block.wait.age_s >= long_s and (view.file is not None or block.thread.same_s >= STILL_S)
 
 
 def _through(case: Case, operation: Operation) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, Views, 
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift
 from ncclwatch_server.judge.theory.majority import majority
 
+_BY_NEW_CALL = (Sign.DEPARTS, Sign.EXCLUSIVE)
+
 
 class Way(Enum):
     """How sides parted, by the strongest thing that is known of it. One of these holds, and no other."""
@@ -222,7 +224,8 @@ def _by_shift(views: Views, sides: tuple[Side, ...], culprit: Side, shift: Shift
 
 def _last_call(views: Views, culprit: Side, others: tuple[Side, ...], sign: Sign, slip: Slip | None) -> Parting:
     """Return how sides parted at the very calls that they hang in, the odd one being known."""
-    found = Parting(way=Way.UNKNOWN, culprit=culprit, others=others, sign=sign, decided=sign is not Sign.NONE)
+    decided = sign is not Sign.NONE and not (sign in _BY_NEW_CALL and _is_new_in_files(views, culprit, others))
+    found = Parting(way=Way.UNKNOWN, culprit=culprit, others=others, sign=sign, decided=decided)
     other = found.largest_other
     mine, theirs = views[culprit.ranks[0]], views[other.ranks[0]]
     # A slip says that somebody skipped or repeated work; more batches on one rank say so by themselves.
@@ -249,6 +252,16 @@ def _last_call(views: Views, culprit: Side, others: tuple[Side, ...], sign: Sign
             way = Way.LOOP_ENDED if _has_ended(views, left, leaver, stayer) else Way.LOOP_LEFT
             return replace(found, way=way, loop=left.head, escapes=left.ways_out)
     return found
+
+
+def _is_new_in_files(views: Views, culprit: Side, others: tuple[Side, ...]) -> bool:
+    """Say whether files show a call of the odd side that it has never made before.
+
+    It may make that call alone, or the others left out what comes once in many iterations: only the source tells, and
+    no file has it.
+    """
+    from_files = all(views[side.ranks[0]].file is not None for side in (culprit, *others))
+    return from_files and not made_before(views[culprit.ranks[0]], culprit.op)
 
 
 def _has_less_to_reduce(culprit: Side, other: Side) -> bool:
