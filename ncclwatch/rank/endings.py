@@ -38,7 +38,8 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
         if recorder is not None and error is not None:  # the hook of another stood before ours, or broke
             note(recorder, "crashed", 1, _described(recorder, error))
         elif recorder is not None:
-            note(recorder, "exited", None, caught.last(recorder))
+            code, told = caught.last(recorder)
+            note(recorder, "crashed" if code else "exited", code, told)
         rest()
 
     sys.excepthook = excepthook
@@ -46,13 +47,13 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
     patches.on_restore(lambda: atexit.unregister(at_exit))
     patches.on_restore(lambda: _put_back_hook(excepthook, previous))
     patches.replace(os, "_exit", lambda original: _make_exit(original, current, caught))
-    patches.replace(sys, "exit", lambda original: _around(original, caught))
+    patches.replace(sys, "exit", lambda original: _around(original, caught.ask_to_exit))
     for name in ("print_exception", "format_exception"):
-        patches.replace(traceback, name, lambda original: _around(original, caught))
+        patches.replace(traceback, name, lambda original: _around(original, caught.see))
 
 
 class _Caught:
-    """The exception that the main thread had in hand when it last printed one, or asked to exit.
+    """The exception that the main thread had in hand when it last printed one, or asked to exit, and with which code.
 
     Whoever catches an exception and exits (torch.multiprocessing.spawn, hydra, many programs) leaves an exit code, and
     no exception for any hook. If the rank has gone on to an operation since, it is no part of its end.
@@ -62,8 +63,20 @@ class _Caught:
         self._current = current
         self._found: dict[str, object] | None = None
         self._issued = 0
+        self._code: int | None = None  # that it asked for; None: another one than 0 is not known of
 
-    def see(self) -> None:
+    def ask_to_exit(self, status: object = None) -> None:
+        """Keep the code with which the main thread asks to exit: the kernel tells it seconds later."""
+        recorder = self._current()
+        if recorder is None or threading.current_thread() is not threading.main_thread():
+            return
+        self.see()
+        if self._issued != recorder.thread().issued:
+            self._found, self._issued = None, recorder.thread().issued
+        failed = status not in (None, 0)
+        self._code = (status & 0xFF if isinstance(status, int) else 1) or None if failed else None
+
+    def see(self, *_: object, **__: object) -> None:
         """Keep what is in hand, if anything is; not the exception itself, which holds all that its frames hold."""
         error, recorder = sys.exc_info()[1], self._current()
         ends = isinstance(error, (SystemExit, GeneratorExit))
@@ -71,16 +84,16 @@ class _Caught:
             return
         self._found, self._issued = _described(recorder, error), recorder.thread().issued
 
-    def last(self, recorder: Recorder) -> dict[str, object] | None:
-        """Return what was kept, None if the rank has gone on since."""
-        return self._found if self._found and self._issued == recorder.thread().issued else None
+    def last(self, recorder: Recorder) -> tuple[int | None, dict[str, object] | None]:
+        """Return the code and the exception that were kept, None if the rank has gone on since."""
+        return (self._code, self._found) if self._issued == recorder.thread().issued else (None, None)
 
 
-def _around(original: Callable[..., object], caught: _Caught) -> Callable[..., object]:
+def _around(original: Callable[..., object], first: Callable[..., None]) -> Callable[..., object]:
     @functools.wraps(original)
     def around(*args: object, **kwargs: object) -> object:
         with contextlib.suppress(Exception):  # an error of ours must not stand in for the program's
-            caught.see()
+            first(*args, **kwargs)
         return original(*args, **kwargs)
 
     return around
@@ -129,7 +142,7 @@ def _make_exit(
         if recorder is not None:
             try:
                 caught.see()
-                error = caught.last(recorder) if status else None
+                error = caught.last(recorder)[1] if status else None
             except Exception:  # dying is hard enough
                 error = None
             note(recorder, "exited" if status == 0 else "crashed", status, error)

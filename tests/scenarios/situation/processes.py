@@ -86,6 +86,14 @@ def ended(state: State, words: list[str]) -> None:
         state.process(rank, state=ProcessState.GONE)
 
 
+def leaving(state: State, words: list[str]) -> None:
+    """leaving RANKS for S: they have left their programs well, and their processes are there still."""
+    age_s = float(options_of(words[1:])["for"])
+    for rank in ranks_of(words[0]):
+        state.change(rank, ending=Ending(kind="exited", age_s=age_s), pulse_age_s=age_s)
+        state.process(rank, state=ProcessState.SLEEPING, cpu_still_s=age_s, io_still_s=age_s)
+
+
 def handling(state: State, words: list[str]) -> None:
     for rank in ranks_of(words[0]):
         state.main(rank, exception=words[1], exception_site=site_of("train.py:30"))
@@ -225,6 +233,7 @@ COMMANDS: Mapping[str, Command] = {
     "gil": gil,
     "disk": disk,
     "ended": ended,
+    "leaving": leaving,
     "handling": handling,
     "frames": frames,
     "refused": refused,

@@ -51,6 +51,7 @@ except ValueError as error:
     sys.last_value = error
 """
 CALLS_EXIT = "sys.exit(3)"
+CALLS_EXIT_WELL = "sys.exit(0)"
 EXITS_WITH_IT_IN_HAND = """
 try:
     raise ValueError("of the program")
@@ -80,7 +81,7 @@ try:
 except ValueError:
     traceback.print_exc()
 recorder.thread().issued += 1
-sys.exit(1)
+sys.exit(3)
 """
 
 
@@ -98,16 +99,29 @@ def test_an_exception_that_ends_the_program_is_known_whatever_hook_tells_of_it(e
     assert (found.kind, found.exit_code, found.exception) == ("crashed", 1, "ValueError: of the program")
 
 
-@pytest.mark.parametrize("end", [ENDS_WELL, HANDLED, PRINTED_BY_OTHERS, CALLS_EXIT, PRINTS_IT_AND_GOES_ON])
+@pytest.mark.parametrize("end", [ENDS_WELL, HANDLED, PRINTED_BY_OTHERS, CALLS_EXIT_WELL])
 def test_a_program_that_no_exception_ends_has_exited(end: str, tmp_path: Path) -> None:
     found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
     assert found is not None
     assert (found.kind, found.exit_code, found.exception) == ("exited", None, "")
 
 
-@pytest.mark.parametrize("end", [EXITS_WITH_IT_IN_HAND, PRINTS_IT_AND_EXITS, LOGS_IT_AND_EXITS])
+@pytest.mark.parametrize("end", [CALLS_EXIT, PRINTS_IT_AND_GOES_ON])
+def test_the_code_that_a_program_exits_with_is_known_before_the_kernel_tells_it(end: str, tmp_path: Path) -> None:
+    found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 3, "")
+
+
+@pytest.mark.parametrize("end", [EXITS_WITH_IT_IN_HAND, PRINTS_IT_AND_EXITS])
 def test_an_exception_that_the_program_caught_before_it_exited_is_kept(end: str, tmp_path: Path) -> None:
     found = ending_of(BEGIN + end, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 1, "ValueError: of the program")
+
+
+def test_an_exception_that_was_logged_is_kept_where_nobody_knows_the_code_yet(tmp_path: Path) -> None:
+    found = ending_of(BEGIN + LOGS_IT_AND_EXITS, tmp_path / "0-1.ring", "-")
     assert found is not None
     assert (found.kind, found.exit_code, found.exception) == ("exited", None, "ValueError: of the program")
 

@@ -11,8 +11,9 @@ from ncclwatch_server.judge.theory.endings import Went, is_of_a_pipe, is_victim
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (
-    "Fix what ended this rank; the other ranks only noticed that it was gone. After a signal 9 without a "
-    "trace, look in the kernel log for the OOM killer (dmesg)."
+    "Fix what ended this rank: look at its last output, and at the exit code or signal that its launcher tells. "
+    "SIGKILL (exit code -9) may be the OOM killer's (dmesg); SIGABRT (-6) comes from native code of its own, such as "
+    "gloo's, when ranks pass sizes that do not fit each other."
 )
 # Where more is known of how it ended.
 ADVICE_EXCEPTION = "Fix the exception of this rank: its traceback is in this rank's own output."

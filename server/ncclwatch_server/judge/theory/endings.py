@@ -10,11 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model.rank import CallSite, Ending, OpView, RankView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, OpView, ProcessState, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
-from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued, group_of, op_key, sides_of
+from ncclwatch_server.judge.theory.waits.rank_standing import (
+    GONE_STATES,
+    Operation,
+    find_issued,
+    group_of,
+    op_key,
+    sides_of,
+)
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
 
 # What a rank says when a peer is gone. The words of one cause vary with timing and transport.
@@ -38,6 +45,7 @@ _PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|Connect
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
+LAST_WORD_S = 6.0  # in which a process that has left its program ends, and the kernel tells the code
 _LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -80,10 +88,20 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
             return Ends(went=Went.LEFT, ranks=left)
         alike = tuple(r for r in failed if _same_end(gone[r], gone[first]) or r == first)
         return Ends(went=Went.FAILED, ranks=alike, first=first, failed=failed)
+    if any(_is_still_ending(case.views[rank]) for rank in suspects):
+        return None
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
     lost = any(_lost_peer(ending) for ending in gone.values())
     left = tuple(rank for rank in suspects if lost or _is_waited_for(case, rank))
     return Ends(went=Went.LEFT, ranks=left) if left else None
+
+
+def _is_still_ending(view: RankView) -> bool:
+    """Say whether a rank is about to end, and nobody knows yet with which code: its process is there still."""
+    ending, state = view.ending, view.process.state
+    if ending is None or ending.kind != "exited" or ending.exit_code is not None or state in GONE_STATES:
+        return False
+    return state is not ProcessState.UNKNOWN and ended_s_ago(view) < LAST_WORD_S
 
 
 def _left_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, ...]:

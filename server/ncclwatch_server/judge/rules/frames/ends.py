@@ -97,7 +97,7 @@ def ending_words(ending: Ending) -> str:
         return f"ended with exit code {ending.exit_code}"
     if ending.kind == "vanished":
         return "vanished without a trace"
-    return "exited with code 0"
+    return "exited with code 0" if ending.exit_code is not None else "left its program without an exception"
 
 
 def end_evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
