@@ -14,6 +14,8 @@ from ncclwatch_server.judge.theory.roots import CircleRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 from ncclwatch_server.judge.theory.waits.wait_graph import waited_for
 
+PHRASES_MAX = 6  # places that a circle is told by
+
 
 def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str) -> Explanation:
     """Return what is told of a circle for a cause."""
@@ -38,26 +40,31 @@ def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str
 
 
 def _circle_words(case: Case, blocks: Sequence[Block]) -> str:
-    phrases = []
-    for block in blocks[:6]:
-        absent = sorted({rank for rank in waited_for(case.graph, block) if rank != block.rank})
-        if block.wait.kind is WaitKind.LOCK:
-            phrases.append(
-                f"rank {block.rank} waits for the lock on {block.wait.label or 'a file'}, which {ranks_words(absent)} "
-                f"hold{'s' if len(absent) == 1 else ''}"
-            )
-            continue
-        if block.wait.kind is WaitKind.STORE:
-            phrases.append(f"rank {block.rank} is in {wait_words(block.wait)} and needs another rank to set its key")
-            continue
-        if block.wait.kind in (WaitKind.NEW_GROUP, WaitKind.INIT):
-            phrases.append(f"rank {block.rank} is in {wait_words(block.wait)} and needs {ranks_words(absent)} there")
-            continue
-        phrases.append(
-            f"rank {block.rank} is in {wait_words(block.wait)} of {group_words(case.views, block.operation.group)} and "
-            f"needs {ranks_words(absent)} there"
-        )
+    """Return who waits in what for whom, one phrase for all ranks that wait in one place for the same ranks."""
+    together: dict[tuple[str, str, tuple[int, ...]], list[Block]] = {}
+    for block in blocks:
+        absent = tuple(sorted(rank for rank in waited_for(case.graph, block) if rank != block.rank))
+        place = (wait_words(block.wait), block.operation.group, absent)
+        together.setdefault(place, []).append(block)
+    phrases = [_phrase(case, alike, absent) for (*_, absent), alike in list(together.items())[:PHRASES_MAX]]
+    if len(together) > PHRASES_MAX:
+        phrases.append("others elsewhere")
     return f"{'; '.join(phrases).capitalize()}."
+
+
+def _phrase(case: Case, alike: Sequence[Block], absent: tuple[int, ...]) -> str:
+    wait, ranks = alike[0].wait, sorted({block.rank for block in alike})
+    who, many = ranks_words(ranks), len(ranks) > 1
+    if wait.kind is WaitKind.LOCK:
+        held = f"which {ranks_words(absent)} hold{'s' if len(absent) == 1 else ''}"
+        return f"{who} {'wait' if many else 'waits'} for the lock on {wait.label or 'a file'}, {held}"
+    inside = f"{who} {'are' if many else 'is'} in {wait_words(wait)}"
+    needs = "need" if many else "needs"
+    if wait.kind is WaitKind.STORE:
+        return f"{inside} and {needs} another rank to set its key"
+    if wait.kind not in (WaitKind.NEW_GROUP, WaitKind.INIT):
+        inside += f" of {group_words(case.views, alike[0].operation.group)}"
+    return f"{inside} and {needs} {ranks_words(absent)} there"
 
 
 def departed_words(circle: Circle) -> str:
