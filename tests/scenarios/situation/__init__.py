@@ -31,8 +31,9 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     unattached RANKS                           seen from outside only
     handling RANKS "Type: text" [noted S]                inside an except block
     loader RANKS SITE pass N drawn N [exhausted] [last N]
-    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [from=...]   completed operations, counters grow by one
-    source RANKS SITE [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"] [leaves "TEXT"]
+    history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [ago S] [from=...]   completed, counters grow by one
+    source RANKS SITE [text LINE] [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"]
+         [leaves "TEXT"]
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations

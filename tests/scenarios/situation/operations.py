@@ -143,7 +143,8 @@ def history(state: State, words: list[str]) -> None:
                 batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
                 forwards=int(found["forward"]) + n if "forward" in found else 0,
                 thread=int(found.get("thread", "1")) * 1000 + rank,
-                age_s=60.0, route=_route(state, rank, site_of(site), found), module=_module(state, rank, found),
+                age_s=float(found.get("ago", "60")),
+                route=_route(state, rank, site_of(site), found), module=_module(state, rank, found),
             )
             for n, seq in enumerate(range(int(first), int(last or first) + 1))
         ]  # fmt: skip

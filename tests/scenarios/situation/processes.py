@@ -185,7 +185,7 @@ def source(state: State, words: list[str]) -> None:
     lines = tuple(int(part) for part in found.pop("lines", "0-0").split("-"))
     note = SourceNote(
         site=site_of(words[1]),
-        text="...",
+        text=found.get("text", "..."),
         condition=found.get("if", ""),
         other_branch_ops=tuple(filter(None, found.get("other", "").split(","))),
         loop=found.get("loop", ""),

@@ -22,9 +22,14 @@ from ncclwatch_server.judge.theory.roots import LateRoot, Root
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN, signs_of, still_s_of
 
 ADVICE = (
-    "Nothing is stuck: the others wait for work that goes on. If that work really is longer than the "
+    "No rank stands still: the others wait for one that works. If that work really is longer than the "
     "group's timeout, raise the timeout in init_process_group(timeout=...) or let the other ranks share "
     "the work."
+)
+ADVICE_LOOP = (
+    "See whether the line ends at all: a loop's condition and counter, a regular expression, the input that this rank "
+    "alone has. It may be real work that is longer here, too; nobody can tell that from outside. Then bound it, "
+    "share the work among the ranks, or raise the group's timeout."
 )
 _PHASE_WORDS = {
     Phase.STEP: "a step",
@@ -51,10 +56,11 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         severity=Severity.WARNING if lateness is not Lateness.NONE else Severity.INFO,
         summary=(
             f"waiting for {_places_words(case, ranks)}, {seconds_words(root.onset_s)}, {_doing_words(case, ranks)}"
+            + _overlong_words(root)
             + _alarm_words(lateness, habit, root.left_s)
         ),
         explanation=_explanation(case, root),
-        advice=_advice(case, ranks),
+        advice=ADVICE_LOOP if root.overlong is not None else _advice(case, ranks),
         culprits=tuple(
             culprit(case.views[rank], place_of(case, case.views[rank]), _doing_words(case, [rank])) for rank in ranks
         ),
@@ -97,6 +103,18 @@ def _habit_words(habit: Habit | None, kind: WaitClass) -> str:
         return f"Taken for {what}, for which this job has not waited for long before."
     times = "once" if habit.waits == 1 else f"{habit.waits} times"
     return f"Taken for {what}; this job has waited for that {times} before, {seconds_words(habit.longest_s)} at most."
+
+
+def _overlong_words(root: LateRoot) -> str:
+    """Return in what loop late ranks are, and how long the others needed for the same stretch."""
+    found = root.overlong
+    if found is None:
+        return ""
+    loop = f" in the loop `{found.loop}`" if found.loop else ""
+    return (
+        f"{loop}, {seconds_words(found.since_s)} after its last operation; from that to the next one the others needed "
+        f"{seconds_words(found.others_s)}"
+    )
 
 
 def _alarm_words(lateness: Lateness, habit: Habit | None, left_s: float) -> str:

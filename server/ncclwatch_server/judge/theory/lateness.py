@@ -23,6 +23,7 @@ FIRST_TIME_S = {
     Phase.VALIDATION: 900.0,
     Phase.COMPILE: 900.0,
 }
+_COMPARED = (Phase.STEP, Phase.PIPELINE, Phase.END_OF_EPOCH)  # in which all ranks do the same
 UNUSUAL_S_MIN = 30.0  # a shorter wait is worth nobody's attention, whatever the job has done before
 UNUSUAL_OF_TIMEOUT = 0.25  # but where the group's timeout is short: this share of it
 LEAD_OF_TIMEOUT = 0.25  # the last part of a timeout, in which it is near
@@ -50,9 +51,14 @@ def waited_in(case: Case, ranks: Iterable[int]) -> dict[int, Block]:
 
 
 def lateness_of(
-    case: Case, kind: WaitClass | None, blocks: Sequence[Block], left_s: float, timeout_s: float
+    case: Case, kind: WaitClass | None, blocks: Sequence[Block], left: tuple[float, float], *, overlong: bool = False
 ) -> Lateness:
-    """Return whether a wait is worth a word to people."""
+    """Return whether a wait is worth a word to people.
+
+    `left` are the seconds until it is given up, and the timeout; `overlong`: the others were through with the same work
+    in a small part of the time.
+    """
+    left_s, timeout_s = left
     if _is_near(left_s, timeout_s):
         return Lateness.DEADLINE
     if kind is None:
@@ -61,8 +67,15 @@ def lateness_of(
     passed = case.snapshot.under_way.get((operation.group, operation.seq), ())
     # A rank that validates and then saves may take its time for both.
     bound_s = sum(_bound_s(case.snapshot.habits.get(each), each) for each in {kind, *passed})
+    if overlong:
+        return Lateness.UNUSUAL
     floor_s = min(UNUSUAL_S_MIN, timeout_s * UNUSUAL_OF_TIMEOUT) if timeout_s else UNUSUAL_S_MIN
     return Lateness.UNUSUAL if onset_s(blocks) > max(floor_s, bound_s) else Lateness.NONE
+
+
+def may_compare(case: Case, kind: WaitClass | None) -> bool:
+    """Say whether all ranks do the same in such work, and this job has not waited for it before."""
+    return kind is not None and kind.phase in _COMPARED and kind not in case.snapshot.habits
 
 
 def allowed_s(case: Case, kind: WaitClass) -> float:

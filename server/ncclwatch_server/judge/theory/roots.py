@@ -19,6 +19,7 @@ from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
+from ncclwatch_server.judge.theory.histories.stretches import Overlong
 from ncclwatch_server.judge.theory.stillness import Stillness
 from ncclwatch_server.judge.theory.waits.made_groups import Unequal
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
@@ -200,6 +201,7 @@ class LateRoot(Root):
     lateness: Lateness
     left_s: float  # until the first wait is given up
     timeout_s: float  # 0: unknown
+    overlong: Overlong | None = None  # of the first of them, where each computes for much longer than the others did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

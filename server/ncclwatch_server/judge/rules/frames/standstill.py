@@ -127,6 +127,11 @@ def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | Non
     return "it is outside every collective and shows no sign of work"
 
 
+def _no_words(what: str, still_s: float) -> str:
+    """Return for how long something was not seen. None at all may be unknown, too."""
+    return f"no {what} for {seconds_words(still_s)}" if still_s > 0 else f"{what} in use or unknown"
+
+
 def evidence_of(case: Case, ranks: Iterable[int], blocks: Sequence[Block]) -> tuple[Evidence, ...]:
     """Return what was seen of the ranks that are waited for, and of the first that wait."""
     facts = []
@@ -138,8 +143,8 @@ def evidence_of(case: Case, ranks: Iterable[int], blocks: Sequence[Block]) -> tu
             Evidence(
                 source="proc",
                 rank=rank,
-                fact=f"process {process.state.value}{inside}, no CPU for {seconds_words(process.cpu_still_s)}, "
-                f"no I/O for {'an unknown time' if process.io_unknown else seconds_words(process.io_still_s)}",
+                fact=f"process {process.state.value}{inside}, {_no_words('CPU', process.cpu_still_s)}, "
+                f"{'I/O unknown' if process.io_unknown else _no_words('I/O', process.io_still_s)}",
             )
         )
         if thread is not None and thread.leaf:

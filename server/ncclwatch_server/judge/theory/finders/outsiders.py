@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
-from ncclwatch_server.judge.theory.lateness import allowed_s, lateness_of, time_left, wait_class, waited_in
+from ncclwatch_server.judge.theory.histories.stretches import overlong
+from ncclwatch_server.judge.theory.lateness import allowed_s, lateness_of, may_compare, time_left, wait_class, waited_in
 from ncclwatch_server.judge.theory.phases import class_of
 from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, place_of
 from ncclwatch_server.judge.theory.stillness import (
@@ -119,6 +120,8 @@ def _late(case: Case, alone: Sequence[int]) -> LateRoot:
     victims, blocks = _held_up(case, ranks)
     kind = wait_class(case, ranks, blocks)
     left_s, timeout_s = time_left(case, blocks)
+    found = [overlong(case, rank, blocks) for rank in ranks] if may_compare(case, kind) else [None]
+    longer = found[0] if all(each is not None for each in found) else None
     return LateRoot(
         hangs=Certainty.LATE,
         ranks=ranks,
@@ -128,9 +131,10 @@ def _late(case: Case, alone: Sequence[int]) -> LateRoot:
         onset_s=onset_s(blocks),
         still_s=min((still_s_of(case.views[rank]) for rank in ranks), default=0.0),
         waited=kind,
-        lateness=lateness_of(case, kind, blocks, left_s, timeout_s),
+        lateness=lateness_of(case, kind, blocks, (left_s, timeout_s), overlong=longer is not None),
         left_s=left_s,
         timeout_s=timeout_s,
+        overlong=longer,
     )
 
 
