@@ -18,8 +18,11 @@ from ncclwatch.rank.where import own_stacks
 
 
 def main() -> None:
-    """Write a ring, say "ready", obey."""
+    """Write a ring, at once or when told to, say "ready", obey."""
     directory, rank, world_size, identity = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+    if identity.pop("held", ""):
+        print("held", flush=True)
+        sys.stdin.readline()
     place = place_of_rings(directory, identity["job"])
     ring = RingFile(
         f"{place.path}/{rank}-{os.getpid()}.ring", place=place,

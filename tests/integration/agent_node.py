@@ -27,7 +27,7 @@ class Node:
         self.service: subprocess.Popen[str] | None = None
 
     def rank(self, number: int, server: str, **more: str) -> "subprocess.Popen[str]":
-        """Start a rank, and return when its ring is there."""
+        """Start a rank, and return when its ring is there; with `held`, when it waits for a line to write its ring."""
         identity = {"job": "job1", "instance": "here", "host": "n", "server": server, "server_named": "1", **more}
         command = [sys.executable, "-m", "tests.integration.agent_child", str(self.directory), str(number)]
         process = subprocess.Popen(
@@ -35,8 +35,7 @@ class Node:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.ranks.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        hear(process, "held" if "held" in more else "ready")
         return process
 
     def spawn_agent(self) -> int:
@@ -98,6 +97,12 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.agent_pidfd, signal.SIGKILL)
             os.close(self.agent_pidfd)
+
+
+def hear(process: "subprocess.Popen[str]", line: str) -> None:
+    """Wait for what a rank says next."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == line + "\n"
 
 
 def tell(process: "subprocess.Popen[str]", line: str) -> None:
