@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch import PROGRAMS
+from tests.zoo.jobs import forking_torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 def test_a_silent_desync_is_a_warning_and_never_a_hang(tmp_path: Path):
     report, stop, errors = tmp_path / "report.json", tmp_path / "stop", tmp_path / "stderr"
-    torchrun = str(Path(sys.executable).parent / "torchrun")
     command = [
         *(sys.executable, "-m", "ncclwatch", "run", "--on-hang", "abort", "--report", str(report), "--"),
-        *(torchrun, "--standalone", "--nproc-per-node=2", str(PROGRAMS / "desync.py")),
+        *forking_torchrun(PROGRAMS / "desync.py", 2),
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
     environment |= {"STOP_FILE": str(stop), "NCCLWATCH_RUNTIME_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}

@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from tests.integration.launch import PROGRAMS, environment, free_port
+from tests.zoo import jobs
+from tests.zoo.jobs import Launcher, forking_torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 DEADLINE_S = 60.0
@@ -84,12 +86,13 @@ def agent_environment(runtime: Path, **more: str) -> dict[str, str]:
     return environ
 
 
-def torchrun(runtime: Path, program: str, count: int, *arguments: str, **more: str) -> subprocess.Popen[str]:
-    """Start a real torchrun job with an agent; its output comes through pipes."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+def torchrun(
+    runtime: Path, program: str, count: int, *arguments: str, launcher: Launcher = forking_torchrun, **more: str
+) -> subprocess.Popen[str]:
+    """Start a job with an agent; its output comes through pipes. Where its start is in question, use jobs.torchrun."""
     return subprocess.Popen(
-        [sys.executable, *command, str(PROGRAMS / program), *arguments],
-        env=agent_environment(runtime, **more),
+        launcher(PROGRAMS / program, count, arguments),
+        env=agent_environment(runtime, PYTHONUNBUFFERED="1", **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,7 +117,7 @@ def server(port: int, store: Path) -> subprocess.Popen[str]:
 
 
 def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runtime: Path):
-    job = torchrun(runtime, "hang.py", 2)
+    job = torchrun(runtime, "hang.py", 2, launcher=jobs.torchrun)
     assert job.stderr is not None and job.stdout is not None
     try:
         lines: list[str] = []
@@ -257,7 +260,8 @@ def test_the_terminal_is_told_where_a_verdict_would_have_to_come_from(runtime: P
 
 
 def test_many_ranks_that_start_at_once_start_one_agent(runtime: Path):
-    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=f"http://127.0.0.1:{free_port()}")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    job = torchrun(runtime, "hang.py", 2, launcher=jobs.torchrun, NCCLWATCH_SERVER=nobody)
     try:
         until(lambda: len(list(runtime.rglob("*.ring"))) == 2)
         until(lambda: list(runtime.rglob("agent.json")))

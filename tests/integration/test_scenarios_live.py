@@ -1,7 +1,6 @@
 """Some scenarios as real jobs: the program is made out of the text, and real ranks play it."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import _end, agent_environment, incidents, runtime, server, until
 from tests.scenarios.played import program
 from tests.scenarios.texts import FILES, read
+from tests.zoo.jobs import forking_torchrun
 
 __all__ = ["runtime"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
@@ -25,9 +25,8 @@ def test_real_ranks_are_told_the_same_cause_and_culprits(path: Path, runtime: Pa
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     watching = server(port, tmp_path / "incidents.db")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(situation.world), str(script)]
     job = subprocess.Popen(
-        [sys.executable, *command],
+        forking_torchrun(script, situation.world),
         env=agent_environment(runtime, NCCLWATCH_SERVER=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch import PROGRAMS, environment
+from tests.zoo.jobs import forking_torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
 
@@ -17,8 +18,8 @@ def incident(how: str, count: int, tmp_path: Path) -> dict:
     environ = environment(tmp_path / "runtime")
     del environ["NCCLWATCH_AGENT"]
     report = tmp_path / "report.json"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    command = ["--on-hang", "abort", "--report", str(report), "--", *launcher, str(PROGRAMS / "witness.py"), how]
+    job = forking_torchrun(PROGRAMS / "witness.py", count, (how,))
+    command = ["--on-hang", "abort", "--report", str(report), "--", *job]
     ran = subprocess.run(
         [sys.executable, "-m", "ncclwatch", "run", *command], env=environ, capture_output=True, text=True, timeout=250
     )
