@@ -251,4 +251,4 @@ def test_a_circle_of_many_ranks_is_told_by_operation(tmp_path: Path):
     job.op(range(70, 80), "b", state=OPEN)
     (found,) = brief(job.write(tmp_path))
     assert found == ("critical", "STALLED", "collective_order", list(range(70, 80)), list(range(70)))
-    assert "is in all_reduce of group a (all ranks) and needs ranks 70-79 there" in told(tmp_path)
+    assert "are in all_reduce of group a (all ranks) and need ranks 70-79 there" in told(tmp_path)

@@ -65,7 +65,7 @@ def snapshot_of(recordings: Mapping[int, Recording], witness: Witness) -> JobSna
         used=_used(complete),
     )
     views = {rank: _view(recording, context) for rank, recording in complete.items()}
-    views |= {rank: _named_apart(view, names) for rank, view in rings.items()}
+    views |= {rank: _named_apart(view, names) if recordings else view for rank, view in rings.items()}
     views = {rank: _with_thread(view, witness.stacks.get(rank)) for rank, view in views.items()}
     views = _with_endings(views, witness.endings, world)
     return JobSnapshot(
