@@ -480,6 +480,8 @@ def _is_through(issued: Issued, work: Work) -> bool:
 def describe_exception(error: BaseException, sites: Sites) -> dict[str, object]:
     """Return an exception as a sample holds it: type and message, and the user's innermost line in it."""
     found: dict[str, object] = {"exc": f"{type(error).__name__}: {error}"[:400]}
+    if isinstance(error, FileExistsError) and isinstance(error.filename, str):
+        found["exc_path"] = error.filename[:400]
     users = None
     trace = error.__traceback__
     while trace is not None:

@@ -201,6 +201,7 @@ class _Writing:
             self._wait(thread.wait)
         found = {
             "name": thread.name, "leaf": thread.leaf, "call": thread.calling, "exc": thread.exception,
+            "exc_path": thread.exception_path,
             "work": thread.work.value if thread.work else "",
             "frames": [[site.file, site.line, site.function] for site in thread.frames],
             "module": write_module(thread.module) if thread.module else "",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
-from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, RankView, ThreadView
+from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
 from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.reader import Ring
@@ -24,6 +24,7 @@ from ncclwatch_agent.ranks.endings import Death, merge
 from ncclwatch_agent.ranks.facts import RankFacts
 from ncclwatch_agent.ranks.preflight import FactsFile
 from ncclwatch_agent.ranks.waits import awaited, key_of, wait_age_s
+from ncclwatch_agent.saves.lock_files import lock_file
 from ncclwatch_agent.saves.progress import SaveWatch
 
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
@@ -189,12 +190,17 @@ class LocalRank:
         return replace(
             view,
             host=view.host or _HOST,
-            process=self.watch.view(now_ns),
+            process=replace(self.watch.view(now_ns), lock_file=self._lock_file(view)),
             ending=self.ending,
             threads=tuple(self._with_kernel(thread, now_ns) for thread in view.threads),
             saves=self._saves.views(picture, visible=self.is_here),
             cuda=self.facts.device,
         )
+
+    def _lock_file(self, view: RankView) -> LockFile | None:
+        """Return the file that the main thread cannot make because it is there."""
+        path = next((thread.exception_path for thread in view.threads if thread.main), "")
+        return lock_file(self.header.pid, path) if path and self.is_here else None
 
     def _with_kernel(self, thread: ThreadView, now_ns: int) -> ThreadView:
         """Return a thread of the ring with what the kernel says of it."""

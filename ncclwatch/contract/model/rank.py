@@ -162,6 +162,7 @@ class ThreadView:
     in_kernel: str = ""  # wait channel or system call, where readable
     exception: str = ""  # the exception being handled, "Type: message"; "" if none
     exception_site: CallSite | None = None
+    exception_path: str = ""  # of the file that was there already, where that is what it says
     alive: bool = True
     name: str = ""  # as Python calls it; "" for threads that native code made, such as autograd's
     work: Phase | None = None  # what a framework does on its stack, where that tells
@@ -248,6 +249,15 @@ class TimedWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockFile:
+    """A file that a rank cannot make because it is there."""
+
+    path: str
+    writer: int = 0  # pid that stands in it; 0: none, or nobody has looked
+    ended: bool = False  # that process is gone, for certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """What the node sees of a rank's process from outside."""
 
@@ -259,6 +269,7 @@ class ProcessView:
     observed_s: float = 0.0  # for how long this process has been observed at all
     lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
     lock_path: str = ""  # of that file, where it can be found
+    lock_file: LockFile | None = None  # None: the main thread handles no exception that speaks of one
     timed: TimedWait | None = None  # None: what it waits in has no end that is known
 
 

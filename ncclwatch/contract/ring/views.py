@@ -318,6 +318,7 @@ def thread_view(picture: Picture, row: ThreadRow) -> ThreadView:
         module=parse_module(_text(found.get("module"))),
         exception=_text(found.get("exc")),
         exception_site=call_site(found.get("exc_file"), found.get("exc_line"), found.get("exc_function")),
+        exception_path=_text(found.get("exc_path")),
     )
 
 

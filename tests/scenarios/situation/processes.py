@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import (
     Ending,
+    LockFile,
     ProcessState,
     SourceNote,
     StackDump,
@@ -157,6 +158,18 @@ def lock(state: State, words: list[str]) -> None:
     state.process(rank, lock_holder=holder, lock_path=words[2])
 
 
+def lock_file(state: State, words: list[str]) -> None:
+    """lock_file RANKS PATH [by PID] [ended 1]: they cannot make a file because it is there, and whose it is."""
+    found = options_of(words[2:])
+    file = LockFile(path=words[1], writer=int(found.get("by", "0")), ended="ended" in found)
+    for rank in ranks_of(words[0]):
+        state.main(
+            rank, exception=f"FileExistsError: [Errno 17] File exists: '{words[1]}'", exception_path=words[1],
+            exception_site=site_of("cache.py:12:locked"),
+        )  # fmt: skip
+        state.process(rank, lock_file=file)
+
+
 def timed(state: State, words: list[str]) -> None:
     """timed RANKS CALL left S of S [child PID]: what the main thread waits in, and when that ends by itself."""
     found = options_of(words[2:])
@@ -244,6 +257,7 @@ COMMANDS: Mapping[str, Command] = {
     "kernel": kernel,
     "lock": lock,
     "timed": timed,
+    "lock_file": lock_file,
     "phase": phase,
     "work": work,
     "source": source,

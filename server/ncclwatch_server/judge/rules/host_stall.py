@@ -21,11 +21,20 @@ ADVICE_LOCK = (
 )
 
 
+ADVICE_LOCK_FILE = (
+    "Make sure that nobody uses the lock file, remove it, and start again. A file outlives the process that made "
+    "it: lock with flock or fcntl, which the kernel gives back when a process ends, or write the pid into the file and "
+    "take it over where that process is gone."
+)
+
+
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a circle that a file lock has closed, and ranks that stand still in nothing that is known."""
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.LOCK:
         reason = f"{ranks_words(root.ranks).capitalize()} went into a wait for others with the lock in hand."
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE_LOCK)
+    if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.LOCK_FILE:
+        return standstill.tell(case, root, CAUSE, advice=ADVICE_LOCK_FILE)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.ELSEWHERE:
         native = is_held_by_the_gil(case.views[root.ranks[0]], root.still)
         return standstill.tell(case, root, CAUSE, advice=ADVICE_GIL if native else ADVICE)

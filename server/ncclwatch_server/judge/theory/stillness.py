@@ -50,6 +50,7 @@ class Trouble(Enum):
     DATA = "data"
     SAVE = "save"
     FILES = "files"  # it asks again and again whether a file is there
+    LOCK_FILE = "lock file"  # it tries again and again to make a file that is there
     BATCHES = "batches"  # it has drawn fewer than the others, and come to their end
     ELSEWHERE = "elsewhere"
 
@@ -116,11 +117,13 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
             still_s=still_s,
             pulse_lost=True,
         )
+    trouble = _trouble_of(case, view, thread, kind)
     patience = max(
+        _patience_for_holder_s(view, known) if trouble is Trouble.LOCK_FILE else 0.0,
         _patience_until_end_s(view, kind, _patience_s(view, thread, kind, known.phase), known),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
     )
-    return Stillness(trouble=_trouble_of(case, view, thread, kind), patience_s=patience, still_s=still_s)
+    return Stillness(trouble=trouble, patience_s=patience, still_s=still_s)
 
 
 def still_s_of(view: RankView) -> float:
@@ -178,6 +181,14 @@ def _patience_until_end_s(view: RankView, kind: WaitKind | None, patience_s: flo
     return max(patience_s, min(TRIES * timed.whole_s, known.bound_s))
 
 
+def _patience_for_holder_s(view: RankView, known: Known) -> float:
+    """Return for how long a rank may wait for the one who made a lock file: while that process lives, it may work."""
+    file = view.process.lock_file
+    if file is None or file.ended:
+        return 0.0
+    return known.bound_s if file.writer else STILL_FOR_ANSWER_S
+
+
 def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:
     if _flushes(view, thread, kind, phase):
         return STILL_IN_FLUSH_S
@@ -215,6 +226,8 @@ def _trouble_by_place(kind: WaitKind | None) -> Trouble:
 
 
 def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Trouble:
+    if _polls_for_lock_file(view, thread):
+        return Trouble.LOCK_FILE
     if (thread is not None and thread.exception) or _went_on_after_exception(view):
         return Trouble.EXCEPTION
     if _rendezvous(case):
@@ -230,6 +243,14 @@ def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: Wai
     if uneven_counts(case.views, (view.rank,), others) is not None:
         return Trouble.BATCHES
     return Trouble.ELSEWHERE
+
+
+def _polls_for_lock_file(view: RankView, thread: ThreadView | None) -> bool:
+    """Say whether a rank sleeps between two tries to make a file: its own exception is how it learns of the file."""
+    timed = view.process.timed
+    sleeps = timed is not None and timed.asleep and not timed.child
+    asleep = sleeps or (thread is not None and thread.calling == "sleep")
+    return view.process.lock_file is not None and asleep
 
 
 def _went_on_after_exception(view: RankView) -> bool:

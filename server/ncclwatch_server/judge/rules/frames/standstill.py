@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, LockFile, ProcessState, RankView, ThreadView, WaitKind
 from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
@@ -86,7 +86,7 @@ def what_words(view: RankView, still: Stillness) -> str:
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
     if still.trouble is Trouble.STOPPED:
         return "a debugger holds it" if view.process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
-    words = _pulse_words(view, kind) if still.pulse_lost else _still_words(view, thread, kind)
+    words = _pulse_words(view, kind) if still.pulse_lost else _still_words(view, still, thread, kind)
     return "; ".join(filter(None, (words, end_words(view))))
 
 
@@ -111,12 +111,21 @@ def end_words(view: RankView) -> str:
     return f"it sleeps {left}{again}" if timed.asleep else f"it waits in {timed.call} {left} at most{again}"
 
 
-def _still_words(view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> str:
+def _lock_file_words(file: LockFile) -> str:
+    writer = "whose it is does not stand in it"
+    if file.writer:
+        writer = f"process {file.writer}, whose number stands in it, {'has ended' if file.ended else 'may live'}"
+    return f"it tries again and again to make the file {file.path}, which is there; {writer}"
+
+
+def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, kind: WaitKind | None) -> str:
     if view.process.state is ProcessState.DISK_WAIT:
         inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
         return f"it is in uninterruptible sleep (state D){inside}"
     if not view.attached:
         return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if still.trouble is Trouble.LOCK_FILE and view.process.lock_file is not None:
+        return _lock_file_words(view.process.lock_file)
     if thread is not None and thread.exception:
         return f"it handles {thread.exception} and does not come back"
     if view.process.lock_holder:

@@ -1,0 +1,58 @@
+"""Says whose a lock file is that a rank fails to make since it is there: a number in it may be that of its process.
+
+Such a file outlives the process that made it. Whether a process on another node uses it nobody can see here, and a file
+system that does not answer must not hold up the agent: only files on file systems of this machine are looked at.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from ncclwatch.contract.model.rank import LockFile
+from ncclwatch_agent.process.procfs import parse_stat, read_text
+from ncclwatch_agent.saves.file_places import NETWORKED, Mount, mount_of, parse_mounts
+
+PID_BYTES_MAX = 32
+_EARLIER_S = 1.0  # a process that was started later than the file was written, by more than this, has not written it
+
+
+def lock_file(pid: int, path: str) -> LockFile | None:
+    """Return what is known of a file that a process polls for, None if it is not there."""
+    mounts = parse_mounts(_mounts(pid))
+    try:
+        whole = os.path.join(str(Path(f"/proc/{pid}/cwd").readlink()), path)
+        if not _is_local(whole, mounts):
+            return LockFile(path=path)
+        place = f"/proc/{pid}/root{whole}"
+        found = Path(place).stat()
+        with open(place, "rb", buffering=0) as file:
+            text = file.read(PID_BYTES_MAX).strip()
+    except IsADirectoryError:
+        text = b""
+    except OSError:
+        return None
+    writer = int(text) if text.isdigit() and len(text) <= 9 else 0
+    local = _is_local(os.path.realpath(place), mounts)
+    return LockFile(path=path, writer=writer, ended=writer > 0 and local and not _lives(writer, found.st_mtime))
+
+
+def _is_local(path: str, mounts: tuple[Mount, ...]) -> bool:
+    filesystem = mount_of(path, mounts).filesystem
+    return bool(filesystem) and filesystem not in NETWORKED and not filesystem.startswith("fuse")
+
+
+def _mounts(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _lives(pid: int, since: float) -> bool:
+    """Say whether the process with this number is one that was there at a moment."""
+    stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())
+    if stat is None:
+        return False
+    uptime_s = float((read_text("/proc/uptime") or "0").split()[0])
+    age_s = uptime_s - stat.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s <= since + _EARLIER_S

@@ -1,0 +1,76 @@
+"""Whose a lock file is, as far as this node can say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclwatch_agent.saves import lock_files
+from ncclwatch_agent.saves.lock_files import lock_file
+
+
+@pytest.fixture
+def dead() -> int:
+    """Give the pid of a process that is gone."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_the_process_that_stands_in_it_lives(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(f"{os.getpid()}\n")
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.writer, found.ended) == (os.getpid(), False)
+
+
+def test_the_process_that_stands_in_it_has_ended(tmp_path: Path, dead: int) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(str(dead))
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.path, found.writer, found.ended) == (str(file), dead, True)
+
+
+def test_a_process_that_was_started_after_the_file_was_written_has_not_written_it(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(str(os.getpid()))
+    os.utime(file, (0, 0))
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and found.ended
+
+
+@pytest.mark.parametrize("text", ["", "gpu-7", "gpu-7\n4711", "-1"])
+def test_nobody_stands_in_it(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(text)
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.writer, found.ended) == (0, False)
+
+
+def test_a_directory_is_a_lock_of_nobody_known(tmp_path: Path) -> None:
+    found = lock_file(os.getpid(), str(tmp_path))
+    assert found is not None and (found.writer, found.ended) == (0, False)
+
+
+def test_a_file_that_is_gone_by_now_is_none(tmp_path: Path) -> None:
+    assert lock_file(os.getpid(), str(tmp_path / "tokens.lock")) is None
+
+
+def test_a_path_from_where_the_process_stands_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokens.lock").write_text(str(os.getpid()))
+    found = lock_file(os.getpid(), "tokens.lock")
+    assert found is not None and found.writer == os.getpid()
+
+
+def test_of_a_file_that_other_nodes_may_use_nothing_is_said(
+    tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(str(dead))
+    mounts = "1 0 0:1 / / rw - nfs4 server:/ rw\n"
+    monkeypatch.setattr(lock_files, "_mounts", lambda _: mounts)
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.writer, found.ended) == (0, False)
