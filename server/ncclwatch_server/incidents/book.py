@@ -78,6 +78,23 @@ class Opening:
     unseen: tuple[tuple[int, str], ...] = ()
 
 
+def worst_first(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+    """Return incidents in the order in which a reader needs them: what is severe and explains most ranks first."""
+    severities = tuple(Severity)
+    return tuple(
+        sorted(
+            incidents,
+            key=lambda each: (
+                severities.index(each.verdict.severity),
+                -each.verdict.explained[0],
+                -_SURE[each.verdict.certainty],
+                -each.opened_at,
+                each.id,
+            ),
+        )
+    )
+
+
 def fingerprint(key: JobKey, verdict: Verdict) -> str:
     """Return the id of the incident that a verdict opens.
 

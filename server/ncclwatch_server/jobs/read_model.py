@@ -7,7 +7,7 @@ from enum import Enum
 from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.evidence.rank_labels import GroupName, RankNote
-from ncclwatch_server.incidents.book import Incident, JobKey
+from ncclwatch_server.incidents.book import Incident, JobKey, worst_first
 from ncclwatch_server.jobs.job import Job, Served
 from ncclwatch_server.state.picture import Picture
 
@@ -31,7 +31,7 @@ class JobSight:
     status: JobStatus
     waiting: tuple[str, ...]  # sentences about late ranks that work
     notices: tuple[str, ...]
-    incidents: tuple[Incident, ...]  # open ones of this attempt
+    incidents: tuple[Incident, ...]  # open ones of this attempt, the worst first
     served: tuple[tuple[int, Served], ...]  # by number of the connection
     picture: Picture
     silent: frozenset[int]
@@ -72,7 +72,7 @@ def sight_of(job: Job, opened: tuple[Incident, ...], now: float) -> JobSight:
         status=status_of(job, opened),
         waiting=tuple(verdict.summary for verdict in job.waiting),
         notices=job.notices,
-        incidents=opened,
+        incidents=worst_first(opened),
         served=tuple(job.served.items()),
         picture=job.state.picture(now),
         silent=frozenset(job.suspicion.silent),

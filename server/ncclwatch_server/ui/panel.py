@@ -69,7 +69,7 @@ def panel_of(sight: JobSight, states: States, step_rate: StepRate) -> Panel:
     """Return what there is to tell of a job."""
     found = frontier(sight.picture, sight.names, GROUPS_MAX)
     hosts = _hosts(sight, states)
-    incidents = tuple(sorted(sight.incidents, key=lambda i: (tuple(Severity).index(i.verdict.severity), -i.opened_at)))
+    incidents = sight.incidents
     rows = tuple(_state_row(states, state, count) for state, count in counted(states).items())
     return Panel(
         sentence=_sentence(sight, incidents, rows, step_rate),
@@ -96,7 +96,9 @@ def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[Stat
     if sight.status is JobStatus.ENDED:
         return f"This job is over, after step {sight.steps}."
     if sight.status is JobStatus.HUNG:
-        return incidents[0].verdict.summary
+        faults = sum(each.verdict.severity is Severity.CRITICAL for each in incidents)
+        first = incidents[0].verdict.summary
+        return first if faults == 1 else f"{faults} faults at once, each to be mended. The first: {first}"
     if sight.status is JobStatus.WAITING:
         return sight.waiting[0]
     counts = {row.state: row.count for row in rows}
