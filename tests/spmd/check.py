@@ -1,6 +1,4 @@
-"""Holds the judge against what is so: draws a program, runs it, shows moments of it to the judge, and tells what is
-wrong with what it says.
-"""
+"""Holds the judge against what is so: draws programs, runs them, shows the judge moments, and says where it errs."""
 
 import random
 from collections.abc import Iterator, Sequence
