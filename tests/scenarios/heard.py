@@ -19,6 +19,7 @@ from ncclwatch_server.incidents.book import Incident, IncidentBook
 from ncclwatch_server.ingest.agent_news import AgentNews
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
+from ncclwatch_server.judge.theory.waits.rank_standing import GONE_STATES
 from ncclwatch_server.state.wait_learning import Patience
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
@@ -181,7 +182,8 @@ class _Node:
         if self.quiet:
             return
         told = [self.telling.ranks[rank] for rank in self.ranks]
-        ended = tuple(each.view for each in told if each.view.ending is not None)
+        over = (each.view for each in told if each.view.process.state in GONE_STATES)
+        ended = tuple(view for view in over if view.ending is not None)
         if ended and self.link.number not in self.news.over:
             self.say(wire.Views(index=0, ranks=ended))
         rows = [each.row for each in told if each.row is not None]
@@ -234,7 +236,7 @@ def _from_outside(row: tuple[float, ...], view: RankView) -> tuple[float, ...]:
     """Return the row of a digest with what the node sees of a process."""
     found = dict(zip(_FIELDS, row, strict=True))
     found["state"] = wire.PROCESS_STATES.index(view.process.state)
-    found["ended"] = int(view.ending is not None)
+    found["ended"] = int(view.ending is not None and view.process.state in GONE_STATES)
     found["saves_to"] = _saves_to(view)
     return tuple(found.values())
 

@@ -103,6 +103,11 @@ class LocalRank:
         """Whether its process is the one with its pid on this node: else nothing of that one may be read or written."""
         return self.watch.seen_alive and not self.gone
 
+    @property
+    def lives_on(self) -> bool:
+        """Whether it has said that its program ends well, and its process does not end: it may stay for ever."""
+        return self.ending is not None and self.ending.kind == "exited" and self.is_here
+
     def _is_elsewhere(self, now_ns: int, words: tuple[int, ...]) -> bool:
         """Whether the process was never visible here although its pulse goes on."""
         if not self.gone or self.watch.seen_alive or self.watch.state is ProcessState.ZOMBIE:
@@ -124,7 +129,7 @@ class LocalRank:
         rank_row = (
             self.rank,
             _STATE_CODE[self.watch.state],
-            int(self.ending is not None),
+            int(self.ending is not None and not self.lives_on),
             int(words[Word.INITIALISED] == 1),
             int(self.detached),
             age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns),

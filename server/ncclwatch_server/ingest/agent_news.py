@@ -12,7 +12,7 @@ import msgspec
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.model.rank import ProcessState, RankView, StackDump
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.ingest.own_news import News, own_part, ranks_of
@@ -216,8 +216,14 @@ class AgentNews:
             return
         job.inspection.receive_views(message.ranks, (self.link.number, message.reply_to), now)
         for view in message.ranks:
-            if view.ending is not None:
+            if view.ending is not None and not _lives_on(view):
                 job.state.note_ended(view.rank)
         if not message.reply_to:
             job.inspection.hurry(now)
         self.watch.look_within(limits.SOON_S)
+
+
+def _lives_on(view: RankView) -> bool:
+    """Say whether a rank has said that its program ends well, and its process is there still."""
+    gone = view.process.state in (ProcessState.GONE, ProcessState.ZOMBIE, ProcessState.UNKNOWN)
+    return view.ending is not None and view.ending.kind == "exited" and not gone

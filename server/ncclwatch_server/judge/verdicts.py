@@ -18,12 +18,13 @@ from ncclwatch_server.judge.rules.without_file import records_that_end, without_
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.finders.devices import find_perhaps_stopped, find_refused, find_stopped
 from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_untold
+from ncclwatch_server.judge.theory.finders.lingering import find_lingering
 from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, find_scattered, find_unseen
 from ncclwatch_server.judge.theory.finders.named_apart import find_named_apart
 from ncclwatch_server.judge.theory.finders.outsiders import find_outside
 from ncclwatch_server.judge.theory.finders.proven import Found, find_circle, find_destroyed, find_gone, find_mismatches
 from ncclwatch_server.judge.theory.histories.call_sites import source_line
-from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, Place, Root, UntoldRoot
+from ncclwatch_server.judge.theory.roots import LateRoot, LingeringRoot, OutsideRoot, Place, Root, UntoldRoot
 
 Stage = Callable[[Case], tuple[Verdict, ...]]
 ROOTS_MAX = 8  # told at a time: who mends these looks again
@@ -62,6 +63,7 @@ STAGES: tuple[Stage, ...] = (
     _by_rules(find_outside),
     _by_rules(find_inside),
     _by_rules(find_untold),
+    _by_rules(find_lingering),
 )
 
 
@@ -153,7 +155,7 @@ def _verdict(case: Case, root: Root, why: Explanation) -> Verdict:
 def _still_s(root: Root) -> float:
     if isinstance(root, OutsideRoot):
         return root.still.still_s
-    return root.still_s if isinstance(root, LateRoot) else 0.0
+    return root.still_s if isinstance(root, (LateRoot, LingeringRoot)) else 0.0
 
 
 def warned(case: Case, warning: Told) -> Verdict:

@@ -144,6 +144,12 @@ def names(state: State, words: list[str]) -> None:
                                          state.ranks[rank].threads))  # fmt: skip
 
 
+def standing(state: State, words: list[str]) -> None:
+    """standing RANKS "FUNCTION FILE:LINE": the innermost frame of all, which is none of the user's."""
+    for rank in ranks_of(words[0]):
+        state.main(rank, leaf=words[1], doing=None, frames=())
+
+
 def kernel(state: State, words: list[str]) -> None:
     """kernel RANKS PLACE: where the main thread sits in the kernel."""
     for rank in ranks_of(words[0]):
@@ -255,6 +261,7 @@ COMMANDS: Mapping[str, Command] = {
     "thread": thread,
     "names": names,
     "kernel": kernel,
+    "standing": standing,
     "lock": lock,
     "timed": timed,
     "lock_file": lock_file,

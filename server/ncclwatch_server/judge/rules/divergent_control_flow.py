@@ -5,7 +5,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Cause, Divergence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import alone, circle, exited, mismatch, standstill
+from ncclwatch_server.judge.rules.frames import alone, circle, ends, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.circle import departed_words
 from ncclwatch_server.judge.rules.frames.mismatch import shift_call, shift_words
 from ncclwatch_server.judge.telling.evidence import culprit
@@ -117,7 +117,7 @@ def _outside(case: Case, root: OutsideRoot, shift: Shift) -> Explanation:
 
 def _left_early(case: Case, root: GoneRoot, shift: Shift) -> Explanation:
     """Explain ranks that have left out a call, and so came to their end while the others were in the call before it."""
-    found = exited.tell(case, root, CAUSE, advice=ADVICE, reason=_shifted_words(case, shift))
+    found = ends.tell_left(case, root, CAUSE, advice=ADVICE, reason=_shifted_words(case, shift))
     return replace(
         found,
         summary=f"{ranks_words(shift.ranks)} {shift_call(shift, '')}. Now {found.summary}",

@@ -3,11 +3,11 @@
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import circle, standstill
+from ncclwatch_server.judge.rules.frames import circle, lingering, standstill
 from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, is_held_by_the_gil
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
-from ncclwatch_server.judge.theory.roots import CircleRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.roots import CircleRoot, LingeringRoot, OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.HOST_STALL
@@ -38,6 +38,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.ELSEWHERE:
         native = is_held_by_the_gil(case.views[root.ranks[0]], root.still)
         return standstill.tell(case, root, CAUSE, advice=ADVICE_GIL if native else ADVICE)
+    if isinstance(root, LingeringRoot):
+        return lingering.tell(case, root, CAUSE)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.explanation import Explanation, Rule
-from ncclwatch_server.judge.rules.frames import exited
+from ncclwatch_server.judge.rules.frames import ends
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.endings import Went
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
@@ -17,7 +17,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain ranks that are gone without an error and are still needed."""
     if not isinstance(root, GoneRoot) or root.ends.went is not Went.LEFT:
         return None
-    return exited.tell(case, root, Cause.RANK_EXITED, advice=ADVICE)
+    return ends.tell_left(case, root, Cause.RANK_EXITED, advice=ADVICE)
 
 
 RULE = Rule(cause=Cause.RANK_EXITED, advice=ADVICE, recognise=recognise)

@@ -16,7 +16,7 @@ from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told
-from ncclwatch_server.judge.rules.frames import circle, destroyed, exited, mismatch, standstill
+from ncclwatch_server.judge.rules.frames import circle, destroyed, ends, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at, counts_words
@@ -51,7 +51,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, DestroyedRoot) and root.counts is not None:
         return destroyed.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, GoneRoot) and root.counts is not None:
-        return exited.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
+        return ends.tell_left(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.BATCHES:
         others = tuple(rank for rank in root.victims if rank in case.views)
         counts = uneven_counts(case.views, root.ranks[:1], others)

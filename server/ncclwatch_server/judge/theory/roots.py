@@ -44,7 +44,17 @@ class RootKind(Enum):
     OUTSIDE = "outside"  # ranks that are waited for stand still in no operation
     LATE = "late"  # ranks that are waited for are in no operation, and work
     INSIDE = "inside"  # all members are in the operation, and it does not end
+    LINGERING = "lingering"  # ranks that nobody waits for stand still, and the others have ended
     UNTOLD = "untold"  # all members that are known are in it, and others are not known
+
+
+class Stay(Enum):
+    """In what a rank stands that neither trains nor ends, the one that tells most first."""
+
+    EXIT_HANDLERS = "exit handlers"  # its program is over
+    THREADS = "threads"  # it is over, and another thread is not
+    FILES = "files"  # it asks again and again whether a file is there
+    PROGRAM = "program"  # somewhere
 
 
 class Place(NamedTuple):
@@ -210,6 +220,17 @@ class InsideRoot(Root):
 
     kind = RootKind.INSIDE
     by_files: bool  # whether nobody saw the hosts of these ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LingeringRoot(Root):
+    """Ranks that neither train nor end, when the others have ended well."""
+
+    kind = RootKind.LINGERING
+    still_s: float
+    ended: tuple[int, ...]  # the others
+    stay: Stay
+    beside: tuple[int, ...]  # ranks that stand still as well, in something that tells less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
