@@ -45,9 +45,15 @@ def test_no_innocent_is_named_for_certain_where_nothing_is_decided(kind: str):
 
 
 def test_an_older_file_of_a_rank_at_work_is_known_without_times():
-    """By its counters, in 18 of 20: in the others it looks like that of a rank whose device has stopped."""
+    """By its counters, in 21 of 25: in the others it looks like that of a rank whose device has stopped."""
     (row,) = score([STALE_COPIED], range(1, 4))
     assert (row.files.blamed, row.live.blamed) == (0, 0)
+
+
+def test_a_rank_is_not_still_in_what_one_that_parted_has_completed():
+    """It left a call out, and what it completed under that number was another one."""
+    (row,) = score(["host_stopped+call_skipped"], (3, 16))
+    assert row.files.blamed == 0
 
 
 def case_of(*blames: Blame) -> Case:

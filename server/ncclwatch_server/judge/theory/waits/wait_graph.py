@@ -24,6 +24,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     Operation,
     RankStanding,
     Standing,
+    agree,
     find_issued,
     group_of,
     has_entered,
@@ -123,12 +124,28 @@ def is_settled(found: Mapping[int, RankStanding], block: Block) -> bool:
     through = (
         group.completed >= operation.seq
         for member in operation.members
-        if member in found and (group := group_of(found[member].view, operation.group)) is not None and not group.untold
+        if member in found
+        and (group := group_of(found[member].view, operation.group)) is not None
+        and not group.untold
+        and not _have_parted(found[member].view, found[block.rank].view, operation)
     )
     own = group_of(found[block.rank].view, operation.group)
     if own is not None and own.untold:  # its file is older than those of the others: it may be through since
         return False
     return any(through)
+
+
+def _have_parted(one: RankView, other: RankView, operation: Operation) -> bool:
+    """Say whether two ranks made different calls as a later operation of a group.
+
+    Then they may have parted before: what one of them has completed under a number need not be what the other is in.
+    """
+    theirs = {op.seq: op for op in other.history if op.group == operation.group and not op.op.is_p2p}
+    return any(
+        op.seq > operation.seq and op.seq in theirs and not agree(op, theirs[op.seq])
+        for op in one.history
+        if op.group == operation.group and not op.op.is_p2p
+    )
 
 
 def _is_untold(standing: RankStanding, operation: Operation) -> bool:
