@@ -58,9 +58,10 @@ class Meter:
 class _Counters:
     """CPU time and I/O of one process, as growth since the last look."""
 
-    __slots__ = ("_cpu_ticks", "_io", "_io_bytes", "_stat", "io_unknown")
+    __slots__ = ("_cpu_ticks", "_io", "_io_bytes", "_stat", "io_unknown", "pid")
 
     def __init__(self, pid: int) -> None:
+        self.pid = pid
         self._stat = ProcFile(f"/proc/{pid}/stat")
         self._io = ProcFile(f"/proc/{pid}/io")
         self._cpu_ticks = self._io_bytes = -1
@@ -138,6 +139,7 @@ class ProcessWatch:
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0
         self._exit_status: int | None = None
+        self._stopped_child = self._killed_child = self._killed_by = 0
 
     def observe(self, now_ns: int, tids: Iterable[int] = ()) -> ProcessState:
         """Look once: state, progress of the process with its live children, and of these threads."""
@@ -152,9 +154,11 @@ class ProcessWatch:
             return self.state
         self.seen_alive = True
         cpu_s, io_bytes = self._own(cpu_s, io_bytes)
+        self._stopped_child = self._killed_child = self._killed_by = 0
         for child in self._live_children():
             found, child_cpu_s, child_bytes = child.look()
             if found is not None:
+                self._note_trouble(child.pid, found)
                 cpu_s, io_bytes = cpu_s + child_cpu_s, io_bytes + child_bytes
         self._cpu.add(cpu_s, now_ns)
         self._io.add(io_bytes, now_ns)
@@ -165,6 +169,13 @@ class ProcessWatch:
             thread.look(now_ns)
         self._looks += 1
         return self.state
+
+    def _note_trouble(self, pid: int, child: Stat) -> None:
+        if child.state in (ProcessState.STOPPED, ProcessState.TRACED):
+            self._stopped_child = self._stopped_child or pid
+        killed = child.state is ProcessState.ZOMBIE and os.WIFSIGNALED(child.exit_status)
+        if killed and not self._killed_child:
+            self._killed_child, self._killed_by = pid, os.WTERMSIG(child.exit_status)
 
     @contextlib.contextmanager
     def overlooking(self) -> Iterator[None]:
@@ -224,6 +235,9 @@ class ProcessWatch:
             io_unknown=self._counters.io_unknown,
             in_kernel=self.in_kernel(self.pid),
             observed_s=(now_ns - self._first_ns) / 1e9 if self._first_ns else 0.0,
+            stopped_child=self._stopped_child,
+            killed_child=self._killed_child,
+            killed_by=self._killed_by,
             timed=self._timed(now_ns) if self.state is ProcessState.SLEEPING else None,
         )
 

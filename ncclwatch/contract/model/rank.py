@@ -269,6 +269,9 @@ class ProcessView:
     observed_s: float = 0.0  # for how long this process has been observed at all
     lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
     lock_path: str = ""  # of that file, where it can be found
+    stopped_child: int = 0  # pid of a process that it started, in state T; 0: none is
+    killed_child: int = 0  # pid of one that a signal has ended, and that nobody has waited for; 0: none
+    killed_by: int = 0  # that signal
     lock_file: LockFile | None = None  # None: the main thread handles no exception that speaks of one
     timed: TimedWait | None = None  # None: what it waits in has no end that is known
 

@@ -41,6 +41,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     destroyed RANKS GROUP                      these ranks have destroyed the group
     hash RANKS GROUP N [late]                  the hash over all that they issued in a group
     kernel RANKS PLACE                         where the main thread sits in the kernel
+    child RANKS PID stopped | killed N         what is wrong with a process that they have started
     standing RANKS "FUNCTION FILE:LINE"        the innermost frame of the main thread, in none of the user's
     refused RANKS                              the kernel does not tell of their I/O
     sampled RANKS same S [in FUNCTION]         their stack was seen, the same for so long; 0: it has just changed

@@ -150,6 +150,16 @@ def standing(state: State, words: list[str]) -> None:
         state.main(rank, leaf=words[1], doing=None, frames=())
 
 
+def child(state: State, words: list[str]) -> None:
+    """child RANKS PID stopped | killed N: what is wrong with a process that they have started."""
+    pid, how, *number = words[1:]
+    for rank in ranks_of(words[0]):
+        if how == "stopped":
+            state.process(rank, stopped_child=int(pid))
+        else:
+            state.process(rank, killed_child=int(pid), killed_by=int(number[0]))
+
+
 def kernel(state: State, words: list[str]) -> None:
     """kernel RANKS PLACE: where the main thread sits in the kernel."""
     for rank in ranks_of(words[0]):
@@ -261,6 +271,7 @@ COMMANDS: Mapping[str, Command] = {
     "thread": thread,
     "names": names,
     "kernel": kernel,
+    "child": child,
     "standing": standing,
     "lock": lock,
     "timed": timed,

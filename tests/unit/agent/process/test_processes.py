@@ -1,13 +1,15 @@
-"""What a process does to answer us is no sign that it works."""
+"""What a process does to answer us is no sign that it works, and what has become of those that it started is seen."""
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from ncclwatch_agent.process.procfs import parse_stat
-from ncclwatch_agent.process.rank_process import ProcessWatch
+from ncclwatch_agent.process.rank_process import CHILDREN_EVERY, ProcessWatch
 
 SECOND_NS = 1_000_000_000
 
@@ -22,6 +24,21 @@ def watch() -> Iterator[ProcessWatch]:
     found.observe(SECOND_NS)
     yield found
     found.close()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a process that this one has started."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def trouble_of_children(watch: ProcessWatch) -> tuple[int, int, int]:
+    for _ in range(CHILDREN_EVERY):  # new ones are looked for now and then
+        watch.observe(SECOND_NS)
+    view = watch.view(SECOND_NS)
+    return view.stopped_child, view.killed_child, view.killed_by
 
 
 def work() -> None:
@@ -61,3 +78,28 @@ def test_after_the_answer_work_is_seen_again(watch: ProcessWatch) -> None:
         pass
     work()
     assert still_s(watch, 2) == 0.0
+
+
+def test_a_child_that_runs_is_in_no_trouble(watch: ProcessWatch, child: subprocess.Popen[bytes]) -> None:
+    assert child.poll() is None
+    assert trouble_of_children(watch) == (0, 0, 0)
+
+
+def test_a_child_that_was_stopped_is_seen(watch: ProcessWatch, child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    assert trouble_of_children(watch) == (child.pid, 0, 0)
+
+
+def test_a_child_that_was_killed_is_seen_until_it_is_waited_for(
+    watch: ProcessWatch, child: subprocess.Popen[bytes]
+) -> None:
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert trouble_of_children(watch) == (0, child.pid, signal.SIGKILL)
+
+
+def test_a_child_that_ended_by_itself_is_in_no_trouble(watch: ProcessWatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert trouble_of_children(watch) == (0, 0, 0)

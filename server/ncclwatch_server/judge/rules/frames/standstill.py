@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from ncclwatch.contract.model.rank import CallSite, LockFile, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView, WaitKind
 from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.rules.frames.ends import ending_words
 from ncclwatch_server.judge.rules.frames.saves import save_words
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.words import at, waiting_words
@@ -13,7 +14,7 @@ from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.roots import OutsideRoot
 from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, still_s_of, stillness, timed_wait
-from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, Block
 
 ADVICE_GIL = (
     "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
@@ -31,13 +32,14 @@ def tell(
     view = case.views[root.ranks[0]]
     site = place_of(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
-    own_words = _stalled_words(view, root.still, site, len(root.ranks))
+    child, child_advice = _child_words(view), _child_advice(view)
+    own_words = _stalled_words(view, root.still, site, len(root.ranks)) + (f", and {child}" if child else "")
     lead = f"{ranks_words(root.ranks)}{hosts} {before}. Now " if before else ""
     return Explanation(
         cause=cause,
         summary=f"{lead}{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case.views, root.blocks)}.",
         explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
-        advice=advice,
+        advice=f"{child_advice} {advice}" if child_advice else advice,
         culprits=tuple(
             culprit(case.views[rank], place_of(case, case.views[rank]), _words_of(case, case.views[rank]))
             for rank in root.ranks
@@ -45,6 +47,29 @@ def tell(
         victims=root.victims,
         evidence=evidence_of(case, root.ranks, root.blocks),
     )
+
+
+def _child_words(view: RankView) -> str:
+    """Return what is wrong with a process that a rank has started, "" if nothing is, or it is stopped itself."""
+    process = view.process
+    if process.state in FROZEN_STATES:
+        return ""
+    if process.killed_child:
+        ending = Ending(kind="signalled", signal=process.killed_by)
+        return f"its child process {process.killed_child} {ending_words(ending)}"
+    return f"its child process {process.stopped_child} is stopped (state T)" if process.stopped_child else ""
+
+
+def _child_advice(view: RankView) -> str:
+    process = view.process
+    if not _child_words(view):
+        return ""
+    if process.killed_child:
+        return (
+            f"Find out who sent that signal to process {process.killed_child} (SIGKILL: the OOM killer, see dmesg), if "
+            "this rank waits for what it makes."
+        )
+    return f"Let the stopped process go on (kill -CONT {process.stopped_child}), if this rank waits for what it makes."
 
 
 def is_held_by_the_gil(view: RankView, still: Stillness) -> bool:
