@@ -26,6 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the files begin first that may take longest: one that begins last has a core for itself, and others idle."""
+    longest_s: dict[Path, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        longest_s[item.path] = max(longest_s.get(item.path, 0.0), float(limit.args[0]) if limit else 0.0)
+    items.sort(key=lambda item: -longest_s[item.path])
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL of our own, for all tests of this process."""

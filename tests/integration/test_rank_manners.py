@@ -12,7 +12,7 @@ import pytest
 from ncclwatch.contract.machine.private_dirs import IN_MEMORY, filesystem_of
 from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 CHECKS = 12
 
 
