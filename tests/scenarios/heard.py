@@ -5,7 +5,7 @@ The same instant is told again and again, as long as the server takes to be sure
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -80,8 +80,8 @@ class Telling:
         self.ranks = {rank: _told(view, self.world_size) for rank, view in snapshot.ranks.items()}
         self.mute = {*snapshot.unasked, *snapshot.silent}  # they do not answer
         others = (*sorted(snapshot.unasked), *range(snapshot.world_size, self.world_size))
-        self.ranks |= _at_work(others, self.world_size, sorted({view.host for view in snapshot.ranks.values()}))
-        self.ranks |= _at_work(sorted(snapshot.silent), self.world_size, ["silent"])
+        self.ranks |= _at_work(others, self.world_size, tuple(sorted({view.host for view in snapshot.ranks.values()})))
+        self.ranks |= _at_work(tuple(sorted(snapshot.silent)), self.world_size, ("silent",))
         self.judged: list[tuple[Verdict, ...]] = []
         self.watch = Watch(self._judge, IncidentBook(()), NoStore(), self.clock, self.clock)
         self.nodes = [_Node(self, number, host, ranks) for number, (host, ranks) in enumerate(self._hosts().items(), 1)]
@@ -247,7 +247,8 @@ def _saves_to(view: RankView) -> int:
     return next((wire.group_key(save.identity) for save in reversed(view.saves) if save.identity), 0)
 
 
-def _at_work(ranks: Iterable[int], world_size: int, hosts: Sequence[str]) -> dict[int, _Rank]:
+@cache  # many scenarios have as many ranks on the same hosts
+def _at_work(ranks: tuple[int, ...], world_size: int, hosts: tuple[str, ...]) -> Mapping[int, _Rank]:
     """Return ranks that wait for nobody, on these hosts in turn."""
     one = _one_at_work(world_size)
     assert one.row is not None
