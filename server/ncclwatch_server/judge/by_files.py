@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Certainty, Verdict
 from ncclwatch_server.judge.alike import ranks_of
+from ncclwatch_server.judge.telling.moments import lasted_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.moments import Lasted, are_moving, is_timed
 
@@ -28,7 +29,7 @@ def by_files(case: Case, verdict: Verdict) -> Verdict:
     proven = verdict.certainty is Certainty.PROVEN
     compared = proven and waiting and len({sources.get(rank) == "ring" for rank in ranks if rank in sources}) > 1
     awaited = [culprit.rank for culprit in verdict.culprits]
-    words = Lasted(seconds=verdict.onset_s, known=known, moving=are_moving(case.views, awaited, waiting)).words
+    words = lasted_words(Lasted(seconds=verdict.onset_s, known=known, moving=are_moving(case.views, awaited, waiting)))
     return replace(
         verdict,
         certainty=Certainty.STALLED if compared else verdict.certainty,

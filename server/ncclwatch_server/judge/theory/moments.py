@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import RankView
-from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, timeout_of
 
@@ -29,22 +28,6 @@ class Lasted:
     def too_short(self) -> bool:
         """Whether a healthy job looks the same."""
         return self.moving or (self.known and self.seconds < AT_WORK_S)
-
-    @property
-    def words(self) -> str:
-        """Say it, as the end of an explanation."""
-        if self.moving:
-            return (
-                " Operations of these ranks had ended just before the files were written, so they were at work; for "
-                "how long the others had waited, the times of the files do not tell."
-            )
-        if not self.known:
-            return (
-                " The times of the files do not tell how long it had lasted: if they were taken from a job that was "
-                "well, this is only a moment of it."
-            )
-        short = ", too short for a hang" if self.too_short else ""
-        return f" That had lasted {seconds_words(self.seconds)} when the files were written{short}."
 
 
 def lasted(views: Mapping[int, RankView], blocks: Iterable[Block], awaited: Iterable[int] = ()) -> Lasted:

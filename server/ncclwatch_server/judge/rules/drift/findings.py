@@ -19,6 +19,7 @@ from ncclwatch_server.judge.explanation import Explanation, Told
 from ncclwatch_server.judge.rules.drift import models as drift_models
 from ncclwatch_server.judge.rules.drift import samplers as drift_samplers
 from ncclwatch_server.judge.rules.drift.settings import RULES, Rule, Scope
+from ncclwatch_server.judge.theory.majority import majority
 
 ADVICE = (
     "Start all ranks alike: the same image or environment on every node, the same variables (mpirun forwards only "
@@ -133,10 +134,10 @@ def _odd_ones(rule: Rule, sides: Sides) -> tuple[tuple[int, ...], bool]:
 
 
 def odd_ones(sides: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], bool]:
-    """Return the ranks outside of the largest part, and False; all of them, and True, if no part is the largest."""
-    largest, *rest = sorted(sides, key=lambda ranks: (-len(ranks), ranks))
-    undecided = len(rest[0]) == len(largest)
-    return tuple(sorted(rank for ranks in ([largest] if undecided else []) + rest for rank in ranks)), undecided
+    """Return the ranks outside of the majority, and False; all of them, and True, if no part has one."""
+    parts = tuple(sides)
+    usual = majority(parts)
+    return tuple(sorted(rank for ranks in parts if ranks != usual for rank in ranks)), usual is None
 
 
 def _of_settings(family: str, host: str, found: Sequence[tuple[Rule, Sides]], places: Mapping[int, str]) -> Finding:
