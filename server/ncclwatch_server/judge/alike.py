@@ -22,9 +22,10 @@ def joined(case: Case, verdicts: Sequence[Verdict], more: Iterable[int]) -> Verd
         return first
     culprits = {culprit.rank: culprit for each in (first, *same) for culprit in each.culprits}
     victims = tuple(sorted({*first.victims, *beside} - culprits.keys()))
+    summary = first.summary.removesuffix(".")
     return replace(
         first,
-        summary=f"{first.summary} The same has happened to {ranks_words(sorted(beside))}, at the same lines.",
+        summary=f"{summary}. The same has happened to {ranks_words(sorted(beside))}, at the same lines.",
         culprits=tuple(culprits.values()),
         victims=victims,
         explained=explained(case, {*culprits, *victims}),

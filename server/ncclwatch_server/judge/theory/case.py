@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.rank import RankView, ThreadView
+from ncclwatch.contract.model.rank import RankView, ThreadView, WaitKind
+from ncclwatch_server.judge.theory.histories.batches import Furthest, furthest
 from ncclwatch_server.judge.theory.moments import without_older_files
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
@@ -12,8 +14,10 @@ from ncclwatch_server.judge.theory.waits.memberships import possible, with_membe
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
+_RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
 class Case:
     """One snapshot with its standings and its wait-for graph."""
 
@@ -28,15 +32,25 @@ class Case:
         """The ranks somebody has seen."""
         return self.snapshot.ranks
 
-    @property
+    @cached_property
     def blocked(self) -> tuple[int, ...]:
         """The ranks that wait for others."""
         return tuple(self.graph.blocks)
 
-    @property
+    @cached_property
     def unexplained(self) -> tuple[int, ...]:
         """The ranks that wait for others, and for no root that was told already."""
         return tuple(rank for rank in self.blocked if rank not in self.explained)
+
+    @cached_property
+    def in_rendezvous(self) -> bool:
+        """Whether somebody waits for all ranks to be together."""
+        return any(block.operation.kind in _RENDEZVOUS for each in self.graph.blocks.values() for block in each)
+
+    @cached_property
+    def furthest(self) -> Furthest:
+        """How many batches those who wait have drawn in passes that they are still in."""
+        return furthest(self.views, self.blocked)
 
     def beside(self, ranks: Iterable[int]) -> "Case":
         """Return what is left to explain beside a root of these ranks, victims of it or not."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model.rank import CallSite, Ending, OpView, ProcessState, RankView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, GroupView, OpView, ProcessState, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
@@ -18,7 +18,6 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     GONE_STATES,
     Operation,
     find_issued,
-    group_of,
     op_key,
     sides_of,
 )
@@ -91,8 +90,8 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
     if any(_is_still_ending(case.views[rank]) for rank in suspects):
         return None
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
-    lost = any(_lost_peer(ending) for ending in gone.values())
-    left = tuple(rank for rank in suspects if lost or _is_waited_for(case, rank))
+    lost, waited_for = any(_lost_peer(ending) for ending in gone.values()), _waited_for(case, suspects)
+    left = tuple(suspects) if lost else tuple(rank for rank in suspects if rank in waited_for)
     return Ends(went=Went.LEFT, ranks=left) if left else None
 
 
@@ -202,33 +201,38 @@ def ended_s_ago(view: RankView) -> float:
     return view.ending.age_s + view.news_age_s if view.ending is not None else 0.0
 
 
-def _is_waited_for(case: Case, rank: int) -> bool:
-    return any(rank in absent for absent in _absent_of_blocked(case, ended_s_ago(case.views[rank])))
-
-
-def _absent_of_blocked(case: Case, ended_s: float) -> list[tuple[int, ...]]:
-    """Return whom the blocked ranks wait for, as far as that still holds for a rank that ended so long ago.
+def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
+    """Return those of these ranks, which have ended, that blocked ranks wait for, as far as that still holds.
 
     Who has come to a collective has come for ever. Who has come to a rendezvous may have left it again before it
     ended: then only a view that was taken after its end shows that it is still missing.
     """
-    return [
-        case.graph.absent[block.operation]
-        for rank in case.blocked
-        for block in case.found[rank].blocks
-        if block.operation.kind not in _LEFT_AGAIN or seen_after_s(case.views[rank]) <= ended_s
-    ]
+    for_ever: set[int] = set()
+    until_s: dict[int, float] = {}  # of those that a rendezvous lacks: how long ago it did so at the latest
+    seen_s: dict[Operation, float] = {}
+    for block in (block for rank in case.blocked for block in case.found[rank].blocks):
+        ago_s = seen_after_s(case.views[block.rank])
+        seen_s[block.operation] = min(seen_s.get(block.operation, ago_s), ago_s)
+    for operation, ago_s in seen_s.items():
+        if operation.kind not in _LEFT_AGAIN:
+            for_ever.update(case.graph.absent[operation])
+            continue
+        for rank in case.graph.absent[operation]:
+            until_s[rank] = min(until_s.get(rank, ago_s), ago_s)
+    never = float("inf")
+    return frozenset(r for r in ranks if r in for_ever or until_s.get(r, never) <= ended_s_ago(case.views[r]))
 
 
 def _mismatch_at_the_end(case: Case) -> Mismatch | None:
     """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one."""
-    names = {group.name for view in case.views.values() for group in view.groups}
+    by_name: dict[str, dict[int, GroupView]] = {}  # the newest of each name
+    for rank, view in case.views.items():
+        for group in view.groups:
+            by_name.setdefault(group.name, {})[rank] = group
     endings = [view.ending for view in case.views.values() if view.ending is not None]
     aborted = any(ending.signal == signal.SIGABRT for ending in endings)
-    for name in sorted(names):
-        members = [rank for rank, view in case.views.items() if group_of(view, name) is not None]
-        seqs = {group.enqueued for rank in members if (group := group_of(case.views[rank], name)) is not None}
-        for seq in sorted(seqs):
+    for name, members in sorted(by_name.items()):
+        for seq in sorted({group.enqueued for group in members.values()}):
             issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
             # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
             sides = _sides_by_size(issued) if aborted else sides_of(issued)

@@ -36,9 +36,13 @@ def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> 
     counts = uneven_counts(case.views, left, others)
     if counts is not None:
         return Leaving(counts=counts)
-    for group in sorted({op.group for op in unfinished(case.views, left, others).values()}):
-        found = find_shift(case.views, group, (*left, *others))
-        shift = who_shifted(case.views, (*left, *others), found) if found is not None else None
+    users: dict[str, list[int]] = {op.group: [] for op in unfinished(case.views, left, others).values()}
+    for rank in (*left, *others):
+        for name in {group.name for group in case.views[rank].groups}.intersection(users):
+            users[name].append(rank)
+    for group, ranks in sorted(users.items()):
+        found = find_shift(case.views, group, ranks)
+        shift = who_shifted(case.views, tuple(ranks), found) if found is not None else None
         if shift is not None and shift.skipped > 0 and set(shift.ranks) <= set(left):
             return Leaving(shift=shift)
         if shift is not None and shift.skipped < 0 and set(shift.ranks) <= set(others):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, timeout_of
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, RankStanding, timeout_of
 
 AT_WORK_S = 5.0  # a live job is now and then caught waiting for less than this
 WAITING_S_MIN = 0.5  # and for less than this at every moment
@@ -33,24 +33,42 @@ class Lasted:
 def lasted(views: Mapping[int, RankView], blocks: Iterable[Block], awaited: Iterable[int] = ()) -> Lasted:
     """Return for how long all ranks in these waits had waited when the files of the awaited were written, as well.
 
-    The waits count on the clock of each rank itself; between files that were kept with their times, the times of the
-    files.
+    The waits count on the clock of each rank itself, and up to the moment of the oldest view; between files that were
+    kept with their times, the times of the files.
     """
     found, ranks = list(blocks), tuple(awaited)
     if not all(is_timed(views[block.rank]) for block in found):
         return Lasted(seconds=0.0, known=False, moving=are_moving(views, ranks, [block.rank for block in found]))
-    seen_s = max((_behind_s(views[rank]) for rank in ranks), default=0.0)
+    live = (block.rank for block in found if views[block.rank].file is None)
+    seen_s = max((_behind_s(views[rank]) for rank in (*ranks, *live)), default=0.0)
     waited_s = min((block.wait.age_s + _older_s(views[block.rank]) for block in found), default=0.0)
     return Lasted(seconds=max(0.0, waited_s - seen_s), known=True)
 
 
 def _behind_s(view: RankView) -> float:
-    """Return for how long a file did not hear any more of what its rank does; a ring hears of it to the last."""
-    return _older_s(view) if view.file is not None and not view.file.saw_host else 0.0
+    """Return for how long nobody heard any more of what a rank does; a ring hears of it to the last."""
+    return _older_s(view) if view.file is None or not view.file.saw_host else 0.0
+
+
+def awaited_s(views: Mapping[int, RankView], blocks: Iterable[Block], ranks: Iterable[int]) -> Mapping[int, float]:
+    """Return for how long others had waited for each of these ranks when its view was taken; < 0: nobody had yet.
+
+    Later waits of theirs say nothing of a rank: it may have come since.
+    """
+    begun_s: dict[int, float] = {}
+    waits: dict[Operation, float] = {}
+    for block in blocks:
+        s_ago = _older_s(views[block.rank]) + block.wait.age_s
+        waits[block.operation] = max(waits.get(block.operation, 0.0), s_ago)
+    for operation, s_ago in waits.items():
+        for rank in operation.members:
+            begun_s[rank] = max(begun_s.get(rank, 0.0), s_ago)
+    return {r: begun_s.get(r, 0.0) - _behind_s(views[r]) - views[r].taken_s for r in ranks}
 
 
 def _older_s(view: RankView) -> float:
-    return view.file.older_s if view.file is not None else 0.0
+    """Return how long ago a view was taken."""
+    return view.file.older_s if view.file is not None else view.news_age_s
 
 
 def has_lasted(views: Mapping[int, RankView], blocks: Iterable[Block], seconds: float) -> bool:

@@ -3,7 +3,7 @@
 A root says what is so. It names no cause, and has no sentence: that is for the rules.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
@@ -87,6 +87,9 @@ class Root:
     place: Place = NOWHERE
     onset_s: float = 0.0  # for how long it has held
     others_alike: tuple[int, ...] = ()  # ranks of more roots at the same lines, at which nobody has looked
+
+
+Found = Sequence[Sequence[Root]]  # those of one sequence are told together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from enum import Enum
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, TimedWait, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import ran_out
 from ncclwatch_server.judge.theory.histories.call_sites import note_at
 from ncclwatch_server.judge.theory.phases import phase_in_dump
 from ncclwatch_server.judge.theory.places import place_of
@@ -230,7 +230,7 @@ def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: Wai
         return Trouble.LOCK_FILE
     if (thread is not None and thread.exception) or _went_on_after_exception(view):
         return Trouble.EXCEPTION
-    if _rendezvous(case):
+    if case.in_rendezvous:
         return Trouble.MEETING
     if kind in (WaitKind.DATA, WaitKind.SAVE):
         return _trouble_by_place(kind)
@@ -239,10 +239,7 @@ def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: Wai
     note = note_at(view, place_of(case, view))
     if note is not None and _ASKS_FOR_FILES.search(note.loop):
         return Trouble.FILES
-    others = tuple(rank for rank in case.blocked if rank in case.views)
-    if uneven_counts(case.views, (view.rank,), others) is not None:
-        return Trouble.BATCHES
-    return Trouble.ELSEWHERE
+    return Trouble.ELSEWHERE if ran_out(view, case.furthest) is None else Trouble.BATCHES
 
 
 def _polls_for_lock_file(view: RankView, thread: ThreadView | None) -> bool:
@@ -257,11 +254,3 @@ def _went_on_after_exception(view: RankView) -> bool:
     """Say whether the newest exception came after this rank's newest operation."""
     newest_s = view.history[-1].age_s if view.history else float("inf")
     return bool(view.last_exception) and view.last_exception_s <= newest_s
-
-
-def _rendezvous(case: Case) -> bool:
-    return any(
-        block.operation.kind in (WaitKind.INIT, WaitKind.NEW_GROUP)
-        for rank in case.blocked
-        for block in case.graph.blocks[rank]
-    )

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.finders.proven import Found
 from ncclwatch_server.judge.theory.moments import lasted, may_go_on, perhaps_older
-from ncclwatch_server.judge.theory.roots import RefusedRoot, StoppedRoot, place_of
+from ncclwatch_server.judge.theory.roots import Found, RefusedRoot, StoppedRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 

@@ -1,5 +1,7 @@
 """Finds operations that all members have entered alike and that do not end, or all members that anybody knows."""
 
+from collections.abc import Mapping, Sequence
+
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
@@ -8,7 +10,7 @@ from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, has_entered, timeout_of
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, has_entered, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
@@ -21,22 +23,13 @@ UNTOLD_OF_TIMEOUT = 0.5  # this share of the group's timeout
 
 
 def find_inside(case: Case) -> InsideRoot | None:
-    """Return operations that every member has entered with one signature, and that do not end."""
-    blocks = tuple(
-        block
-        for block in unexplained_blocks(case)
-        if not block.operation.unnamed
-        and not case.graph.absent[block.operation]
-        and not case.graph.unseen[block.operation]
-        and all(
-            rank in case.found and has_entered(case.found[rank], block.operation) for rank in block.operation.members
-        )
-        and _is_in_nothing_before(case, block)
-    )
-    still = [block for block in blocks if _is_still(case, block)]
-    if not blocks or len(still) < len(blocks):
-        return None
-    if not has_lasted(case.views, blocks, max(_patience_s(case, block) for block in blocks)):
+    """Return an operation that every member has entered with one signature and that does not end, with all at its line.
+
+    Other operations do not end because of their own: these are found when this one was told.
+    """
+    inside = (each for operation, each in _waits(case).items() if _are_all_inside(case, operation, each))
+    blocks = _at_lines_of_the_first([each for each in inside if _does_not_end(case, each)])
+    if not blocks:
         return None
     return InsideRoot(
         hangs=Certainty.STALLED,
@@ -47,6 +40,40 @@ def find_inside(case: Case) -> InsideRoot | None:
         onset_s=onset_s(blocks),
         by_files=all(_is_by_file(case, block) for block in blocks),
     )
+
+
+def _waits(case: Case) -> Mapping[Operation, Sequence[Block]]:
+    """Return the waits that no root explains yet, by what they are for."""
+    found: dict[Operation, list[Block]] = {}
+    for block in unexplained_blocks(case):
+        found.setdefault(block.operation, []).append(block)
+    return found
+
+
+def _at_lines_of_the_first(waits: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
+    """Return the waits for the operation that has lasted for longest, and for all that are waited for at its lines."""
+    if len(waits) < 2:
+        return tuple(waits[0]) if waits else ()
+    lines = [frozenset((block.wait.kind, block.wait.op, block.wait.site) for block in each) for each in waits]
+    first = lines[max(range(len(waits)), key=lambda number: onset_s(waits[number]))]
+    alike = [block for each, own in zip(waits, lines, strict=True) if own == first for block in each]
+    return tuple(sorted(alike, key=lambda block: block.rank))
+
+
+def _are_all_inside(case: Case, operation: Operation, blocks: Sequence[Block]) -> bool:
+    """Say whether every member of an operation has entered it, and is held up by nothing before it."""
+    if operation.unnamed or case.graph.absent[operation] or case.graph.unseen[operation]:
+        return False
+    if not all(rank in case.found and has_entered(case.found[rank], operation) for rank in operation.members):
+        return False
+    kinds = {(_is_by_file(case, block), block.on_device): block for block in blocks}
+    return all(_is_in_nothing_before(case, block) for block in kinds.values())
+
+
+def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
+    """Say whether nothing moves in an operation, for longer than it may take."""
+    still = all(_is_still(case, block) for block in blocks)
+    return still and has_lasted(case.views, blocks, max(_patience_s(case, block) for block in blocks))
 
 
 def _is_by_file(case: Case, block: Block) -> bool:
@@ -97,9 +124,10 @@ def _is_still(case: Case, block: Block) -> bool:
 
 
 def find_untold(case: Case) -> UntoldRoot | None:
-    """Return operations that all known members have entered, where others belong to the group."""
-    blocks = tuple(block for block in unexplained_blocks(case) if _waits_for_unnamed(case, block))
-    if not blocks or not has_lasted(case.views, blocks, UNTOLD_S):
+    """Return an operation that all known members have entered, where others belong to the group, with all like it."""
+    waits = [each for operation, each in _waits(case).items() if _waits_for_unnamed(case, operation)]
+    blocks = _at_lines_of_the_first([each for each in waits if has_lasted(case.views, each, UNTOLD_S)])
+    if not blocks:
         return None
     operation = blocks[0].operation
     ranks = tuple(sorted({block.rank for block in blocks}))
@@ -119,8 +147,7 @@ def find_untold(case: Case) -> UntoldRoot | None:
     )
 
 
-def _waits_for_unnamed(case: Case, block: Block) -> bool:
-    operation = block.operation
+def _waits_for_unnamed(case: Case, operation: Operation) -> bool:
     not_known = operation.unnamed or case.graph.untold[operation]
     return bool(not_known) and not case.graph.absent[operation] and not case.graph.unseen[operation]
 

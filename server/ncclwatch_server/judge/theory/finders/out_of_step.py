@@ -4,10 +4,10 @@ Two ranks that have issued equally much in a group, with different hashes over w
 operation: a proof that needs no history. Where the history still holds it, the operation is named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import OpView, RankView
+from ncclwatch.contract.model.rank import GroupView, OpView, RankView
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
@@ -31,9 +31,13 @@ class OutOfStep:
 
 def find_out_of_step(views: Mapping[int, RankView]) -> OutOfStep | None:
     """Return the first group whose members have issued different operations."""
-    names = sorted({group.name for view in views.values() for group in view.groups if not group.destroyed})
-    for name in names:
-        sides = _sides(views, name)
+    issued: dict[str, list[tuple[int, GroupView]]] = {}
+    for rank, view in sorted(views.items()):
+        for group in view.groups:
+            if group.enqueued and not (group.destroyed or group.late or view.dropped):
+                issued.setdefault(group.name, []).append((rank, group))
+    for name in sorted(issued):
+        sides = _sides(issued[name])
         if len(sides) > 1:
             usual, *others = sides
             odd = tuple(sorted(rank for ranks in others for rank in ranks))
@@ -44,13 +48,11 @@ def find_out_of_step(views: Mapping[int, RankView]) -> OutOfStep | None:
     return None
 
 
-def _sides(views: Mapping[int, RankView], name: str) -> tuple[tuple[int, ...], ...]:
+def _sides(issued: Iterable[tuple[int, GroupView]]) -> tuple[tuple[int, ...], ...]:
     """Return ranks that have issued equally much, by their histories, the largest set first; () if nothing differs."""
     by_count: dict[int, dict[int, list[int]]] = {}
-    for rank, view in sorted(views.items()):
-        for group in view.groups:
-            if group.name == name and group.enqueued and not (group.destroyed or group.late or view.dropped):
-                by_count.setdefault(group.enqueued, {}).setdefault(group.prefix_hash, []).append(rank)
+    for rank, group in issued:
+        by_count.setdefault(group.enqueued, {}).setdefault(group.prefix_hash, []).append(rank)
     for hashes in by_count.values():
         if len(hashes) > 1:
             return tuple(sorted((tuple(ranks) for ranks in hashes.values()), key=lambda ranks: (-len(ranks), ranks)))

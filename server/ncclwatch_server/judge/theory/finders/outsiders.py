@@ -3,15 +3,19 @@
 A rank that shows any sign of work is late and never a hang.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.verdict import Certainty
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.histories.stretches import overlong
 from ncclwatch_server.judge.theory.lateness import allowed_s, lateness_of, may_compare, time_left, wait_class, waited_in
+from ncclwatch_server.judge.theory.moments import awaited_s
 from ncclwatch_server.judge.theory.phases import class_of
-from ncclwatch_server.judge.theory.roots import LateRoot, OutsideRoot, place_of
+from ncclwatch_server.judge.theory.places import place_of as place_in
+from ncclwatch_server.judge.theory.roots import ROOTS_ALIKE_MAX, Found, LateRoot, OutsideRoot, Root, place_of
 from ncclwatch_server.judge.theory.stillness import (
     Known,
     Stillness,
@@ -21,27 +25,144 @@ from ncclwatch_server.judge.theory.stillness import (
     stillness,
     works,
 )
+from ncclwatch_server.judge.theory.waits.pieces import Pieces
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Standing
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 # Of several ranks that stand still, those in the first of these troubles hold up the others.
 _WORST_FIRST = (Trouble.STOPPED, Trouble.EXCEPTION, Trouble.BATCHES)
+MEANWHILE = 0.5  # who is at something that another one waits for has been at it for this share of that time, at least
+
+_Still = Sequence[tuple[int, Stillness]]
+_Parted = Callable[[Iterable[int]], Iterable[Sequence[int]]]  # ranks by piece
 
 
-def find_outside(case: Case) -> OutsideRoot | LateRoot | None:
-    """Return ranks that keep others waiting without being in an operation themselves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Awaited:
+    """The ranks in no operation that others wait for."""
+
+    alone: frozenset[int]  # somebody waits for these and for no root that was told already
+    for_s: Mapping[int, float]  # for how long each had been waited for when its view was taken
+    beside_unnamed: frozenset[int]  # who waits for these waits for others besides that nobody knows
+    busy_s: Mapping[str, float]  # by host: for how long a rank that works has been waited for
+
+
+def find_outside(case: Case) -> Found:
+    """Return ranks that keep others waiting without being in an operation themselves, by the piece of the waits."""
     ranks = _awaited(case, case.blocked)
-    known = _known(case, ranks)
-    found = [(rank, stillness(case, case.views[rank], known.get(rank, Known()))) for rank in ranks]
-    stalled = [(rank, still) for rank, still in found if still is not None and still.is_stalled]
-    if _waits_for_unnamed(case, ranks) or any(works(case.views[rank]) for rank in ranks):
-        stalled = [(rank, still) for rank, still in stalled if not may_wait_for_another(case.views[rank], still)]
-    alone = set(_awaited(case, case.unexplained))  # somebody waits for these and for no root that was told already
+    if not ranks:
+        return ()
+    alone = _awaited(case, case.unexplained) if case.explained else ranks
+    # One rank and those who wait for it are one piece.
+    parted = Pieces(case.graph).parted if len(ranks) > 1 else _as_one
+    still = _all_still(case, ranks)
+    if still:
+        awaited = _all_awaited(case, ranks, alone)
+        # What is known of a rank is as old as its view: who came to wait since says nothing about it.
+        still = {rank: each for rank, each in still.items() if awaited.for_s[rank] > 0}
+        stalled = [held for part in parted(ranks) if (held := _stalled(case, part, still, awaited))]
+        if stalled:
+            return _still_ones(case, [_in_worst_trouble(each) for each in stalled], parted)
+    return _late_ones(case, alone, parted)
+
+
+def _as_one(ranks: Iterable[int]) -> list[tuple[int, ...]]:
+    return [tuple(ranks)]
+
+
+def _all_still(case: Case, ranks: Sequence[int]) -> dict[int, Stillness]:
+    """Return those of these ranks that have stood still for longer than what they are waited for with takes."""
+    known: Mapping[int, Known] = {}
+    if any(still_s_of(case.views[rank]) > 0 for rank in ranks):
+        known = _known(case, ranks)
+    found = {rank: stillness(case, case.views[rank], known.get(rank, Known())) for rank in ranks}
+    return {rank: each for rank, each in found.items() if each is not None and each.is_stalled}
+
+
+def _all_awaited(case: Case, ranks: Sequence[int], alone: Sequence[int]) -> _Awaited:
+    blocks = [block for blocks in case.graph.blocks.values() for block in blocks]
+    for_s = awaited_s(case.views, blocks, ranks)
+    unsure = (absent for each, absent in case.graph.absent.items() if each.unnamed or case.graph.untold[each])
+    unnamed_s = max((block.wait.age_s for block in blocks if block.operation.unnamed), default=0.0)
+    # Who waits for members that nobody knows may wait for anyone that is in no operation.
+    others = _outside_of_all(case).difference(ranks) if unnamed_s else ()
+    busy_s: dict[str, float] = {}
+    for rank in (*ranks, *others):
+        view = case.views[rank]
+        if works(view):
+            busy_s[view.host] = max(busy_s.get(view.host, 0.0), for_s.get(rank, unnamed_s))
+    return _Awaited(
+        alone=frozenset(alone),
+        for_s=for_s,
+        beside_unnamed=frozenset(rank for absent in unsure for rank in absent),
+        busy_s=busy_s,
+    )
+
+
+def _outside_of_all(case: Case) -> frozenset[int]:
+    return frozenset(rank for rank, each in case.found.items() if each.standing is Standing.OUTSIDE)
+
+
+def _stalled(case: Case, part: Sequence[int], still: Mapping[int, Stillness], awaited: _Awaited) -> _Still:
+    """Return the ranks of one piece that stand still, and not because another rank is at work, as far as is known."""
+    stalled = [(rank, still[rank]) for rank in part if rank in still]
+    if not stalled:
+        return ()
+    if not awaited.beside_unnamed.isdisjoint(part) or any(works(case.views[rank]) for rank in part):
+        stalled = [(r, s) for r, s in stalled if not may_wait_for_another(case.views[r], s)]
+    stalled = [(r, s) for r, s in stalled if not _may_wait_for_neighbour(case.views[r], s, awaited)]
     if case.told:
-        stalled = [(r, s) for r, s in stalled if r in alone or not may_wait_for_another(case.views[r], s)]
-    if stalled:
-        return _outside(case, stalled)
-    return _late(case, sorted(alone)) if alone else None
+        stalled = [(r, s) for r, s in stalled if r in awaited.alone or not may_wait_for_another(case.views[r], s)]
+    return stalled
+
+
+def _may_wait_for_neighbour(view: RankView, still: Stillness, awaited: _Awaited) -> bool:
+    """Say whether a rank may wait, by means that nobody records, for one of its node that others wait for as well.
+
+    Of several ranks that look for a file which one of them fetches, each may keep a group of its own waiting. Who has
+    come from an operation meanwhile is at its own steps.
+    """
+    busy_s = awaited.busy_s.get(view.host, 0.0)
+    return busy_s >= MEANWHILE * still.still_s and may_wait_for_another(view, still)
+
+
+def _still_ones(case: Case, stalled: Sequence[_Still], parted: _Parted) -> Found:
+    """Return what stands still in each of several pieces."""
+    pieces = _with_waits(case, sorted(rank for part in stalled for rank, _ in part), parted)
+    why = dict(each for part in stalled for each in part)
+    roots = [_outside(case, [(rank, why[rank]) for rank in ranks], blocks) for ranks, blocks in pieces]
+    return _at_one_place(case, [(root.still.trouble, root) for root in roots])
+
+
+def _with_waits(case: Case, ranks: Sequence[int], parted: _Parted) -> list[tuple[tuple[int, ...], list[Block]]]:
+    """Return ranks by piece, each with the waits of those that it holds up."""
+    waits: dict[int, list[Block]] = {}
+    for rank in victims_of(case.graph, ranks):
+        waits.setdefault(rank, []).extend(case.found[rank].blocks)
+    found = []
+    for part in parted((*ranks, *waits)):
+        blocks = [block for rank in part for block in waits.get(rank, ())]
+        found.append((tuple(rank for rank in part if rank not in waits), blocks))
+    return found
+
+
+def _at_one_place(case: Case, roots: Iterable[tuple[object, Root]]) -> Found:
+    """Return the roots of several pieces, those together that are alike and at the same lines."""
+    alike: dict[object, list[Root]] = {}
+    for kind, root in roots:
+        places = frozenset(place_in(case, case.views[rank]) for rank in root.ranks)
+        alike.setdefault((kind, places), []).append(root)
+    together: list[Sequence[Root]] = []
+    for each in list(alike.values())[:ROOTS_ALIKE_MAX]:
+        more = tuple(rank for root in each[ROOTS_ALIKE_MAX:] for rank in (*root.ranks, *root.victims))
+        together.append((replace(each[0], others_alike=more), *each[1:ROOTS_ALIKE_MAX]))
+    return together
+
+
+def _in_worst_trouble(stalled: _Still) -> _Still:
+    troubles = [still.trouble for _, still in stalled]
+    worst = next((trouble for trouble in _WORST_FIRST if trouble in troubles), troubles[0])
+    return [(rank, still) for rank, still in stalled if still.trouble is worst]
 
 
 def _awaited(case: Case, waiting: Iterable[int]) -> list[int]:
@@ -58,13 +179,7 @@ def _awaited(case: Case, waiting: Iterable[int]) -> list[int]:
     return [rank for rank in sorted(wanted - case.told) if case.found[rank].standing in outside]
 
 
-def _waits_for_unnamed(case: Case, ranks: list[int]) -> bool:
-    """Say whether those who wait for these ranks wait for others besides that nobody knows: they may be at work."""
-    awaited = (each for each, absent in case.graph.absent.items() if not set(ranks).isdisjoint(absent))
-    return any(operation.unnamed or case.graph.untold[operation] for operation in awaited)
-
-
-def _known(case: Case, ranks: list[int]) -> dict[int, Known]:
+def _known(case: Case, ranks: Sequence[int]) -> dict[int, Known]:
     """Return what each of these ranks is waited for with, and for how long it has stood still in that before."""
     found: dict[int, Known] = {}
     for rank, block in waited_in(case, ranks).items():
@@ -80,24 +195,20 @@ def _known(case: Case, ranks: list[int]) -> dict[int, Known]:
     return found
 
 
-def _outside(case: Case, stalled: Sequence[tuple[int, Stillness]]) -> OutsideRoot:
-    """Return those of the ranks that stand still which are in the worst trouble."""
-    troubles = [still.trouble for _, still in stalled]
-    worst = next((trouble for trouble in _WORST_FIRST if trouble in troubles), troubles[0])
-    ranks = tuple(rank for rank, still in stalled if still.trouble is worst)
-    still = next(still for _, still in stalled if still.trouble is worst)
-    victims, blocks = _held_up(case, ranks)
+def _outside(case: Case, stalled: _Still, blocks: Sequence[Block]) -> OutsideRoot:
+    """Return the root of ranks that stand still in one trouble, and hold these waits up."""
+    ranks, still = tuple(rank for rank, _ in stalled), stalled[0][1]
     return OutsideRoot(
         hangs=Certainty.STALLED,
         ranks=ranks,
-        victims=victims,
-        blocks=blocks,
+        victims=tuple(dict.fromkeys(block.rank for block in blocks)),
+        blocks=tuple(blocks),
         place=place_of(blocks),
         onset_s=onset_s(blocks),
         still=still,
         waited=wait_class(case, ranks, blocks),
         may_wait=bool(case.told) and may_wait_for_another(case.views[ranks[0]], still),
-        shift=_shifted(case, ranks, blocks) if worst is Trouble.ELSEWHERE else None,
+        shift=_shifted(case, ranks, blocks) if still.trouble is Trouble.ELSEWHERE else None,
     )
 
 
@@ -115,18 +226,33 @@ def _shifted(case: Case, ranks: Sequence[int], blocks: Sequence[Block]) -> Shift
     return None
 
 
-def _late(case: Case, alone: Sequence[int]) -> LateRoot:
-    ranks = tuple(alone)
-    victims, blocks = _held_up(case, ranks)
+def _late_ones(case: Case, ranks: Sequence[int], parted: _Parted) -> Found:
+    """Return ranks that work: those of each piece in which that is worth a word, and all others together."""
+    if not ranks:
+        return ()
+    roots = [_late(case, late, blocks) for late, blocks in _with_waits(case, ranks, parted)]
+    worth = [((root.lateness, root.waited), root) for root in roots if root.lateness is not Lateness.NONE]
+    others = [root for root in roots if root.lateness is Lateness.NONE]
+    told = _at_one_place(case, worth)
+    if len(others) < 2:
+        return (*told, others) if others else told
+    blocks = sorted((block for root in others for block in root.blocks), key=lambda block: block.rank)
+    ranks = sorted(rank for root in others for rank in root.ranks)
+    return (*told, (_late(case, ranks, blocks, compared=True),))
+
+
+def _late(case: Case, ranks: Sequence[int], blocks: Sequence[Block], *, compared: bool = False) -> LateRoot:
+    """Return the root of ranks that work. `compared`: with others, and none of them needs longer than these do."""
     kind = wait_class(case, ranks, blocks)
     left_s, timeout_s = time_left(case, blocks)
-    found = [overlong(case, rank, blocks) for rank in ranks] if may_compare(case, kind) else [None]
+    compares = not compared and may_compare(case, kind)
+    found = [overlong(case, rank, blocks) for rank in ranks] if compares else [None]
     longer = found[0] if all(each is not None for each in found) else None
     return LateRoot(
         hangs=Certainty.LATE,
-        ranks=ranks,
-        victims=victims,
-        blocks=blocks,
+        ranks=tuple(ranks),
+        victims=tuple(dict.fromkeys(block.rank for block in blocks)),
+        blocks=tuple(blocks),
         place=place_of(blocks),
         onset_s=onset_s(blocks),
         still_s=min((still_s_of(case.views[rank]) for rank in ranks), default=0.0),
@@ -136,9 +262,3 @@ def _late(case: Case, alone: Sequence[int]) -> LateRoot:
         timeout_s=timeout_s,
         overlong=longer,
     )
-
-
-def _held_up(case: Case, ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[Block, ...]]:
-    """Return who waits for ranks, and in what."""
-    victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
-    return victims, tuple(block for rank in victims for block in case.found[rank].blocks)

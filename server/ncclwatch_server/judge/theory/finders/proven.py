@@ -4,7 +4,6 @@ A finder returns one root, or several that one mistake of the program has made: 
 told together. It looks for those that are no ranks and no victims of roots that were told already.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, Op, WaitKind
@@ -21,17 +20,16 @@ from ncclwatch_server.judge.theory.roots import (
     AloneRoot,
     CircleRoot,
     DestroyedRoot,
+    Found,
     GoneRoot,
     MismatchRoot,
     Place,
-    Root,
     place_of,
 )
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
-Found = Sequence[Sequence[Root]]  # those of one sequence are told together
 
 
 def find_mismatches(case: Case) -> Found:

@@ -1,23 +1,41 @@
 """Says who ran out of data in a pass over a loader in which others drew more batches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ncclwatch.contract.model.rank import CallSite, RankView
+
+Furthest = Mapping[tuple[CallSite, int], int]  # (line of a loader, pass over it) -> batches drawn by one still in it
+
+
+def furthest(views: Mapping[int, RankView], ranks: Iterable[int]) -> Furthest:
+    """Return how many batches the furthest of these ranks has drawn in each pass that it is still in."""
+    found: dict[tuple[CallSite, int], int] = {}
+    for rank in ranks:
+        for each in views[rank].loaders:
+            if not each.exhausted:
+                key = each.site, each.passes
+                found[key] = max(found.get(key, 0), _drawn(views[rank], *key))
+    return found
+
+
+def ran_out(view: RankView, others: Furthest) -> tuple[CallSite, int] | None:
+    """Return the pass in which a rank ran out of data while another one drew more, None if there is none."""
+    for mine in view.loaders:
+        key = mine.site, mine.passes if mine.exhausted else mine.passes - 1
+        if others.get(key, 0) > _drawn(view, *key) > 0:
+            return key
+    return None
 
 
 def uneven_counts(
     views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]
 ) -> Mapping[int, int] | None:
     """Return batches drawn by rank, if `short` ran out of data in a pass in which `long` drew more."""
-    everyone = sorted((*short, *long))
-    for rank in short:
-        for mine in views[rank].loaders:
-            number = mine.passes if mine.exhausted else mine.passes - 1
-            counts = {each: _drawn(views[each], mine.site, number) for each in everyone}
-            drawn = counts[rank]
-            if any(_still_draws(views[other], mine.site, number) and counts[other] > drawn > 0 for other in long):
-                return counts
-    return None
+    if not any(views[rank].loaders for rank in short):
+        return None
+    others = furthest(views, long)
+    found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
+    return {rank: _drawn(views[rank], *found) for rank in sorted((*short, *long))} if found is not None else None
 
 
 def _drawn(view: RankView, site: CallSite, number: int) -> int:
@@ -26,7 +44,3 @@ def _drawn(view: RankView, site: CallSite, number: int) -> int:
         if loader.site == site:
             return loader.drawn if loader.passes == number else loader.last_drawn if loader.passes > number else 0
     return 0
-
-
-def _still_draws(view: RankView, site: CallSite, number: int) -> bool:
-    return any(each.site == site and each.passes == number and not each.exhausted for each in view.loaders)

@@ -51,12 +51,17 @@ def unfinished(views: Mapping[int, RankView], left: Sequence[int], others: Seque
 
     One that a backend gave up, because a peer was lost, counts as over in its ring.
     """
+    come: dict[str, dict[int, int]] = {}  # by group: how far those who left have come in it
+    for rank in left:
+        for group in reversed(views[rank].groups):
+            come.setdefault(group.name, {}).setdefault(rank, group.enqueued)
+    fewest = {name: min(counts.values()) for name, counts in come.items()}
     stuck = {}
     for rank in others:
         behind = {
-            group.name: min(theirs.enqueued for other in left if (theirs := group_of(views[other], group.name)))
+            group.name: fewest[group.name]
             for group in views[rank].groups
-            if any(group_of(views[other], group.name) for other in left if other in group.ranks)
+            if group.name in come and not come[group.name].keys().isdisjoint(group.ranks)
         }
         ops = (op for op in views[rank].history if op.group in behind and not op.op.is_p2p)
         first = next((op for op in ops if op.seq > behind[op.group]), None)

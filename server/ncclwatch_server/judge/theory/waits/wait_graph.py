@@ -63,7 +63,9 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
     unseen: dict[Operation, tuple[int, ...]] = {}
     untold: dict[Operation, tuple[int, ...]] = {}
     behind: dict[Operation, tuple[int, ...]] = {}
-    for operation in {block.operation for each in found.values() for block in (*each.blocks, *each.queued)}:
+    for operation in dict.fromkeys(
+        block.operation for each in found.values() for block in (*each.blocks, *each.queued)
+    ):
         unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
         outside = [
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
