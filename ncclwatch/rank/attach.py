@@ -69,6 +69,7 @@ def _attach(native: bool | str) -> None:
         models,
         names,
         rng,
+        rpc,
         saves,
         training,
     )
@@ -89,6 +90,7 @@ def _attach(native: bool | str) -> None:
         models.install(patches, current)
         saves.install(patches, current)
         rng.install(patches, current, warn)
+        rpc.install(patches, current, warn)
         chosen_device.install(patches, current)
         collector.install(patches, current)
         endings.install(patches, current, _rest)
