@@ -11,7 +11,7 @@ from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Divergence, Lateness, Verdict
 from ncclwatch_server.judge.alike import joined, ranks_of
-from ncclwatch_server.judge.explanation import Explanation, Told, When
+from ncclwatch_server.judge.explanation import Explanation, Told, When, warns_of_nothing
 from ncclwatch_server.judge.rules import RULES, explain
 from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
@@ -29,6 +29,9 @@ from ncclwatch_server.judge.theory.roots import Found, LateRoot, LingeringRoot, 
 Stage = Callable[[Case], tuple[Verdict, ...]]
 ROOTS_MAX = 8  # told at a time: who mends these looks again
 _ENDINGS = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
+_WARNING = {
+    when: tuple(rule for rule in RULES if rule.when is when and rule.warn is not warns_of_nothing) for when in When
+}
 
 
 def _by_itself(tell: Callable[[Case], tuple[Told, ...]]) -> Stage:
@@ -82,7 +85,7 @@ def verdicts_of(case: Case) -> tuple[Verdict, ...]:
 
 def warnings_of(case: Case, when: When) -> tuple[Verdict, ...]:
     """Return what rules warn of; at rest, only what the first says that has something to say."""
-    rules = [rule for rule in RULES if rule.when is when]
+    rules = _WARNING[when]
     if when is When.AT_REST:
         ends = tuple(warned(case, each) for each in records_that_end(case))
         return ends or next(

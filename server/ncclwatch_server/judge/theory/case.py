@@ -79,7 +79,10 @@ def onset_s(blocks: Iterable[Block]) -> float:
 
 def main_thread(view: RankView) -> ThreadView | None:
     """Return a rank's main thread, if anybody saw it."""
-    return next((thread for thread in view.threads if thread.main), None)
+    threads = view.threads
+    if threads and threads[0].main:  # nearly always
+        return threads[0]
+    return next((thread for thread in threads if thread.main), None)
 
 
 def explained(case: Case, ranks: Iterable[int]) -> tuple[int, int]:
