@@ -1,6 +1,7 @@
 """Holds the judge against what is so: draws programs, runs them, shows the judge moments, and says where it errs."""
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from tests.spmd import faults, generator, machine, oracle, views
 from tests.spmd.faults import HEALTHY, Fault
 from tests.spmd.machine import Run
 from tests.spmd.oracle import Truth
-from tests.spmd.program import Program
+from tests.spmd.program import Program, steps_of
 from tests.spmd.views import Sight
 
 HEALTHY_SHARE = 0.25
@@ -132,10 +133,18 @@ def _wrong_with(verdict: Verdict, trial: Trial, run: Run, truth: Truth) -> Itera
     culprits = {culprit.rank for culprit in verdict.culprits}
     if trial.fault is not HEALTHY and not verdict.one_of and not culprits <= changed:
         yield Broken.CULPRIT
-    if not changed.isdisjoint(verdict.victims):
+    if any(rank in verdict.victims and _has_deviated(trial, run, rank, truth.at_s) for rank in changed):
         yield Broken.VICTIM
     if not _is_so(verdict, run, truth):
         yield Broken.WHY
+
+
+def _has_deviated(trial: Trial, run: Run, rank: int, at_s: float) -> bool:
+    """Say whether a changed rank has come to where it was changed: it may wait for another one before that."""
+    usual, steps = steps_of(trial.program, rank), run.steps[rank]
+    pairs = enumerate(zip(usual, steps, strict=False))
+    first = next((n for n, (one, other) in pairs if one[:6] != other[:6] or one.how != other.how), len(steps))
+    return bisect_right(run.began_s[rank], at_s) > first
 
 
 def _is_so(verdict: Verdict, run: Run, truth: Truth) -> bool:

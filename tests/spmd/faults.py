@@ -112,9 +112,13 @@ def _at(rng: random.Random, program: Program, what: What, ranks: Ranks, step: St
     if what is What.ROOT:
         others = [rank for rank in program.groups[step.group] if rank != step.root]
         return place._replace(number=rng.choice(others)) if others else HEALTHY
+    if what is What.SHAPE and step.op.is_p2p:  # a receiver takes what comes
+        return HEALTHY
     if what is What.SHAPE:
         return place._replace(number=step.numel + rng.choice((1, 7)))
     if what is What.OTHER:
+        if step.op.is_p2p:
+            return HEALTHY
         others = [op for op in (Op.ALL_REDUCE, Op.BARRIER, Op.ALL_GATHER) if op is not step.op]
         return place._replace(op=rng.choice(others))
     return place

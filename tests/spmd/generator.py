@@ -14,13 +14,14 @@ ROOTED = (Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER)
 _WORLDS = (2, 2, 3, 3, 4, 4, 4, 4, 5, 6, 6, 8, 8)
 _BIG_WORLDS = (12, 16, 32, 64)
 BIG_SHARE = 0.01
+PIPE_SHARE = 0.2
 
 
 def draw(rng: random.Random) -> Program:
     """Return a program."""
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    return Program(world, axes, _Drawing(rng, axes).body())
+    return Program(world, axes, _Drawing(rng, axes).body(), eager=rng.random() < 0.6)
 
 
 def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
@@ -82,6 +83,12 @@ class _Drawing:
         numel = 0 if op in (Op.BARRIER, Op.ALL_TO_ALL) else rng.choice((1, 10, 100, 1000))
         return Stmt(self.next_line(), Kind.CALL, axis=axis, op=op, root=root, numel=numel)
 
+    def pipe(self) -> Stmt:
+        line = self.next_line()
+        self.line += 8  # the lines of its sends and receives
+        axis, times = self.rng.randrange(len(self.axes)), self.rng.randint(1, 4)
+        return Stmt(line, Kind.PIPE, axis=axis, numel=100, seconds=0.05, times=times)
+
     def loop(self) -> Stmt:
         rng = self.rng
         line, loader = self.next_line(), rng.random() < 0.6
@@ -95,4 +102,6 @@ class _Drawing:
         if rng.random() < 0.15:
             inner = self.next_line()
             body.append(Stmt(inner, Kind.LOOP, times=rng.randint(1, 3), body=self.some(1, 2)))
+        if rng.random() < PIPE_SHARE:
+            body.insert(rng.randint(0, len(body)), self.pipe())
         return Stmt(line, Kind.LOOP, times=rng.randint(1, 8), loader=loader, body=tuple(body))

@@ -5,6 +5,9 @@ its thread until it is through. A synchronising collective needs all members. Th
 whoever sends to the root of a gather, is through once its bytes are with the kernel; who receives a broadcast needs
 those from whom it gets the bytes, along gloo's binomial tree.
 
+A send meets the receive of the same number between the two ranks. By the program it is through at once, as small ones
+are, or when it is received.
+
 What a rank does depends on no other rank but through waits, and no wait has a choice between two ends. So every order
 of events leads to the same last state, and a wait that ends in one run ends in all: no other runs need to be tried.
 
@@ -32,13 +35,13 @@ class Call:
 
     __slots__ = ("done_s", "group", "issued_s", "needs", "prefix", "rank", "seq", "step")
 
-    def __init__(self, rank: int, step: Step, seq: int, issued_s: float, prefix: int, needs: Ranks) -> None:
+    def __init__(self, rank: int, step: Step, seq: int, issued_s: float, prefix: int, needs: Ranks | None) -> None:
         self.rank, self.step, self.group = rank, step, step.group
-        self.seq = seq  # of the collectives that this rank issued in the group; >= 1
+        self.seq = seq  # of the collectives of this rank in the group, or of its sends to one rank; >= 1
         self.issued_s = issued_s
         self.done_s = NEVER
         self.prefix = prefix  # hash over all signatures of this rank in the group up to this one
-        self.needs = needs  # members that have to come before it is through
+        self.needs = needs  # members that have to come before it is through; None: it is a send or a receive
 
 
 class Run:
@@ -68,12 +71,23 @@ def run(program: Program, steps: Sequence[Sequence[Step]], rng: random.Random) -
     return _Machine(program, steps, rng).run
 
 
+class _Channel:
+    """Messages from one rank to another in a group, in their order."""
+
+    __slots__ = ("recvs", "sends")
+
+    def __init__(self) -> None:
+        self.sends: list[Call] = []
+        self.recvs: list[Call] = []
+
+
 class _Machine:
     def __init__(self, program: Program, steps: Sequence[Sequence[Step]], rng: random.Random) -> None:
         self.run, self.rng = Run(program, steps), rng
         self.groups = self.run.groups
         self.counts: dict[tuple[int, str], tuple[int, int]] = {}  # (rank, group): calls and the hash over them
         self.meetings: dict[tuple[str, int], _Meeting] = {}
+        self.channels: dict[tuple[str, int, int], _Channel] = {}
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
         while self.queue:
@@ -97,6 +111,9 @@ class _Machine:
             heapq.heappush(self.queue, (now_s + pause_s, rank, at + 1))
 
     def _call(self, now_s: float, rank: int, step: Step) -> None:
+        if step.op.is_p2p:
+            self._message(now_s, rank, step)
+            return
         count, prefix = self.counts.get((rank, step.group), (0, 1))
         prefix = (prefix * 0x100000001B3 + hash(_agreed(step))) & 0xFFFFFFFFFFFFFFFF
         self.counts[rank, step.group] = count + 1, prefix
@@ -107,8 +124,26 @@ class _Machine:
         meeting.waiting.append(call)
         for other in [each for each in meeting.waiting if _may_end(each, meeting.entered)]:
             meeting.waiting.remove(other)
-            other.done_s = now_s + CALL_S
-            heapq.heappush(self.queue, (other.done_s, other.rank, len(self.run.began_s[other.rank])))
+            self._end(now_s, other)
+
+    def _message(self, now_s: float, rank: int, step: Step) -> None:
+        """Let the n-th send meet the n-th receive."""
+        sends = step.op is Op.SEND
+        ends = (rank, step.root) if sends else (step.root, rank)
+        channel = self.channels.setdefault((step.group, *ends), _Channel())
+        mine, theirs = (channel.sends, channel.recvs) if sends else (channel.recvs, channel.sends)
+        call = Call(rank, step, len(mine) + 1, now_s, 0, None)
+        self.run.calls[rank].append(call)
+        mine.append(call)
+        met = theirs[call.seq - 1] if len(theirs) >= call.seq else None
+        if met is not None or (sends and self.run.program.eager):
+            self._end(now_s, call)
+        if met is not None and met.done_s == NEVER:
+            self._end(now_s, met)
+
+    def _end(self, now_s: float, call: Call) -> None:
+        call.done_s = now_s + CALL_S
+        heapq.heappush(self.queue, (call.done_s, call.rank, len(self.run.began_s[call.rank])))
 
 
 def _agreed(step: Step) -> tuple[int, int, int]:
@@ -118,7 +153,7 @@ def _agreed(step: Step) -> tuple[int, int, int]:
 
 def _may_end(call: Call, entered: dict[int, Call]) -> bool:
     own = _agreed(call.step)
-    return all(rank in entered and _agreed(entered[rank].step) == own for rank in call.needs)
+    return all(rank in entered and _agreed(entered[rank].step) == own for rank in call.needs or ())
 
 
 def _needs(rank: int, step: Step, members: Ranks) -> Ranks:

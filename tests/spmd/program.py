@@ -24,7 +24,7 @@ class Kind(Enum):
     EVERY = "every"  # its body in each n-th pass of the loop around it
     DRAW = "draw"  # a batch, or the news that there is none left
     END = "end"
-    MAKE = "make"  # a process group
+    PIPE = "pipe"  # micro-batches through the stages of a group, forward and backward
 
 
 class Axis(NamedTuple):
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     kind: Kind
     group: str = ""
     op: Op = Op.UNKNOWN
-    root: int = -1  # global rank
+    root: int = -1  # global rank; of a send or a receive: the other side
     numel: int = 0
     is_async: bool = False
     seconds: float = 0.0
@@ -73,7 +73,7 @@ class Program(NamedTuple):
     world: int
     axes: tuple[Axis, ...]  # the first is the default group of all ranks
     body: tuple[Stmt, ...]
-    by_device: bool = False  # NCCL's streams, and not gloo's blocking calls
+    eager: bool = True  # a send is through once its bytes are with the kernel, and need not be received
 
     @property
     def groups(self) -> Mapping[str, Ranks]:
@@ -107,7 +107,7 @@ class _Unrolling:
     """One rank on its way through the source."""
 
     def __init__(self, program: Program, rank: int, deviation: Deviation) -> None:
-        self.program, self.deviation = program, deviation
+        self.program, self.rank, self.deviation = program, rank, deviation
         self.names, self.groups = program.own_groups(rank), program.groups
         self.turns: dict[int, int] = {}
         self.loader = self.batch = 0
@@ -127,6 +127,8 @@ class _Unrolling:
                 name = self.names[stmt.axis]
                 if name:
                     yield self.step(stmt, name)
+            elif kind is Kind.PIPE:
+                yield from self.pipe(stmt)
             else:
                 yield self.step(stmt, "")
 
@@ -141,6 +143,24 @@ class _Unrolling:
             yield from self.steps(stmt.body, turn)
         if stmt.loader:
             yield self.step(stmt._replace(kind=Kind.DRAW), "")._replace(batch=0)
+
+    def pipe(self, stmt: Stmt) -> Iterator[Step]:
+        """Yield GPipe's schedule: all micro-batches forward, then all backward. Its lines follow that of the pipe."""
+        name = self.names[stmt.axis]
+        if not name:
+            return
+        stages = self.groups[name]
+        at = stages.index(self.rank)
+        before, after = stages[at - 1] if at else -1, stages[at + 1] if at + 1 < len(stages) else -1
+        for line, source, target in ((stmt.line + 1, before, after), (stmt.line + 4, after, before)):
+            for _ in range(stmt.times):
+                if source >= 0:
+                    yield self.step(stmt._replace(line=line, kind=Kind.CALL, op=Op.RECV), name)._replace(root=source)
+                yield self.step(stmt._replace(line=line + 1, kind=Kind.COMPUTE), "")
+                if target >= 0:
+                    yield self.step(stmt._replace(line=line + 2, kind=Kind.CALL, op=Op.SEND), name)._replace(
+                        root=target
+                    )
 
     def step(self, stmt: Stmt, name: str) -> Step:
         turn = self.turns.get(stmt.line, 0)
@@ -166,7 +186,7 @@ def lines_of(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 def source_of(program: Program) -> str:
     """Return the program as text, for people."""
-    lines = [f"world {program.world}{' on devices' if program.by_device else ''}"]
+    lines = [f"world {program.world}{'' if program.eager else ', sends wait for their receivers'}"]
     names = iter(program.groups)
     for axis in program.axes:
         groups = ", ".join(f"{next(names)}={list(members)}" for members in axis.groups)
@@ -189,4 +209,6 @@ def _words(stmt: Stmt) -> str:
         return f"for {stmt.times} {'batches' if stmt.loader else 'times'}:"
     if stmt.kind is Kind.EVERY:
         return f"each {stmt.times}. time:"
+    if stmt.kind is Kind.PIPE:
+        return f"pipe of {stmt.times} micro-batches (axis {stmt.axis})"
     return f"{stmt.kind.value} {stmt.seconds:.2f}" if stmt.kind is Kind.COMPUTE else stmt.kind.value

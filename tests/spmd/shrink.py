@@ -76,7 +76,7 @@ def _smaller_bodies(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
         yield (*before, *after)
         if stmt.body:
             yield (*before, *stmt.body, *after)
-        if stmt.kind is Kind.LOOP and stmt.times > 1:
+        if stmt.kind in (Kind.LOOP, Kind.PIPE) and stmt.times > 1:
             yield (*before, stmt._replace(times=stmt.times // 2), *after)
             yield (*before, stmt._replace(times=stmt.times - 1), *after)
         for inner in _smaller_bodies(stmt.body):
@@ -102,7 +102,7 @@ def _without_rank(trial: Trial, rank: int) -> Trial:
         for axis in trial.program.axes
     )  # fmt: skip
     return trial._replace(
-        program=Program(trial.program.world - 1, axes, trial.program.body, trial.program.by_device),
+        program=Program(trial.program.world - 1, axes, trial.program.body, trial.program.eager),
         fault=trial.fault._replace(ranks=tuple(lower(each) for each in trial.fault.ranks)),
         slow=tuple((lower(each), *rest) for each, *rest in trial.slow),
     )

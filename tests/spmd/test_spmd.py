@@ -4,9 +4,12 @@ import random
 
 import pytest
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import Op
-from tests.spmd import faults, machine, oracle
-from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, judged
+from ncclwatch_server.judge import judge
+from tests.scenarios.through_rings import through_rings
+from tests.spmd import faults, machine, oracle, views
+from tests.spmd.check import SETTLED_S, Counterexample, Trial, carried_out, draw, examined, judged
 from tests.spmd.faults import HEALTHY, Fault, What
 from tests.spmd.known import is_known
 from tests.spmd.program import Axis, Kind, Program, Stmt
@@ -16,7 +19,6 @@ from tests.spmd.views import Sight
 
 # Each process that runs tests draws its own; it is printed with what fails.
 FRESH = random.SystemRandom().randrange(1_000_000, 1_000_000_000)
-SHARE = 150  # programs of each of the two seeds
 TWO = (Axis(10, ((0, 1),)),)
 
 
@@ -30,13 +32,17 @@ def ended(program: Program, fault: Fault = HEALTHY, seed: int = 1) -> list[list[
     return [[each.done_s < machine.NEVER for each in calls] for calls in run.calls]
 
 
-def wrong(first: int) -> list[Counterexample]:
-    return [each for seed in range(first, first + SHARE) for each in judged(draw(seed)) if not is_known(each)]
+def wrong(first: int, count: int) -> list[Counterexample]:
+    return [each for seed in range(first, first + count) for each in judged(draw(seed)) if not is_known(each)]
 
 
-@pytest.mark.parametrize("first", [1, FRESH], ids=["fixed seed", "fresh seed"])
-def test_the_judge_is_right_about_random_programs_but_for_what_is_known(first: int) -> None:
-    found = wrong(first)
+def told(seen: JobSnapshot) -> list[tuple[object, ...]]:
+    return [(each.cause, each.certainty, [c.rank for c in each.culprits], each.victims) for each in judge(seen)]
+
+
+@pytest.mark.parametrize(("first", "count"), [(1, 200), (FRESH, 50)], ids=["fixed seed", "fresh seed"])
+def test_the_judge_is_right_about_random_programs_but_for_what_is_known(first: int, count: int) -> None:
+    found = wrong(first, count)
     assert not found, f"seed {found[0].trial.seed}, {found[0].kind}:\n{text_of(shrunk(found[0]))}"
 
 
@@ -79,6 +85,20 @@ def test_the_oracle_tells_a_wait_that_ends_from_one_that_never_does() -> None:
     never = carried_out(Trial(program, Fault(What.STALL, (1,), 20), 1))
     found = [oracle.at(run, Sight(5.0)) for run in (late, never)]
     assert [(each.freed, each.stuck) for each in found] == [({0}, set()), (set(), {0})]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_judge_says_the_same_of_views_that_were_written_to_rings_and_sent(seed: int) -> None:
+    trial = draw(seed)
+    run = carried_out(trial)
+    seen = views.snapshot(run, Sight(run.rest_s + SETTLED_S))
+    assert told(through_rings(seen)) == told(seen)
+
+
+def test_a_send_is_through_at_once_or_when_it_is_received() -> None:
+    pipe = Program(2, TWO, (Stmt(20, Kind.PIPE, numel=1, times=1),))
+    deaf = Fault(What.STALL, (1,), 21)
+    assert [ended(pipe._replace(eager=eager), deaf)[0][0] for eager in (True, False)] == [True, False]
 
 
 def test_a_counterexample_made_small_still_is_one() -> None:

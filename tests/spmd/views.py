@@ -17,6 +17,7 @@ from ncclwatch.contract.model.rank import (
     LoaderView,
     Op,
     OpView,
+    PeerView,
     ProcessState,
     ProcessView,
     RankView,
@@ -88,6 +89,7 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         ending=_ending(run, rank, at_s) if ended else None,
         threads=(standing.thread(),),
         groups=_groups(run, issued, at_s),
+        peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),
         history=tuple(_op(call, at_s) for call in issued[-(sight.history[rank] if sight.history else HISTORY_MAX) :]),
         timeout_s=TIMEOUT_S, news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
@@ -143,8 +145,8 @@ class _Standing(NamedTuple):
             return None
         call = self.issued[-1]
         return WaitView(
-            kind=WaitKind.COLLECTIVE, age_s=self.since_s, group=call.group, seq=call.seq, op=step.op, peer=step.root,
-            site=site,
+            kind=_WAITS.get(step.op, WaitKind.COLLECTIVE), age_s=self.since_s, group=call.group, seq=call.seq,
+            op=step.op, peer=step.root, site=site,
         )  # fmt: skip
 
 
@@ -165,13 +167,29 @@ def _groups(run: Run, issued: Sequence[Call], at_s: float) -> tuple[GroupView, .
     return tuple(_group(run, name, calls, at_s) for name, calls in by_group.items())
 
 
-def _group(run: Run, name: str, calls: Sequence[Call], at_s: float) -> GroupView:
+def _group(run: Run, name: str, issued: Sequence[Call], at_s: float) -> GroupView:
+    calls = [call for call in issued if call.needs is not None]
     pending = next((call for call in calls if call.done_s > at_s), None)
     return GroupView(
         name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
-        completed=pending.seq - 1 if pending is not None else len(calls), prefix_hash=calls[-1].prefix,
+        completed=pending.seq - 1 if pending is not None else len(calls),
+        prefix_hash=calls[-1].prefix if calls else 0,
         pending=_op(pending, at_s) if pending is not None else None, timeout_s=TIMEOUT_S,
     )  # fmt: skip
+
+
+def _peers(issued: Sequence[Call], at_s: float) -> tuple[PeerView, ...]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for call in issued:
+        if call.needs is None:
+            counts = found.setdefault((call.group, call.step.root), [0, 0, 0, 0])
+            at = 0 if call.step.op is Op.SEND else 2
+            counts[at] += 1
+            counts[at + 1] += call.done_s <= at_s
+    return tuple(
+        PeerView(group=group, peer=peer, sends=sends, sends_completed=sent, recvs=recvs, recvs_completed=got)
+        for (group, peer), (sends, sent, recvs, got) in found.items()
+    )
 
 
 def _op(call: Call, at_s: float) -> OpView:
@@ -185,6 +203,7 @@ def _op(call: Call, at_s: float) -> OpView:
     )  # fmt: skip
 
 
+_WAITS = {Op.SEND: WaitKind.SEND, Op.RECV: WaitKind.RECV}
 _REDUCES = frozenset((Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER))
 
 
