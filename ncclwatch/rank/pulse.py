@@ -132,7 +132,7 @@ class Pulse:
                 errors = errors or dict(sys._current_exceptions())
                 frame = frames.get(ident)
                 if frame is not None:
-                    self._sample(row, ident, frame, errors.get(ident))
+                    self._sample((row, issued), ident, frame, errors.get(ident))
             self._issued[row] = issued
         frames.clear()
 
@@ -144,12 +144,14 @@ class Pulse:
                 seen.pop(row, None)
         self._tids[row] = tid
 
-    def _sample(self, row: int, ident: int, frame: FrameType, error: object) -> None:
+    def _sample(self, seen: tuple[int, int], ident: int, frame: FrameType, error: object) -> None:
+        """Note what a thread is in. `seen`: its row, and how many operations it had issued before and after a pulse."""
+        row, issued = seen
         key, names, work = _stack_key(frame)
         known = self._stacks.get(row)
         since = known[1] if known is not None and known[0] == key else time.monotonic_ns()
         self._stacks[row] = (key, since)
-        found: dict[str, object] = {"name": _thread_name(ident), "leaf": names}
+        found: dict[str, object] = {"name": _thread_name(ident), "leaf": names, "issued": issued}
         if work is not None:
             found["work"] = work.value
         found["frames"] = [

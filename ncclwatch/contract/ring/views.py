@@ -303,6 +303,8 @@ def thread_view(picture: Picture, row: ThreadRow) -> ThreadView:
     if sample is None:
         return view
     since_ns, found = sample
+    if found.get("issued", row.issued) != row.issued:  # it has gone on since, and nobody has looked again
+        return replace(view, name=_text(found.get("name")))
     # The pulse thread last looked when it last ran: what it saw unchanged ends there.
     looked_ns = max(picture.words[Word.PULSE_NS], since_ns)
     frames = _frames(found.get("frames"))

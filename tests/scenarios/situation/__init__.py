@@ -46,6 +46,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     refused RANKS                              the kernel does not tell of their I/O
     sampled RANKS same S [in FUNCTION]         their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
+    caught RANKS "Type: text" S                handled so long ago, and no more
+    over RANKS for S                           their program is over, and the interpreter waits for a thread
     lock_file RANKS PATH [by PID] [ended 1]    they cannot make a file because it is there, and whose it is
     timed RANKS CALL left S of S [child PID]   the wait of the main thread, or of a process it started, ends by itself
     habit PHASE OP SIZE longest S [waits N] [bound S] [still S] [under S]   what this job has done before in such a

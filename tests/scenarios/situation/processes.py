@@ -102,6 +102,21 @@ def handling(state: State, words: list[str]) -> None:
             state.change(rank, last_exception=words[1], last_exception_s=float(words[-1]))
 
 
+def caught(state: State, words: list[str]) -> None:
+    """caught RANKS "Type: text" S: handled so long ago, and no more."""
+    for rank in ranks_of(words[0]):
+        state.change(rank, last_exception=words[1], last_exception_s=float(words[2]))
+
+
+def over(state: State, words: list[str]) -> None:
+    """over RANKS for S: their program is over, and the interpreter waits for a thread."""
+    still_s = float(options_of(words[1:])["for"])
+    for rank in ranks_of(words[0]):
+        leaf = "_shutdown /usr/lib/python3.11/threading.py:1583"
+        state.main(rank, leaf=leaf, same_s=still_s, cpu_still_s=still_s)
+        state.process(rank, cpu_still_s=still_s, io_still_s=still_s)
+
+
 def frames(state: State, words: list[str]) -> None:
     for rank in ranks_of(words[0]):
         state.main(rank, frames=tuple(site_of(text) for text in words[1:]))
@@ -275,6 +290,8 @@ COMMANDS: Mapping[str, Command] = {
     "standing": standing,
     "lock": lock,
     "timed": timed,
+    "caught": caught,
+    "over": over,
     "lock_file": lock_file,
     "phase": phase,
     "work": work,

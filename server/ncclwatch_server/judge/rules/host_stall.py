@@ -1,5 +1,6 @@
 """A rank stands still on its host: at a lock, in a native call, or somewhere that nobody knows more of."""
 
+from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -7,6 +8,7 @@ from ncclwatch_server.judge.rules.frames import circle, lingering, standstill
 from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, is_held_by_the_gil
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
+from ncclwatch_server.judge.theory.places import is_over
 from ncclwatch_server.judge.theory.roots import CircleRoot, LingeringRoot, OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
 
@@ -19,8 +21,10 @@ ADVICE_LOCK = (
     "Release a file lock before any collective: a rank that waits for the lock cannot come to the collective, and the "
     "rank that holds it waits there. Let one rank do the locked work, leave the lock, and only then meet in a barrier."
 )
-
-
+ADVICE_THREAD = (
+    "See why the program was over on this rank while the others still trained. End the threads that it started before "
+    "its end, or make them daemons: the interpreter waits for every other one, and the rank seems to be there."
+)
 ADVICE_LOCK_FILE = (
     "Make sure that nobody uses the lock file, remove it, and start again. A file outlives the process that made "
     "it: lock with flock or fcntl, which the kernel gives back when a process ends, or write the pid into the file and "
@@ -36,11 +40,16 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.LOCK_FILE:
         return standstill.tell(case, root, CAUSE, advice=ADVICE_LOCK_FILE)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.ELSEWHERE:
-        native = is_held_by_the_gil(case.views[root.ranks[0]], root.still)
-        return standstill.tell(case, root, CAUSE, advice=ADVICE_GIL if native else ADVICE)
+        return standstill.tell(case, root, CAUSE, advice=_advice(case.views[root.ranks[0]], root))
     if isinstance(root, LingeringRoot):
         return lingering.tell(case, root, CAUSE)
     return None
+
+
+def _advice(view: RankView, root: OutsideRoot) -> str:
+    if is_over(view):
+        return ADVICE_THREAD
+    return ADVICE_GIL if is_held_by_the_gil(view, root.still) else ADVICE
 
 
 RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -12,11 +12,22 @@ def cannot_look(view: RankView) -> bool:
     return is_lost(view) or view.process.state in FROZEN_STATES
 
 
+def is_over(view: RankView) -> bool:
+    """Say whether the program of a rank is over, and its interpreter waits for other threads of it."""
+    thread = main_thread(view)
+    if thread is None or cannot_look(view) or thread.doing is not None or thread.wait is not None:
+        return False
+    function, _, place = thread.leaf.partition(" ")
+    return function == "_shutdown" and place.rsplit(":", 1)[0].endswith("/threading.py")
+
+
 def place_of(case: Case, view: RankView) -> CallSite | None:
     """Return the user's line a rank stands at, by who saw it last: py-spy, the pulse, the wait, the last operation."""
     thread = main_thread(view)
     waits_at = thread.wait.site if thread is not None and thread.wait is not None else None
     doing = thread.doing if thread is not None else None
+    if is_over(view):
+        return None
     if cannot_look(view):
         return _in_stacks(case, view) or waits_at or doing or _newest_site(view)
     return doing or waits_at or _newest_site(view)

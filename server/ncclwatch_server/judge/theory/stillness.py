@@ -252,5 +252,5 @@ def _polls_for_lock_file(view: RankView, thread: ThreadView | None) -> bool:
 
 def _went_on_after_exception(view: RankView) -> bool:
     """Say whether the newest exception came after this rank's newest operation."""
-    newest_s = view.history[-1].age_s if view.history else float("inf")
+    newest_s = view.history[-1].age_s if view.history else 0.0
     return bool(view.last_exception) and view.last_exception_s <= newest_s

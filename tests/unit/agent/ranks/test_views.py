@@ -230,6 +230,20 @@ def test_a_thread_shows_its_wait_its_frames_and_the_exception_it_handles(writer:
     assert thread.same_s == pytest.approx(7.0)
 
 
+@pytest.mark.parametrize(("issued", "exception"), [(3, "ValueError: no"), (2, "")])
+def test_what_a_thread_was_in_before_its_newest_operation_is_not_told_as_present(
+    writer: Writer, rank: LocalRank, issued: int, exception: str
+) -> None:
+    now = time.monotonic_ns()
+    writer.issue(3, done=True)
+    writer.recorder.enter(WaitKind.NEW_GROUP, writer.site)
+    said: dict[str, object] = {"name": "MainThread", "leaf": "load train.py:5", "exc": "ValueError: no"}
+    writer.ring.set_sample(0, now, {**said, "issued": issued})
+    rank.observe(now)
+    (thread,) = rank.view(now).threads
+    assert (thread.name, thread.exception, bool(thread.leaf)) == ("MainThread", exception, bool(exception))
+
+
 @pytest.mark.parametrize(
     ("said", "work"), [("compile", Phase.COMPILE), ("checkpoint", Phase.CHECKPOINT), ("dance", None), ([], None)]
 )

@@ -11,7 +11,7 @@ from ncclwatch_server.judge.rules.frames.saves import save_words
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.words import at, waiting_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
-from ncclwatch_server.judge.theory.places import place_of
+from ncclwatch_server.judge.theory.places import is_over, place_of
 from ncclwatch_server.judge.theory.roots import OutsideRoot
 from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, still_s_of, stillness, timed_wait
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, Block
@@ -149,6 +149,8 @@ def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, ki
         return f"it is in uninterruptible sleep (state D){inside}"
     if not view.attached:
         return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+    if is_over(view):
+        return "its program is over, and it waits for a thread that has not ended"
     if still.trouble is Trouble.LOCK_FILE and view.process.lock_file is not None:
         return _lock_file_words(view.process.lock_file)
     if thread is not None and thread.exception:

@@ -56,10 +56,10 @@ def test_a_rank_that_went_on_after_an_exception_is_told_of_it(exception: str, ag
     assert judged(found).trouble is trouble
 
 
-def test_a_rank_that_never_issued_anything_went_on_after_any_exception():
+def test_an_exception_before_any_operation_is_not_taken_for_one_that_it_went_on_after():
     found = situation()
     found.ranks[0] = replace(found.ranks[0], history=(), last_exception="KeyError: 'x'", last_exception_s=900.0)
-    assert judged(found).trouble is Trouble.EXCEPTION
+    assert judged(found).trouble is Trouble.ELSEWHERE
 
 
 @pytest.mark.parametrize(
