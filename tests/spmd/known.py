@@ -7,7 +7,6 @@ _TIE = "two sides of one size: a departure from a habit, or a fresh call, is tol
 _EXITED = "a rank that came to its end is blamed, though the one that waits made a call too many"
 _PASSED = "who is through with a rooted collective, or waits in one for ranks that live, is told as a victim"
 _COUNTS = "a circle over several groups names only the first of the sides that ran out of batches"
-_ARRIVED = "the moment at which the last member comes to a collective is told as a transfer that does not end"
 _PIPE = "a stage of a pipeline that waits in a send or receive it made for the first time is told as who is wrong"
 
 KNOWN = {
@@ -23,7 +22,6 @@ KNOWN = {
     (Broken.PROOF, Cause.RANK_CRASHED): _PASSED,
     (Broken.PROOF, Cause.RANK_EXITED): _PASSED,
     (Broken.VICTIM, Cause.UNEVEN_BATCHES): _COUNTS,
-    (Broken.ALARM, Cause.TRANSPORT): _ARRIVED,
     (Broken.CULPRIT, Cause.P2P_DEADLOCK): _PIPE,
     (Broken.VICTIM, Cause.P2P_DEADLOCK): _PIPE,
 }

@@ -10,7 +10,14 @@ from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, has_entered, timeout_of
+from ncclwatch_server.judge.theory.waits.rank_standing import (
+    BLOCKED_S_MIN,
+    Block,
+    Operation,
+    find_issued,
+    has_entered,
+    timeout_of,
+)
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
@@ -66,8 +73,20 @@ def _are_all_inside(case: Case, operation: Operation, blocks: Sequence[Block]) -
         return False
     if not all(rank in case.found and has_entered(case.found[rank], operation) for rank in operation.members):
         return False
+    if any(_has_just_come(case, rank, operation) for rank in operation.members):
+        return False
     kinds = {(_is_by_file(case, block), block.on_device): block for block in blocks}
     return all(_is_in_nothing_before(case, block) for block in kinds.values())
+
+
+def _has_just_come(case: Case, rank: int, operation: Operation) -> bool:
+    """Say whether a member has come to an operation this moment: the others have waited for it, and may go on now."""
+    waits = (thread.wait for thread in case.views[rank].threads if thread.alive and thread.wait is not None)
+    return any(
+        wait.age_s < BLOCKED_S_MIN
+        and (wait.group, wait.seq, wait.kind) == (operation.group, operation.seq, operation.kind)
+        for wait in waits
+    )
 
 
 def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
