@@ -45,7 +45,7 @@ def test_any_group_arrives_as_it_was_sent(ranks: tuple[int, ...]):
 def test_views_of_one_big_group_are_small_and_share_its_members():
     world = tuple(range(98_304))
     data, (first, second) = sent(view(world), view(world))
-    assert len(data) < 2_000
+    assert len(data) < len(sent(view((0,)), view((0,)))[0]) + 100
     assert first.groups[0].ranks == world
     assert first.groups[0].ranks is second.groups[0].ranks
 
