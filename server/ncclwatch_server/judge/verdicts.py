@@ -41,11 +41,16 @@ def _by_itself(tell: Callable[[Case], tuple[Told, ...]]) -> Stage:
 def _by_rules(find: Callable[[Case], Found | Root | None]) -> Stage:
     def stage(case: Case) -> tuple[Verdict, ...]:
         found = find(case)
-        if isinstance(found, Root):
-            found = ((found,),)
-        return judged_all(case, found or ())
+        if not found:
+            return ()
+        return judged_all(case, ((found,),) if isinstance(found, Root) else found)
 
     return stage
+
+
+def _of_waits(stage: Stage) -> Stage:
+    """Ask for roots of what ranks wait in only while somebody waits for no root that was told already."""
+    return lambda case: stage(case) if case.unexplained else ()
 
 
 # In the order of what they prove. What only files tell has rules of its own.
@@ -54,18 +59,18 @@ STAGES: tuple[Stage, ...] = (
     _by_rules(find_stopped),
     _by_rules(find_mismatches),
     _by_rules(find_gone),
-    _by_rules(find_destroyed),
-    _by_rules(find_named_apart),
-    _by_rules(find_circle),
-    _by_rules(find_scattered),
-    _by_rules(find_left_behind),
+    _of_waits(_by_rules(find_destroyed)),
+    _of_waits(_by_rules(find_named_apart)),
+    _of_waits(_by_rules(find_circle)),
+    _of_waits(_by_rules(find_scattered)),
+    _of_waits(_by_rules(find_left_behind)),
     _by_itself(unseen_hosts),
     _by_rules(find_perhaps_stopped),
-    _by_itself(without_file),
-    _by_rules(find_unseen),
+    _of_waits(_by_itself(without_file)),
+    _of_waits(_by_rules(find_unseen)),
     _by_rules(find_outside),
-    _by_rules(find_inside),
-    _by_rules(find_untold),
+    _of_waits(_by_rules(find_inside)),
+    _of_waits(_by_rules(find_untold)),
     _by_rules(find_lingering),
 )
 

@@ -56,7 +56,7 @@ def heard(snapshot: JobSnapshot, verdict: Verdict) -> Verdict:
     objections = [account.objection for account in accounts if account.objection]
     evidence = verdict.evidence + tuple(fact for account in accounts for fact in account.evidence)
     if not objections:
-        return replace(verdict, evidence=evidence)
+        return replace(verdict, evidence=evidence) if evidence != verdict.evidence else verdict
     return replace(
         verdict,
         certainty=Certainty.STALLED if verdict.certainty is Certainty.PROVEN else verdict.certainty,

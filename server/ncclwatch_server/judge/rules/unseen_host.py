@@ -24,6 +24,8 @@ NAMED_MAX = 8  # ranks of which the evidence is told
 def unseen_hosts(case: Case) -> tuple[Told, ...]:
     """Judge ranks that keep others waiting, are in no operation themselves, and of whose host a file tells nothing."""
     waits = _waits(case)
+    if not waits:
+        return ()
     doubtful = perhaps_older(case.views)
     verdicts = _roots(case, waits, lambda rank: _is_free(case, rank) and rank not in doubtful)
     # Whose file may be older than the others' is a root only if nobody else explains all that wait for it.
@@ -55,9 +57,9 @@ def _waits(case: Case) -> dict[Operation, list[Block]]:
     """Return who is in which unfinished operation, those left out whose file is older than that of others."""
     found: dict[Operation, list[Block]] = {}
     for each in case.found.values():
-        for block in (*each.blocks, *each.queued):
+        for block in (*each.blocks, *each.queued) if each.view.file is not None else ():
             group = group_of(each.view, block.operation.group)
-            if each.view.file is not None and not (group is not None and group.untold):
+            if not (group is not None and group.untold):
                 found.setdefault(block.operation, []).append(block)
     return found
 

@@ -56,7 +56,13 @@ class Case:
         """Return what is left to explain beside a root of these ranks, victims of it or not."""
         root = frozenset(ranks)
         held_up = frozenset(victims_of(self.graph, root)) | root.intersection(self.graph.blocks)
-        return replace(self, told=self.told | root, explained=self.explained | held_up)
+        return Case(
+            snapshot=self.snapshot,
+            found=self.found,
+            graph=self.graph,
+            told=self.told | root,
+            explained=self.explained | held_up,
+        )
 
 
 def open_case(snapshot: JobSnapshot) -> Case:
@@ -64,9 +70,10 @@ def open_case(snapshot: JobSnapshot) -> Case:
 
     Groups of one name and other members have names of their own in it.
     """
-    views = {rank: legible(view) for rank, view in possible(snapshot.ranks, snapshot.world_size).items()}
-    complete = with_members(views, snapshot.world_size, partly=True)
-    snapshot = replace(snapshot, ranks=told_apart(without_older_files(complete)))
+    views = legible(possible(snapshot.ranks, snapshot.world_size))
+    complete = told_apart(without_older_files(with_members(views, snapshot.world_size, partly=True)))
+    if complete is not snapshot.ranks:
+        snapshot = replace(snapshot, ranks=complete)
     found = standings(snapshot)
     return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
 

@@ -71,6 +71,8 @@ class Ends:
 def find_ends(case: Case) -> Ends | Mismatch | None:
     """Return which ranks are gone by themselves, or the mismatch that a backend ended them for; None if none is."""
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
+    if not gone:  # nearly always
+        return None
     if case.told:
         gone = _before_what_was_told(case, gone)
     suspects = _own_endings(gone)

@@ -30,12 +30,16 @@ def find_refused(case: Case) -> RefusedRoot | None:
 
 def find_stopped(case: Case) -> Found:
     """Return the ranks that are still in what others have completed, those of one operation together."""
+    if not case.graph.stopped:
+        return ()
     doubtful = _doubtful(case)
     return _stopped_in(case, [block for rank, block in case.graph.stopped.items() if rank not in doubtful])
 
 
 def find_perhaps_stopped(case: Case) -> Found:
     """Return those whose records tell less, where no other root explains who waits for them."""
+    if not case.graph.stopped:
+        return ()
     doubtful = _doubtful(case) - case.explained
     return _stopped_in(case, [block for rank, block in case.graph.stopped.items() if rank in doubtful])
 

@@ -25,11 +25,13 @@ _SHUTDOWN = "_shutdown "
 
 def find_lingering(case: Case) -> LingeringRoot | None:
     """Return the ranks that are left and stand still, of a job that is all known and in which nobody waits for one."""
+    if case.told or case.blocked:
+        return None
     views = case.views
     known = len(views) == case.snapshot.world_size and not case.snapshot.silent
     ended = tuple(rank for rank, view in views.items() if _has_ended(view))
     left = {rank: view for rank, view in views.items() if rank not in ended}
-    if case.told or case.blocked or not known or not ended or not left:
+    if not known or not ended or not left:
         return None
     if not all(view.ending is not None and is_clean(view.ending) for view in views.values() if view.ending is not None):
         return None

@@ -53,12 +53,14 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     histories = {rank: ops for rank, ops in histories.items() if ops}
     if len(histories) < 2:
         return None
-    routed = {
-        rank: {seq: _key(op, route_of(views[rank], op)) for seq, op in h.items()} for rank, h in histories.items()
-    }
-    lines = {rank: {seq: _key(op, ()) for seq, op in h.items()} for rank, h in histories.items()}
-    for keyed in (routed, lines):
-        found = _find(keyed)
+    # Where no callers are known, routes say no more than lines.
+    for routed in (True, False) if any(views[rank].routes for rank in histories) else (False,):
+        found = _find(
+            {
+                rank: {seq: _key(op, route_of(views[rank], op) if routed else ()) for seq, op in h.items()}
+                for rank, h in histories.items()
+            }
+        )
         if found is not None:
             ranks, seq, skipped, maker, decided = found
             op = histories[maker][seq]
@@ -137,7 +139,7 @@ def _shift_between(usual: Mapping[int, Key], odd: Mapping[int, Key]) -> tuple[in
     start = min(differing)
     if start == min(usual):
         return None  # out of step for as long as anybody remembers: a way of working, or too long ago
-    for count in range(1, SHIFT_MAX + 1):
+    for count in range(1, min(SHIFT_MAX, max(*usual, *odd) - start) + 1):
         for skipped in (count, -count):
             if _explains(usual, odd, range(start, last + 1), skipped):
                 return start, skipped

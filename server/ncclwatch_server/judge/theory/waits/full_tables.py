@@ -4,6 +4,7 @@ A table that is full to its last row, in a ring that has counted something as dr
 a peer that is not in it was perhaps used, and a thread that is not in it perhaps waits, or will let others go on.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ncclwatch.contract import config
@@ -42,8 +43,12 @@ def may_have_entered(view: RankView, operation: Operation) -> bool:
     return lacks_groups(view) and all(group.name != operation.group for group in view.groups)
 
 
-def legible(view: RankView) -> RankView:
-    """Return a view without the operations of groups that it has not: they have one name, and nothing in common."""
-    if not lacks_groups(view):
-        return view
+def legible(views: Mapping[int, RankView]) -> Mapping[int, RankView]:
+    """Return views without the operations of groups that they have not: these have one name, and nothing in common."""
+    if not any(map(lacks_groups, views.values())):
+        return views
+    return {rank: _legible(view) if lacks_groups(view) else view for rank, view in views.items()}
+
+
+def _legible(view: RankView) -> RankView:
     return replace(view, history=tuple(operation for operation in view.history if operation.group))
