@@ -121,6 +121,7 @@ class MismatchRoot(Root):
     sides: tuple[Side, ...]
     partings: tuple[Parting, ...]  # of the sides that parted from the others in one way; never empty
     forward: OneSided | None  # of a module, that only one side is in
+    through: tuple[int, ...] = ()  # who has come through its part and gone on, as a root may that only sends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

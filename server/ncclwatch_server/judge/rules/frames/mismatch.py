@@ -74,7 +74,7 @@ def _summary(case: Case, root: MismatchRoot) -> str:
     own = found.culprit
     lead = "" if found.decided else "one of: "
     where = lead + ", ".join(_where(case, each) for each in root.partings)
-    rest = ", ".join(_standing(case.views, side, (own,)) for side in found.others)
+    rest = ", ".join(_standing(case.views, side, (own,), root.through) for side in found.others)
     hosts = {case.views[rank].host for rank in own.ranks}
     host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
     if found.shift is not None:
@@ -89,15 +89,16 @@ def _where(case: Case, found: Parting) -> str:
     return where
 
 
-def _standing(views: Mapping[int, RankView], side: Side, others: tuple[Side, ...]) -> str:
+def _standing(
+    views: Mapping[int, RankView], side: Side, others: tuple[Side, ...], through: tuple[int, ...] = ()
+) -> str:
     """Return who stands where; who stands in a helper that the others stand in too, with the caller that differs."""
     callers = next((pair for other in others if (pair := parted_callers(views, side, other))), None)
     caller = f", called{at(callers[0])}" if callers is not None else ""
-    return f"{ranks_words(side.ranks)} {_is(side)} in {side.op.op.value}{at(side.site)}{caller}"
-
-
-def _is(side: Side) -> str:
-    return "is" if len(side.ranks) == 1 else "are"
+    ways = (("is in", "are in"), ("was in", "were in"))
+    parts = ([rank for rank in side.ranks if rank not in through], [rank for rank in side.ranks if rank in through])
+    who = [f"{ranks_words(ranks)} {way[len(ranks) > 1]}" for ranks, way in zip(parts, ways, strict=True) if ranks]
+    return f"{' and '.join(who)} {side.op.op.value}{at(side.site)}{caller}"
 
 
 def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str]) -> str:

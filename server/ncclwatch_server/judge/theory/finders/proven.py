@@ -27,7 +27,7 @@ from ncclwatch_server.judge.theory.roots import (
     place_of,
 )
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
-from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, root_needed, victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
 
@@ -82,12 +82,14 @@ def _mismatch_root(
     blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
     involved = [block for block in blocks if block.operation == operation] or blocks
     everyone = tuple(rank for side in sides for rank in side.ranks)
+    through = _through(case, operation, everyone)
+    held = _held(case, operation, set(everyone)) - set(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
     return MismatchRoot(
         hangs=Certainty.PROVEN,
         ranks=guilty,
         decided=first.decided,
-        victims=tuple(sorted({*victims_of(case.graph, guilty), *everyone} - odd.union(guilty))),
+        victims=tuple(sorted({*victims_of(case.graph, (*guilty, *held)), *held} - odd.union(guilty))),
         blocks=tuple(involved),
         place=Place(operation.group, operation.seq, first.culprit.op.op.value),
         onset_s=onset_s(involved),
@@ -95,7 +97,30 @@ def _mismatch_root(
         sides=sides,
         partings=tuple(found for found, _ in parted),
         forward=forward,
+        through=through,
     )
+
+
+def _through(case: Case, operation: Operation, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who has come through its part of an operation and lives: of a rooted one a member may need nobody else."""
+    found = []
+    for rank in ranks:
+        group = group_of(case.views[rank], operation.group)
+        told = group is not None and not group.blind and not group.untold and group.completed >= operation.seq
+        if told and case.found[rank].standing is not Standing.GONE:
+            found.append(rank)
+    return tuple(found)
+
+
+def _held(case: Case, operation: Operation, inside: set[int]) -> set[int]:
+    """Return who is held up by a mismatch, of those inside: not who waits for a root that has yet to come to it."""
+    held = set(inside)
+    for rank in inside:
+        blocks = (block for block in case.found[rank].blocks if block.operation == operation)
+        needed = {root_needed(rank, block) for block in blocks} - {-1} - inside
+        if any(root not in case.found or case.found[root].standing is not Standing.GONE for root in needed):
+            held.discard(rank)
+    return held
 
 
 def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:

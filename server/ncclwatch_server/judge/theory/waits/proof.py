@@ -7,12 +7,10 @@ the one that is missing. The first is no finding at all, the others are only lik
 
 from collections.abc import Iterable, Mapping
 
-from ncclwatch.contract.model.rank import Op, RankView, WaitKind
+from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_peers
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
-from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, waited_for
-
-_ROOTED = (Op.BROADCAST, Op.SCATTER, Op.REDUCE, Op.GATHER)
+from ncclwatch_server.judge.theory.waits.wait_graph import ROOTED, WaitGraph, waited_for
 
 
 def held_together(views: Mapping[int, RankView], blocks: Iterable[Block]) -> bool:
@@ -47,7 +45,7 @@ def may_end(views: Mapping[int, RankView], graph: WaitGraph, block: Block) -> bo
     if block.wait.kind in (WaitKind.SEND, WaitKind.RECV):
         return _message_under_way(views, block)
     root = block.wait.peer
-    if block.wait.op not in _ROOTED or root in (-1, block.rank):
+    if block.wait.op not in ROOTED or root in (-1, block.rank):
         return False
     # Only the root is needed for certain; whether a leaf waits for another one is up to the backend.
     return root not in waited_for(graph, block) or root not in graph.doomed

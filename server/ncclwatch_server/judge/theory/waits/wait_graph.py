@@ -14,7 +14,7 @@ nobody sees who only counts what was issued.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ncclwatch.contract.model.rank import RankView, WaitKind
+from ncclwatch.contract.model.rank import Op, RankView, WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, may_wait_in_p2p, reads_from_device
@@ -31,6 +31,9 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     held_back,
     sides_of,
 )
+
+# A member of these may need the root alone, or nobody.
+ROOTED = frozenset((Op.BROADCAST, Op.SCATTER, Op.REDUCE, Op.GATHER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,32 +263,53 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
     return len(devices) < len(blocks) and not all(reads_from_device(block.thread) for block in devices)
 
 
+_Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
+
+
 def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
     """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out.
 
     One pass over the memberships: whoever is reached is looked up only in the operations that it holds up.
     """
     wanted = set(roots)
-    waiting: dict[Operation, list[int]] = {}
+    waiting: dict[_Need, list[int]] = {}
     for rank, blocks in graph.blocks.items():
         for block in blocks:
-            waiting.setdefault(block.operation, []).append(rank)
-    held_up: dict[int, list[Operation]] = {}
-    for operation in waiting:
-        for rank in _holding_up(graph, operation):
-            held_up.setdefault(rank, []).append(operation)
+            waiting.setdefault((block.operation, root_needed(rank, block)), []).append(rank)
+    held_up: dict[int, list[_Need]] = {}
+    missing: dict[_Need, int] = {}  # how many more have to be reached before it is held up by them for certain
+    for need in waiting:
+        ranks, all_of_them = _holding_up(graph, need)
+        missing[need] = len(set(ranks)) if all_of_them else 1
+        for rank in set(ranks):
+            held_up.setdefault(rank, []).append(need)
     reached, queue = set(wanted), list(wanted)
     while queue:
-        for operation in held_up.pop(queue.pop(), ()):
-            new = set(waiting.pop(operation, ())) - reached
-            reached |= new
-            queue += new
+        for need in held_up.pop(queue.pop(), ()):
+            missing[need] -= 1
+            if missing[need] == 0:
+                new = set(waiting.pop(need)) - reached
+                reached |= new
+                queue += new
     return tuple(sorted(reached - wanted))
 
 
-def _holding_up(graph: WaitGraph, operation: Operation) -> tuple[int, ...]:
-    """Return the members that may hold an operation up: who is not in it; if all are, any, from inside."""
+def root_needed(rank: int, block: Block) -> int:
+    """Return the rank that a member needs for certain in a rooted operation, -1 where it may need any member."""
+    root = block.wait.peer if block.wait.op in ROOTED else -1
+    return -1 if root == rank or root not in block.operation.members else root
+
+
+def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
+    """Return the members that may hold an operation up, and whether it takes all of them to say so.
+
+    They are who is not in it; if all are, any, from inside. Who waits for a root needs that one for certain. Once it
+    has come, which of the others are needed is up to the backend: those that live may be the ones.
+    """
+    operation, root = need
     absent = graph.absent[operation]
     outside = (*absent, *graph.behind[operation], *graph.unseen[operation])
+    if root >= 0 and outside:
+        return ((root,), False) if root in outside else (outside, True)
     # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
-    return outside if absent else (*outside, *operation.members)
+    return (outside if absent else (*outside, *operation.members)), False
