@@ -11,9 +11,9 @@ from ncclwatch_server.judge.theory.moments import Lasted, are_moving, is_timed
 
 def by_files(case: Case, verdict: Verdict) -> Verdict:
     """Return a verdict with what the files of its ranks leave open; as it is where agents report the job."""
-    sources = {rank: view.file.source for rank, view in case.views.items() if view.file is not None}
-    if not sources:
+    if not case.has_files:
         return verdict
+    sources = {rank: view.file.source for rank, view in case.views.items() if view.file is not None}
     evidence = tuple(
         replace(fact, source=sources.get(fact.rank, fact.source))
         if fact.source == "ring"

@@ -47,6 +47,8 @@ class _Account:
 
 def heard(snapshot: JobSnapshot, verdict: Verdict) -> Verdict:
     """Return a verdict with what other witnesses say of its operation: less certain where one of them disagrees."""
+    if not snapshot.testimonies:
+        return verdict
     hang = verdict.severity is Severity.CRITICAL and verdict.certainty is not Certainty.LATE
     parts = _parts(snapshot, verdict) if hang and verdict.seq else None
     if parts is None or not parts.waiting:

@@ -50,19 +50,25 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if not isinstance(root, LateRoot):
         return None
     ranks, lateness = root.ranks, root.lateness
+    doing = _doing_words(case, ranks)
     habit = case.snapshot.habits.get(root.waited) if root.waited is not None else None
     return Explanation(
         cause=Cause.STRAGGLER,
         severity=Severity.WARNING if lateness is not Lateness.NONE else Severity.INFO,
         summary=(
-            f"waiting for {_places_words(case, ranks)}, {seconds_words(root.onset_s)}, {_doing_words(case, ranks)}"
+            f"waiting for {_places_words(case, ranks)}, {seconds_words(root.onset_s)}, {doing}"
             + _overlong_words(root)
             + _alarm_words(lateness, habit, root.left_s)
         ),
-        explanation=_explanation(case, root),
+        explanation=_explanation(case, root, doing),
         advice=ADVICE_LOOP if root.overlong is not None else _advice(case, ranks),
         culprits=tuple(
-            culprit(case.views[rank], place_of(case, case.views[rank]), _doing_words(case, [rank])) for rank in ranks
+            culprit(
+                case.views[rank],
+                place_of(case, case.views[rank]),
+                doing if len(ranks) == 1 else _doing_words(case, [rank]),
+            )
+            for rank in ranks
         ),
         victims=root.victims,
         evidence=evidence_of(case, ranks, root.blocks),
@@ -84,12 +90,9 @@ def _places_words(case: Case, ranks: Sequence[int]) -> str:
     return "; ".join([*phrases, "others elsewhere"] if len(found) > PLACES_MAX else phrases)
 
 
-def _explanation(case: Case, root: LateRoot) -> str:
+def _explanation(case: Case, root: LateRoot, doing: str) -> str:
     victims = ranks_words(root.victims).capitalize()
-    parts = [
-        f"{victims} {'waits' if len(root.victims) == 1 else 'wait'} for {ranks_words(root.ranks)}: "
-        f"{_doing_words(case, root.ranks)}."
-    ]
+    parts = [f"{victims} {'waits' if len(root.victims) == 1 else 'wait'} for {ranks_words(root.ranks)}: {doing}."]
     if root.waited is not None:
         parts.append(_habit_words(case.snapshot.habits.get(root.waited), root.waited))
     if root.timeout_s:

@@ -23,9 +23,9 @@ NAMED_MAX = 8  # ranks of which the evidence is told
 
 def unseen_hosts(case: Case) -> tuple[Told, ...]:
     """Judge ranks that keep others waiting, are in no operation themselves, and of whose host a file tells nothing."""
-    waits = _waits(case)
-    if not waits:
+    if not case.has_files:
         return ()
+    waits = _waits(case)
     doubtful = perhaps_older(case.views)
     verdicts = _roots(case, waits, lambda rank: _is_free(case, rank) and rank not in doubtful)
     # Whose file may be older than the others' is a root only if nobody else explains all that wait for it.

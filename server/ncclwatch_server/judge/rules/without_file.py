@@ -19,6 +19,8 @@ from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 def without_file(case: Case) -> tuple[Told, ...]:
     """Judge operations to which all have come whose files are here, and that are not over."""
+    if not case.has_files:
+        return ()
     blocks = [block for rank in case.unexplained for block in case.graph.blocks[rank] if _unknown(case, block)]
     if not blocks:
         return ()
@@ -84,7 +86,7 @@ def _why_unknown(case: Case, ranks: tuple[int, ...]) -> str:
 
 def records_that_end(case: Case) -> tuple[Told, ...]:
     """Tell of ranks whose record lacks collectives that others completed, where no rank waits for another."""
-    if case.blocked:
+    if case.blocked or not case.has_files:
         return ()
     through = completed_by_all(case.views)
     behind: dict[str, list[int]] = {}

@@ -33,6 +33,11 @@ class Case:
         return self.snapshot.ranks
 
     @cached_property
+    def has_files(self) -> bool:
+        """Whether of some ranks a file tells, rather than an agent."""
+        return any(view.file is not None for view in self.views.values())
+
+    @cached_property
     def blocked(self) -> tuple[int, ...]:
         """The ranks that wait for others."""
         return tuple(self.graph.blocks)

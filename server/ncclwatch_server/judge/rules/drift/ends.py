@@ -14,7 +14,7 @@ def with_drift(case: Case, verdict: Verdict, found: Sequence[Finding]) -> Verdic
     The cause stays where it is proven. Where nothing is known but that nothing moves, and the job has not made a step,
     a difference with which ranks cannot go on together is the cause.
     """
-    if verdict.severity is not Severity.CRITICAL:
+    if not found or verdict.severity is not Severity.CRITICAL:
         return verdict
     concerned = {*(culprit.rank for culprit in verdict.culprits), *verdict.victims}
     reasons = [each for each in found if verdict.cause in each.explains and not concerned.isdisjoint(each.odd)]

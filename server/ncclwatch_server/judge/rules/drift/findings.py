@@ -56,14 +56,18 @@ class Finding:
     doing: str = ""
 
 
-def drifts(snapshot: JobSnapshot, found: Iterable[Finding]) -> tuple[Told, ...]:
+def drifts(snapshot: JobSnapshot, found: Sequence[Finding]) -> tuple[Told, ...]:
     """Return a warning for each thing in which the ranks of a job differ that have to be alike."""
+    if not found:
+        return ()
     hosts = _hosts(snapshot.setup.alike)
     return tuple(_warned(snapshot, finding, hosts) for finding in found)
 
 
 def findings(setup: Setup, habits: Mapping[WaitClass, Habit]) -> tuple[Finding, ...]:
     """Return in what the ranks of a job differ, from each other or from what the job has needed before."""
+    if not any(setup):  # nobody has said anything
+        return ()
     return (*(finding for look in _LOOKS for finding in look(setup)), *_timeouts(setup, habits))
 
 

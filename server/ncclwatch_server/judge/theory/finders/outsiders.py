@@ -155,7 +155,8 @@ def _at_one_place(case: Case, roots: Iterable[tuple[object, Root]]) -> Found:
     together: list[Sequence[Root]] = []
     for each in list(alike.values())[:ROOTS_ALIKE_MAX]:
         more = tuple(rank for root in each[ROOTS_ALIKE_MAX:] for rank in (*root.ranks, *root.victims))
-        together.append((replace(each[0], others_alike=more), *each[1:ROOTS_ALIKE_MAX]))
+        first = replace(each[0], others_alike=more) if more else each[0]
+        together.append((first, *each[1:ROOTS_ALIKE_MAX]))
     return together
 
 

@@ -42,7 +42,9 @@ def pending_on_device(view: RankView) -> tuple[OpView, ...]:
         for group in view.groups
         if group.asynchronous and not group.destroyed and group.pending is not None
     ]
-    return tuple(pending for _, pending in sorted(found, key=lambda each: -each[0]))
+    if len(found) > 1:
+        found.sort(key=lambda each: -each[0])
+    return tuple(pending for _, pending in found)
 
 
 def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:

@@ -34,9 +34,10 @@ def possible(views: Mapping[int, RankView], world_size: int) -> Mapping[int, Ran
             fits[id(ranks)] = found
         return found
 
-    wrong = {rank for rank, view in views.items() if not all(is_possible(group.ranks) for group in view.groups)}
-    if not wrong:
+    lists = {id(group.ranks): group.ranks for view in views.values() for group in view.groups}
+    if all(map(is_possible, lists.values())):
         return views
+    wrong = {rank for rank, view in views.items() if not all(is_possible(group.ranks) for group in view.groups)}
     found = dict(views)
     for rank in wrong:
         groups = (

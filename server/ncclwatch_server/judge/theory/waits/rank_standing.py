@@ -5,7 +5,7 @@ idle: any other thread may still release what the blocked one waits for. Where c
 device, the host is blocked elsewhere and later than in the call: see `device_order`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -105,17 +105,17 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
         return RankStanding(rank=view.rank, standing=Standing.GONE, view=view, blocks=blocks)
     if view.process.state in FROZEN_STATES:
         return RankStanding(rank=view.rank, standing=Standing.FROZEN, view=view, blocks=blocks)
-    blocked_threads = {block.thread.tid for block in blocks}
-    free = [
-        thread
-        for thread in view.threads
-        if thread.alive
-        and thread.tid not in blocked_threads
-        and (thread.main or thread.issued)
-        and not _is_idle(thread)
-    ]
-    standing = Standing.BLOCKED if blocks and not free else Standing.OUTSIDE
+    standing = Standing.BLOCKED if blocks and not _has_free_thread(view, blocks) else Standing.OUTSIDE
     return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks)
+
+
+def _has_free_thread(view: RankView, blocks: Sequence[Block]) -> bool:
+    """Say whether a thread that issues operations is neither blocked nor idle."""
+    blocked = {block.thread.tid for block in blocks}
+    return any(
+        thread.alive and thread.tid not in blocked and (thread.main or thread.issued) and not _is_idle(thread)
+        for thread in view.threads
+    )
 
 
 def _standing_in_file(view: RankView, snapshot: JobSnapshot) -> RankStanding:
@@ -167,8 +167,10 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
 def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
     """Return the wait for a file lock that another rank of this node holds."""
     holder = view.process.lock_holder
+    if not holder:  # nearly always, and then nobody is looked for
+        return ()
     thread = next((thread for thread in view.threads if thread.main and thread.alive), None)
-    if not holder or thread is None:  # nearly always, and then nobody is looked for
+    if thread is None:
         return ()
     rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
     if rank is None or rank == view.rank:
@@ -270,7 +272,10 @@ def generation(view: RankView) -> int:
 
 def group_of(view: RankView, name: str) -> GroupView | None:
     """Return a rank's own frontier in a group, None if it never used that group."""
-    return next((group for group in reversed(view.groups) if group.name == name), None)
+    for group in reversed(view.groups):
+        if group.name == name:
+            return group
+    return None
 
 
 def timeout_of(view: RankView, name: str) -> float:
@@ -312,8 +317,10 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
 
 def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
     """Return what a member that has issued its part of a collective on a device has to finish first, if anything."""
+    if operation.kind is not WaitKind.COLLECTIVE:
+        return None
     group = group_of(standing.view, operation.group)
-    if group is None or operation.kind is not WaitKind.COLLECTIVE or group.enqueued < operation.seq:
+    if group is None or group.enqueued < operation.seq:
         return None
     return held_back_by(standing.view, group, operation.seq)
 

@@ -70,12 +70,12 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         block.operation for each in found.values() for block in (*each.blocks, *each.queued)
     ):
         unseen[operation] = tuple(m for m in operation.members if m in quiet or (m not in found and m not in unasked))
-        outside = [
+        outside = tuple(
             m for m in operation.members if m in found and m not in quiet and not has_entered(found[m], operation)
-        ]
+        )
         maybe = {m for m in outside if _is_untold(found[m], operation)}
-        untold[operation] = tuple(m for m in outside if m in maybe)
-        absent[operation] = tuple(m for m in outside if m not in maybe)
+        untold[operation] = tuple(m for m in outside if m in maybe) if maybe else ()
+        absent[operation] = tuple(m for m in outside if m not in maybe) if maybe else outside
         behind[operation] = tuple(
             m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
         )
@@ -107,8 +107,10 @@ def stopped_devices(
     """
     stopped: dict[int, Block] = {}
     for rank, each in found.items():
-        on_device = (block for block in (*each.blocks, *each.queued) if block.on_device)
-        for block in on_device if each.standing is Standing.BLOCKED else ():
+        blocks = (*each.blocks, *each.queued) if each.standing is Standing.BLOCKED else ()
+        for block in blocks:
+            if not block.on_device:
+                continue
             held_up = absent[block.operation] or block.operation in mismatched
             alone = block.operation.members == (rank,) and block in each.blocks and not _may_be_in_p2p(each.view, block)
             if rank not in stopped and not held_up and (alone or is_settled(found, block)):
@@ -183,6 +185,8 @@ def _doomed(
     One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
     taken out is looked up only in the operations that need it.
     """
+    if not blocks:
+        return frozenset()
     gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     operations = {block.operation for each in blocks.values() for block in each}
     hopeless = {each for each in operations if each in mismatched or (gone and not gone.isdisjoint(each.members))}
