@@ -132,6 +132,7 @@ class GoneRoot(Root):
     ends: Ends
     counts: Mapping[int, int] | None = None  # batches drawn by rank, where these ranks ran out of them and left
     shift: Shift | None = None  # the call that they left out before, and so came to their end too early
+    waiters: tuple[int, ...] = ()  # who waits in an operation with them, or lost them: theirs may be a call too many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

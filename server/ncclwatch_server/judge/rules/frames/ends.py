@@ -65,6 +65,9 @@ def tell_closer(
 def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: str = "") -> Explanation:
     """Return what is told of ranks that are gone without an error; `reason` adds what is known of why."""
     ranks, views = root.ranks, case.views
+    waiters = () if root.decided else root.waiters
+    if waiters:
+        reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
     verb = "have" if len(ranks) > 1 else "has"
     last = f"(last operation{at(end_site(views[ranks[0]]))})"
     others = waiting_words(views, root.blocks) or f"{ranks_words(root.victims)} still trained"
@@ -76,10 +79,12 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
             f"{_ended(views[ranks[0]])} and will not come.{f' {reason}' if reason else ''}"
         ),
         advice=advice,
-        culprits=tuple(
-            culprit(views[rank], last_site(views[rank]), ending_words(_ending(views[rank]))) for rank in ranks
+        culprits=(
+            *(culprit(views[rank], last_site(views[rank]), ending_words(_ending(views[rank]))) for rank in ranks),
+            *(culprit(views[rank], last_site(views[rank]), "needs ranks that have left") for rank in waiters),
         ),
-        victims=root.victims,
+        victims=tuple(rank for rank in root.victims if rank not in waiters),
+        one_of=not root.decided,
         evidence=end_evidence(case, ranks),
     )
 

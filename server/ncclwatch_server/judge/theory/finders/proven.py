@@ -15,6 +15,7 @@ from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
 from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_before
+from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.roots import (
     ROOTS_ALIKE_MAX,
     AloneRoot,
@@ -147,9 +148,12 @@ def find_gone(case: Case) -> Found:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
+    known = ends.went is not Went.LEFT or left != STAYED
+    waiters = () if known else _waiters(case, ends.ranks, victims)
     root = GoneRoot(
         hangs=Certainty.PROVEN,
         ranks=ends.ranks,
+        decided=not waiters or majority((waiters, ends.ranks)) is waiters,
         victims=victims,
         blocks=blocks,
         place=place_of(blocks),
@@ -157,8 +161,20 @@ def find_gone(case: Case) -> Found:
         ends=ends,
         counts=left.counts,
         shift=left.shift,
+        waiters=waiters,
     )
     return ((root,),)
+
+
+def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who waits for ranks that are gone in an operation with them, and who ended for the loss of one."""
+    left, found = set(gone), []
+    for rank in victims:
+        operations = (block.operation for block in case.graph.blocks.get(rank, ()))
+        waits = any(not left.isdisjoint(case.graph.absent[each]) for each in operations)
+        if waits or case.found[rank].standing is Standing.GONE:
+            found.append(rank)
+    return tuple(found)
 
 
 def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
