@@ -3,7 +3,7 @@
 A pair of calls that cannot meet hangs in each of a thousand small groups, and that is one thing to mend.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Verdict
@@ -13,9 +13,11 @@ from ncclwatch_server.judge.theory.case import Case, explained
 EVIDENCE_MAX = 40
 
 
-def joined(case: Case, verdicts: Sequence[Verdict], more: Iterable[int]) -> Verdict:
+def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verdict:
     """Return the first verdict with all of those at its lines that name the same cause. `more`: ranks of others yet."""
     first, *others = verdicts
+    if not others and not more:
+        return first
     same = [each for each in others if (each.cause, each.one_of) == (first.cause, first.one_of)]
     beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
     if not beside:

@@ -15,7 +15,7 @@ def cannot_look(view: RankView) -> bool:
 def is_over(view: RankView) -> bool:
     """Say whether the program of a rank is over, and its interpreter waits for other threads of it."""
     thread = main_thread(view)
-    if thread is None or cannot_look(view) or thread.doing is not None or thread.wait is not None:
+    if thread is None or thread.doing is not None or thread.wait is not None or cannot_look(view):
         return False
     function, _, place = thread.leaf.partition(" ")
     return function == "_shutdown" and place.rsplit(":", 1)[0].endswith("/threading.py")

@@ -72,10 +72,9 @@ def _as_one(ranks: Iterable[int]) -> list[tuple[int, ...]]:
 
 def _all_still(case: Case, ranks: Sequence[int]) -> dict[int, Stillness]:
     """Return those of these ranks that have stood still for longer than what they are waited for with takes."""
-    known: Mapping[int, Known] = {}
-    if any(still_s_of(case.views[rank]) > 0 for rank in ranks):
-        known = _known(case, ranks)
-    found = {rank: stillness(case, case.views[rank], known.get(rank, Known())) for rank in ranks}
+    standing = [rank for rank in ranks if still_s_of(case.views[rank]) > 0]
+    known = _known(case, standing) if standing else {}
+    found = {rank: stillness(case, case.views[rank], known.get(rank, Known())) for rank in standing}
     return {rank: each for rank, each in found.items() if each is not None and each.is_stalled}
 
 
@@ -146,8 +145,10 @@ def _with_waits(case: Case, ranks: Sequence[int], parted: _Parted) -> list[tuple
     return found
 
 
-def _at_one_place(case: Case, roots: Iterable[tuple[object, Root]]) -> Found:
+def _at_one_place(case: Case, roots: Sequence[tuple[object, Root]]) -> Found:
     """Return the roots of several pieces, those together that are alike and at the same lines."""
+    if len(roots) == 1:
+        return ((roots[0][1],),)
     alike: dict[object, list[Root]] = {}
     for kind, root in roots:
         places = frozenset(place_in(case, case.views[rank]) for rank in root.ranks)

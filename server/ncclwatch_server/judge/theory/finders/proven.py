@@ -43,7 +43,7 @@ def find_mismatches(case: Case) -> Found:
         blocks.setdefault(block.operation, []).append(block)
     left.sort(key=lambda each: -onset_s(blocks.get(each.operation, ())))
     lines = _lines_of(case, left[0])
-    alike = [each for each in left if _lines_of(case, each) == lines]
+    alike = [left[0], *(each for each in left[1:] if _lines_of(case, each) == lines)]
     first, *others = (mismatch_roots(case, each) for each in alike[:ROOTS_ALIKE_MAX])
     more = tuple(rank for each in alike[ROOTS_ALIKE_MAX:] for side in each.sides for rank in side)
     together = (replace(first[0], others_alike=more), *(each[0] for each in others))

@@ -11,8 +11,9 @@ not finished: it is *behind*. Two streams that each hold what the other waits fo
 nobody sees who only counts what was issued.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ncclwatch.contract.model.rank import Op, RankView, WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
@@ -44,7 +45,19 @@ class Mismatch:
     sides: tuple[tuple[int, ...], ...]  # ranks by signature
 
 
+_Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What blocked ranks need, and who holds that up."""
+
+    waiting: Mapping[_Need, Sequence[int]]
+    held_up: Mapping[int, Sequence[_Need]]  # by who may hold it up
+    missing: Mapping[_Need, int]  # how many have to be reached before it is held up by them for certain
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
 class WaitGraph:
     """The waits of a job at one moment."""
 
@@ -56,6 +69,11 @@ class WaitGraph:
     mismatches: tuple[Mismatch, ...]
     doomed: frozenset[int]  # ranks whose waits nothing can end
     stopped: Mapping[int, Block] = field(default_factory=dict)  # ranks that are still in what others have completed
+
+    @cached_property
+    def needs(self) -> _Needs:
+        """What blocked ranks need, and who holds that up."""
+        return _needs_of(self)
 
 
 def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: frozenset[int] = frozenset()) -> WaitGraph:
@@ -267,35 +285,37 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
     return len(devices) < len(blocks) and not all(reads_from_device(block.thread) for block in devices)
 
 
-_Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
-
-
 def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
     """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out.
 
     One pass over the memberships: whoever is reached is looked up only in the operations that it holds up.
     """
-    wanted = set(roots)
+    wanted, needs = set(roots), graph.needs
+    missing = dict(needs.missing)
+    reached, queue = set(wanted), list(wanted)
+    while queue:
+        for need in needs.held_up.get(queue.pop(), ()):
+            missing[need] -= 1
+            if missing[need] == 0:
+                new = set(needs.waiting[need]) - reached
+                reached |= new
+                queue += new
+    return tuple(sorted(reached - wanted))
+
+
+def _needs_of(graph: WaitGraph) -> _Needs:
     waiting: dict[_Need, list[int]] = {}
     for rank, blocks in graph.blocks.items():
         for block in blocks:
             waiting.setdefault((block.operation, root_needed(rank, block)), []).append(rank)
     held_up: dict[int, list[_Need]] = {}
-    missing: dict[_Need, int] = {}  # how many more have to be reached before it is held up by them for certain
+    missing: dict[_Need, int] = {}
     for need in waiting:
         ranks, all_of_them = _holding_up(graph, need)
         missing[need] = len(set(ranks)) if all_of_them else 1
         for rank in set(ranks):
             held_up.setdefault(rank, []).append(need)
-    reached, queue = set(wanted), list(wanted)
-    while queue:
-        for need in held_up.pop(queue.pop(), ()):
-            missing[need] -= 1
-            if missing[need] == 0:
-                new = set(waiting.pop(need)) - reached
-                reached |= new
-                queue += new
-    return tuple(sorted(reached - wanted))
+    return _Needs(waiting=waiting, held_up=held_up, missing=missing)
 
 
 def root_needed(rank: int, block: Block) -> int:
