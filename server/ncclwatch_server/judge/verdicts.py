@@ -226,4 +226,6 @@ def _with_sources(case: Case, parted: Divergence | None) -> Divergence | None:
     if parted is None:
         return None
     culprits, victims = (source_line(case.views.values(), site) for site in (parted.culprit_site, parted.victim_site))
+    if not culprits and not victims:
+        return parted
     return replace(parted, culprit_source=culprits, victim_source=victims)
