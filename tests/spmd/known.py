@@ -4,7 +4,6 @@ from ncclwatch.contract.model.verdict import Cause
 from tests.spmd.check import Broken, Counterexample
 
 _TIE = "two sides of one size: a departure from a habit, or a fresh call, is told as who is wrong"
-_COUNTS = "a circle over several groups names only the first of the sides that ran out of batches"
 _PIPE = "a stage of a pipeline that waits in a send or receive it made for the first time is told as who is wrong"
 
 KNOWN = {
@@ -12,7 +11,6 @@ KNOWN = {
     (Broken.VICTIM, Cause.DIVERGENT_CONTROL_FLOW): _TIE,
     (Broken.CULPRIT, Cause.COLLECTIVE_ORDER): _TIE,
     (Broken.VICTIM, Cause.COLLECTIVE_ORDER): _TIE,
-    (Broken.VICTIM, Cause.UNEVEN_BATCHES): _COUNTS,
     (Broken.CULPRIT, Cause.P2P_DEADLOCK): _PIPE,
     (Broken.VICTIM, Cause.P2P_DEADLOCK): _PIPE,
 }

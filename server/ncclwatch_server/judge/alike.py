@@ -22,7 +22,9 @@ def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verd
     beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
     if not beside:
         return first
-    culprits = {culprit.rank: culprit for each in (first, *same) for culprit in each.culprits}
+    # "One of" is said of one place: in each of the others it is one of those who stand there.
+    named = (first,) if first.one_of else (first, *same)
+    culprits = {culprit.rank: culprit for each in named for culprit in each.culprits}
     victims = tuple(sorted({*first.victims, *beside} - culprits.keys()))
     summary = first.summary.removesuffix(".")
     return replace(

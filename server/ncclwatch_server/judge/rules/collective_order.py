@@ -42,10 +42,10 @@ def _threads(found: Parting) -> str:
 def _order(found: Circle, case: Case) -> str:
     if not found.groups:
         return ""
-    order = "The groups are used in different orders on different ranks"
-    if all(case.views[rank].file is not None for rank in found.ranks):
-        order += ", or some ranks make a call that is not for the others: no file holds the source that tells"
-    order += "."
+    # Who stands in its first wait has shown no order yet.
+    order = "Ranks use these groups in different orders, or one has left out a call of them, or made one more"
+    files = all(case.views[rank].file is not None for rank in found.ranks)
+    order += ": no file holds the source that tells." if files else "."
     if found.sign is not Sign.NONE:
         return f"{order} {ranks_words(found.guilty).capitalize()}: {SIGN_WORDS[found.sign]}."
     return f"{order} {departed_words(found)}" if found.departure is not None else order

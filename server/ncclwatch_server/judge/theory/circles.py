@@ -194,7 +194,10 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
         first = next(block for block in pairs if block.rank == misled[0])
         return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])
     departed = _departed(case, found)
-    return replace(departed, closed=Closed.HABIT_LEFT) if departed is not None else replace(found, closed=Closed.PAIRS)
+    if departed is not None:
+        return replace(departed, closed=Closed.HABIT_LEFT)
+    # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong.
+    return replace(found, closed=Closed.PAIRS, decided=len({(b.wait.op, b.wait.site) for b in found.blocks}) == 1)
 
 
 def _first_time(pairs: list[Block]) -> list[Block]:
@@ -221,17 +224,27 @@ def _by_order(case: Case, found: Circle) -> Circle:
     found = replace(found, groups=True)
     odd = odd_side(case.views, sides, None)
     side, others = odd.side, [other for other in sides if other is not odd.side]
-    for other in others:
-        counts = uneven_counts(case.views, side.ranks, other.ranks)
-        if counts is not None:
-            return replace(found, closed=Closed.BATCHES, guilty=side.ranks, counts=counts)
+    if any(uneven_counts(case.views, side.ranks, other.ranks) is not None for other in others):
+        return _by_batches(case, found, sides)
     for each in (side, *others):
         note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
         if note is not None and not note.branch_ops[1:]:
             return replace(found, closed=Closed.TEST_OF_RANK, guilty=each.ranks, note=note)
     if odd.sign in (Sign.DEPARTS, Sign.MINORITY):
         return replace(found, guilty=side.ranks, sign=odd.sign)
-    return _departed(case, found) or found
+    return _departed(case, found) or replace(found, decided=False)
+
+
+def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:
+    """Return a circle as closed by all of its sides that ran out of batches which another one still draws."""
+    counts: dict[int, int] = {}
+    short: list[int] = []
+    for side in sides:
+        uneven = [uneven_counts(case.views, side.ranks, other.ranks) for other in sides if other is not side]
+        for each in filter(None, uneven):
+            counts |= each
+        short += side.ranks if any(each is not None for each in uneven) else ()
+    return replace(found, closed=Closed.BATCHES, guilty=tuple(sorted(short)), counts=dict(sorted(counts.items())))
 
 
 def _sides_of(blocks: Iterable[Block]) -> tuple[Side, ...]:
