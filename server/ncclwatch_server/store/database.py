@@ -2,17 +2,20 @@
 
 import re
 import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ncclwatch.contract.errors import ConfigError
 
+BUSY_S = 5.0  # for which a user of an SQLite file waits for another
+BUSY_RETRY_S = 0.02
 IMMEDIATE = "ncclwatch_immediate"  # execution option: this transaction of SQLite will write
 
 # Of the writer a store that does not answer takes no more than this, until it is tried again.
@@ -129,12 +132,25 @@ def _normal(url: URL) -> URL:
     return url
 
 
+def _keep_a_log_ahead(cursor: DBAPICursor) -> None:
+    """Let a file have a write-ahead log. SQLite does not wait for others that do the same to a new file: we do."""
+    until = time.monotonic() + BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "is locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(BUSY_RETRY_S)
+
+
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     # The driver begins transactions by itself, and not before a change of the schema: we say when.
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=5000")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000:.0f}")
+    _keep_a_log_ahead(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.close()
