@@ -143,6 +143,8 @@ def find_gone(case: Case) -> Found:
     if isinstance(ends, Mismatch):
         return tuple((root,) for root in mismatch_roots(case, ends))
     victims = followers(case, ends.ranks)
+    if ends.went is Went.LEFT and not victims:  # others may need them, and nobody does for certain
+        return ()
     left = left_before(case, ends.ranks, victims) if ends.went is Went.LEFT else STAYED
     if left.alone:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
