@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch_server.judge.theory.waits import wait_graph as graph
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation, Standing
 
@@ -24,7 +24,7 @@ def situation(rng: random.Random) -> dict[str, Any]:
         for each in chosen:
             entered[each].add(rank)
         if chosen:
-            blocks[rank] = tuple(SimpleNamespace(operation=each) for each in chosen)
+            blocks[rank] = tuple(block(rng, each) for each in chosen)
     needed = {each: tuple(sorted(set(each.members) - entered[each])) for each in operations}
     outside = [Standing.OUTSIDE, Standing.OUTSIDE, Standing.GONE]
     standing = {r: Standing.BLOCKED if r in blocks else rng.choice(outside) for r in range(count)}
@@ -34,6 +34,13 @@ def situation(rng: random.Random) -> dict[str, Any]:
         "mismatched": {each for each in operations if rng.random() < 0.1},
         "found": {rank: SimpleNamespace(standing=each) for rank, each in standing.items()},
     }
+
+
+def block(rng: random.Random, each: Operation) -> Any:
+    """Return a wait in an operation, a third of them for a root."""
+    rooted = each.kind is not WaitKind.RECV and rng.random() < 0.3
+    op = Op.BROADCAST if rooted else Op.ALL_REDUCE
+    return SimpleNamespace(operation=each, wait=SimpleNamespace(op=op, peer=rng.choice(each.members) if rooted else -1))
 
 
 def operation(rng: random.Random, number: int, count: int) -> Operation:
@@ -79,7 +86,9 @@ def waits_of(case: dict[str, Any], doomed: frozenset[int], rng: random.Random) -
         drawn = {rank: rng.choice(["absent", "absent", "behind", "unseen"]) for rank in ranks}
         for kind, found in kinds.items():
             found[each] = tuple(rank for rank in ranks if drawn[rank] == kind)
-    return SimpleNamespace(blocks=case["blocks"], doomed=doomed, **kinds)
+    waits: Any = SimpleNamespace(blocks=case["blocks"], doomed=doomed, **kinds)
+    waits.needs = graph._needs_of(waits)
+    return waits
 
 
 def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
@@ -90,15 +99,18 @@ def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
             rank
             for rank, blocks in waits.blocks.items()
             for block in blocks
-            if rank not in reached and naively_led(waits, block.operation, reached)
+            if rank not in reached and naively_led(waits, rank, block, reached)
         }
         if not new:
             return tuple(sorted(reached - roots))
         reached |= new
 
 
-def naively_led(waits: Any, each: Operation, reached: set[int]) -> bool:
+def naively_led(waits: Any, rank: int, block: Any, reached: set[int]) -> bool:
+    each, root = block.operation, block.wait.peer
     outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each]}
+    if outside and root not in {-1, rank}:  # once it has come, those of the others that live may be enough
+        return root in reached if root in outside else outside <= reached
     return bool(outside & reached) or (not waits.absent[each] and bool(set(each.members) & reached))
 
 
@@ -122,10 +134,12 @@ def test_the_victims_in_a_chain_of_thousands_are_found_at_once():
         Operation(group="w", seq=1, members=(rank, rank + 1), kind=WaitKind.RECV, source=rank + 1, target=rank)
         for rank in range(count)
     ]
-    blocks: Any = {rank: (SimpleNamespace(operation=each),) for rank, each in enumerate(pairs)}
+    wait = SimpleNamespace(op=Op.RECV, peer=-1)
+    blocks: Any = {rank: (SimpleNamespace(operation=each, wait=wait),) for rank, each in enumerate(pairs)}
     nobody = dict.fromkeys(pairs, ())
     absent = {each: (each.source,) for each in pairs}
     waits: Any = SimpleNamespace(blocks=blocks, absent=absent, behind=nobody, unseen=nobody)
+    waits.needs = graph._needs_of(waits)
     assert graph.victims_of(waits, {count}) == tuple(range(count))
 
 
