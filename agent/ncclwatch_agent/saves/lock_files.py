@@ -5,6 +5,7 @@ system that does not answer must not hold up the agent: only files on file syste
 """
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -24,16 +25,19 @@ def lock_file(pid: int, path: str) -> LockFile | None:
         if not _is_local(whole, mounts):
             return LockFile(path=path)
         place = f"/proc/{pid}/root{whole}"
-        found = Path(place).stat()
-        with open(place, "rb", buffering=0) as file:
-            text = file.read(PID_BYTES_MAX).strip()
-    except IsADirectoryError:
-        text = b""
+        found = os.lstat(place)
+        text = _beginning(place) if stat.S_ISREG(found.st_mode) else b""
     except OSError:
         return None
     writer = int(text) if text.isdigit() and len(text) <= 9 else 0
     local = _is_local(os.path.realpath(place), mounts)
     return LockFile(path=path, writer=writer, ended=writer > 0 and local and not _lives(writer, found.st_mtime))
+
+
+def _beginning(place: str) -> bytes:
+    """Return what a plain file begins with. Neither a pipe nor a link that took its place since holds us up."""
+    with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+        return file.read(PID_BYTES_MAX).strip()
 
 
 def _is_local(path: str, mounts: tuple[Mount, ...]) -> bool:
@@ -50,9 +54,9 @@ def _mounts(pid: int) -> str:
 
 def _lives(pid: int, since: float) -> bool:
     """Say whether the process with this number is one that was there at a moment."""
-    stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())
-    if stat is None:
+    process = parse_stat(read_text(f"/proc/{pid}/stat").encode())
+    if process is None:
         return False
     uptime_s = float((read_text("/proc/uptime") or "0").split()[0])
-    age_s = uptime_s - stat.start_ticks / os.sysconf("SC_CLK_TCK")
+    age_s = uptime_s - process.start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s <= since + _EARLIER_S

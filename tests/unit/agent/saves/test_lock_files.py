@@ -74,3 +74,19 @@ def test_of_a_file_that_other_nodes_may_use_nothing_is_said(
     monkeypatch.setattr(lock_files, "_mounts", lambda _: mounts)
     found = lock_file(os.getpid(), str(file))
     assert found is not None and (found.writer, found.ended) == (0, False)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_of_that_name_does_not_hold_the_agent_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "tokens.lock"
+    os.mkfifo(pipe)
+    found = lock_file(os.getpid(), str(pipe))
+    assert found is not None and (found.writer, found.ended) == (0, False)
+
+
+def test_what_a_link_leads_to_is_not_read(tmp_path: Path, dead: int) -> None:
+    file, link = tmp_path / "other", tmp_path / "tokens.lock"
+    file.write_text(str(dead))
+    link.symlink_to(file)
+    found = lock_file(os.getpid(), str(link))
+    assert found is not None and (found.writer, found.ended) == (0, False)
