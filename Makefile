@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-FUZZ_SECONDS ?= 1
+# More arguments for pytest, in each target that runs it; the last ones win.
+PYTEST_ARGS ?=
 SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -10,7 +11,8 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help dashboards dashboard-types tools fuzz spmd demo lint types imports unit check integration frameworks zoo zoo-once mutants wheel test bench layouts onset clean
+.PHONY: help install dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
+  zoo-stream mutants wheel test test-all bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -22,6 +24,8 @@ $(BIN)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[server,test,lint,frameworks]'
 	touch $@
+
+install: $(BIN)/.installed # the virtual environment alone
 
 demo: $(BIN)/.installed ## hang a real 4-rank job and read the verdict
 	@$(BIN)/python -m tests.zoo.demo
@@ -46,27 +50,33 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
-	$(BIN)/pytest -n 2 --dist worksteal --fuzz-seconds $(FUZZ_SECONDS) -m "not integration" tests/unit tests/properties \
-	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd
+	$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not fresh" tests/unit tests/properties \
+	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd $(PYTEST_ARGS)
 
 check: lint types imports unit ## what to run before each commit
 
 # In the order of tests/conftest.py, the longest files first; by itself xdist begins with those that have the most tests.
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not zoo" tests/integration tests/integrations tests/coverage \
-	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py
+	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py $(PYTEST_ARGS)
 
 frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed
-	FRAMEWORKS=all $(BIN)/pytest tests/integrations
+	FRAMEWORKS=all $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2
 
 # Three at a time: much of a program's time is waiting. Ranks are forked after one import of torch, except where their start
-# or end is in question. The same programs with NCCL's semantics would take as long again: pytest -m zoo tests/zoo/test_stream.py
-zoo-once: $(BIN)/.installed ## every program of the zoo once, as CI does it
-	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/zoo/test_stream.py tests/zoo
+# or end is in question.
+zoo-core: $(BIN)/.installed ## a program of the zoo for each cause: those that do not depend on the load of the machine
+	$(BIN)/pytest -n 3 --dist worksteal -m "core or not zoo" --ignore tests/zoo/test_stream.py tests/zoo $(PYTEST_ARGS)
+
+zoo-once: $(BIN)/.installed ## every program of the zoo once
+	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/zoo/test_stream.py tests/zoo $(PYTEST_ARGS)
+
+zoo-stream: $(BIN)/.installed ## the same programs with NCCL's semantics
+	$(BIN)/pytest -n 3 --dist worksteal -m zoo tests/zoo/test_stream.py $(PYTEST_ARGS)
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
 	$(BIN)/python -m grafana
@@ -80,15 +90,22 @@ fuzz: $(BIN)/.installed ## what others send, changed at random: a minute for eac
 spmd: $(BIN)/.installed ## the judge against random programs of which is known what is so; SEED=n COUNT=m
 	$(BIN)/python -m tests.spmd $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
+fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
+	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
+
 mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check
 
-test: FUZZ_SECONDS = 4
-test: lint types imports unit integration zoo-once wheel ## everything, cheapest first
-	@echo "all green"
+test: $(BIN)/.installed ## what CI runs: everything that does not depend on the load of the machine, in a quarter of an hour
+	$(BIN)/python -m tests.gate lint types imports unit integration zoo-core wheel dashboard-types demo \
+	  --live integration --live zoo-core
+
+test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches: two hours
+	$(BIN)/python -m tests.gate lint types imports unit fresh fuzz integration frameworks zoo-once zoo-stream wheel dashboard-types demo \
+	  --live integration --live frameworks --live zoo-once --live zoo-stream
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README
 	$(BIN)/python -m tests.bench

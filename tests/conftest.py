@@ -8,14 +8,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.postgres import Postgres, binaries
+
+# The same examples each time, however slow the machine is; `make fresh` draws others.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.register_profile("fresh", deadline=None, database=None, print_blob=True)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --rewrite, which writes what is seen now into the golden scenarios and the table of coverage."""
     parser.addoption("--rewrite", action="store_true", help="rewrite golden files")
-    parser.addoption("--fuzz-seconds", type=float, default=4.0, help="how long each surface is given random inputs")
+    parser.addoption("--fuzz-inputs", type=int, default=200, help="how many random inputs each surface is given")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,7 +21,7 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     found = 0
     for name in told.surfaces:
-        tally = run(surface(name), told.seconds, told.seed)
+        tally = run(surface(name), told.seed, seconds_max=told.seconds)
         print(tally, flush=True)
         for path in keep(tally, FOUND):
             print(f"  {path}: {path.with_suffix('.txt').read_text().strip().splitlines()[-1][:160]}", flush=True)

@@ -1,7 +1,8 @@
-"""Gives a surface one input after the other until its time is up, and keeps those that bring up something new."""
+"""Gives a surface one input after the other, so many or for so long, and keeps those that bring up something new."""
 
 import hashlib
 import importlib
+import math
 import random
 import resource
 import time
@@ -70,15 +71,16 @@ def surface(name: str) -> Surface:
     return found
 
 
-def run(this: Surface, seconds: float, seed: int) -> Tally:
-    """Try inputs for so long."""
+def run(this: Surface, seed: int, *, inputs_max: float = math.inf, seconds_max: float = math.inf) -> Tally:
+    """Try all seeds, then inputs up to one of the limits; with `inputs_max` alone, the same ones each time."""
     rng, tally = random.Random(f"{this.name}-{seed}"), Tally(surface=this.name, seed=seed)
     pool = [*this.seeds, *(path.read_bytes() for path in this.corpus)]
     began, memory = time.monotonic(), _peak_bytes()
     for data in pool:
         _try(this, data, tally)
     memory = max(memory, _peak_bytes()) if len(pool) > 1 else memory
-    while time.monotonic() - began < seconds:
+    inputs_max += tally.inputs
+    while tally.inputs < inputs_max and time.monotonic() - began < seconds_max:
         data = this.mutate(rng, rng.choice(pool))[:BYTES_MAX]
         if _try(this, data, tally) and len(pool) < POOL_MAX:
             pool.append(data)

@@ -1,6 +1,7 @@
 """A reader in another process sees whole rows only, whatever the writer is doing, and after it was killed."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring.layout import RING_BYTES, Word
 from ncclwatch.contract.ring.reader import Ring
 
+NOISE = random.Random(3).randbytes(RING_BYTES)
 # Every row it writes is redundant: all fields follow from one number, so that a torn one shows.
 _WRITER = """
 import sys, threading
@@ -98,7 +100,7 @@ def test_a_ring_is_read_after_its_writer_got_sigkill(writer):
         assert ring.words()[Word.EVENTS_HEAD] > 0
 
 
-@pytest.mark.parametrize("content", [b"", b"NCCLWRNG", b"\0" * RING_BYTES, os.urandom(RING_BYTES)])
+@pytest.mark.parametrize("content", [b"", b"NCCLWRNG", b"\0" * RING_BYTES, NOISE])
 def test_what_is_no_ring_is_refused_with_a_sentence(tmp_path: Path, content: bytes):
     path = tmp_path / "0-1.ring"
     path.write_bytes(content)
@@ -109,7 +111,7 @@ def test_what_is_no_ring_is_refused_with_a_sentence(tmp_path: Path, content: byt
 def test_a_ring_with_a_right_header_and_garbage_behind_it_is_read_without_an_error(writer, tmp_path: Path):
     _, path = writer
     garbage = tmp_path / "garbage.ring"
-    garbage.write_bytes(path.read_bytes()[:512] + os.urandom(RING_BYTES - 512))
+    garbage.write_bytes(path.read_bytes()[:512] + NOISE[512:])
     with Ring(str(garbage)) as ring:
         ring.identity()
         for read in (ring.groups, ring.threads, ring.peers, ring.loaders, lambda: list(ring.strings())):

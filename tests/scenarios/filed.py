@@ -32,7 +32,8 @@ def _leave(view: RankView, folder: Path) -> None:
         str(folder / f"{view.rank}-{view.pid}.ring"), rank=view.rank, local_rank=view.local_rank,
         world=(view.world_size, view.local_world_size), attempt=view.attempt,
     )  # fmt: skip
-    ring = WrittenRing(file, time.monotonic_ns() + 10**12 - round(view.news_age_s * 1e9))
+    # Hours ahead: a wait of a scenario may have begun before the machine did.
+    ring = WrittenRing(file, time.monotonic_ns() + 10**13 - round(view.news_age_s * 1e9))
     try:
         _Writing(ring, view).all()
         _last_words(ring, view)

@@ -17,8 +17,10 @@ LIMIT_S = 60 + max(truth.timeout_s for truth in TRUTHS)
 
 def _run_of(truth: Truth) -> object:
     """Return the parameter of a program; one that is known to be judged wrongly must go on being wrong."""
-    wrong = pytest.mark.xfail(strict=True, reason=truth.known_wrong)
-    return pytest.param(truth, id=truth.program.stem, marks=[wrong] if truth.known_wrong else [])
+    marks = [pytest.mark.core] if truth.core else []
+    if truth.known_wrong:
+        marks.append(pytest.mark.xfail(strict=True, reason=truth.known_wrong))
+    return pytest.param(truth, id=truth.program.stem, marks=marks)
 
 
 each_program = pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.program.stem)
@@ -27,6 +29,10 @@ each_program = pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.
 @each_program
 def test_every_truth_was_confirmed_without_ncclwatch(truth: Truth) -> None:
     assert truth.confirmed.endswith(".")
+
+
+def test_the_core_has_a_program_for_each_cause_and_healthy_ones():
+    assert {truth.cause[:1] for truth in TRUTHS if truth.core} == {truth.cause[:1] for truth in TRUTHS}
 
 
 @pytest.mark.zoo

@@ -100,6 +100,7 @@ class Truth:
     timeout_s: float = 120.0
     unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM
     needs_torchrun: str = ""  # why its ranks are each started anew where others' are forked; a crash always is
+    core: bool = False  # runs in `make test`: it depends neither on the load of the machine nor on who comes first
     known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
     program: Path = Path()
     arguments: tuple[str, ...] = ()  # of the program; a case that was drawn has some

@@ -1,0 +1,118 @@
+"""Runs the stages of `make test` and sums up what failed: `python -m tests.gate lint integration --live integration`.
+
+A stage is a target of the Makefile; all stages run, whatever failed before. A live stage starts real processes, so a
+test of it may fail because the machine was busy: what failed runs once more, alone. A test that passes then is reported
+as unstable, and more than a few of them in one run are a failure. Other stages are deterministic and never run twice.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+UNSTABLE_MAX = 5  # of one run, over all of its stages
+REPORTS = Path("build/gate")
+TESTS_FAILED = 1  # pytest's exit status; others mean that it could not run, or was stopped
+
+
+class Stage(NamedTuple):
+    """What became of a stage."""
+
+    name: str
+    passed: bool
+    seconds: float
+    failures: dict[str, str] = {}  # noqa: RUF012 - node id: first line of its error
+    unstable: dict[str, str] = {}  # noqa: RUF012 - the same of tests that passed when they ran again
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages and print the summary; returns 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gate", description=__doc__)
+    parser.add_argument("stages", nargs="+", help="targets of the Makefile, in order")
+    parser.add_argument("--live", action="append", default=[], help="a stage whose failed tests run once more, alone")
+    given = parser.parse_args(arguments)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    done: list[Stage] = []
+    for name in given.stages:
+        print(f"=== {name}", flush=True)
+        first = _run(name, ["make", "--no-print-directory", name, f"PYTEST_ARGS=--report-log={_report(name)}"])
+        repeated = sum(len(stage.unstable) for stage in done) + len(first.failures)
+        may_repeat = not first.passed and name in given.live and 0 < repeated <= UNSTABLE_MAX
+        done.append(_again(first) if may_repeat and first.failures else first)
+    print(summary(done), flush=True)
+    return 0 if all(stage.passed for stage in done) else 1
+
+
+def summary(stages: Sequence[Stage]) -> str:
+    """Return a table of the stages, then each failure with the command that repeats it."""
+    lines = ["", f"{'stage':<18}{'result':<10}{'seconds':>8}"]
+    lines += [f"{each.name:<18}{'ok' if each.passed else 'FAILED':<10}{each.seconds:>8.0f}" for each in stages]
+    lines += [f"unstable: {test}: {told}" for stage in stages for test, told in stage.unstable.items()]
+    for stage in stages:
+        if stage.passed:
+            continue
+        if not stage.failures:
+            lines.append(f"FAILED {stage.name}\n    make {stage.name}")
+        for test, told in stage.failures.items():
+            lines.append(f"FAILED {test}: {told}\n    {shlex.join(_pytest(test))}")
+    return "\n".join([*lines, "", "all green" if all(stage.passed for stage in stages) else "not green"])
+
+
+def failures(report: Path) -> dict[str, str] | None:
+    """Read which tests failed, and the first line of each error; None if pytest did not run to its end.
+
+    The format is that of pytest-reportlog: a JSON object a line, `SessionFinish` last.
+    """
+    failed: dict[str, str] = {}
+    status = None
+    for line in report.read_text().splitlines() if report.exists() else ():
+        said = json.loads(line)
+        if said.get("outcome") == "failed":
+            failed.setdefault(said["nodeid"], _first_line(said.get("longrepr")))
+        status = said.get("exitstatus", status)
+    return failed if status in (0, TESTS_FAILED) else None
+
+
+def _first_line(error: object) -> str:
+    """Return what pytest's own summary shows of an error: text, or an object with `reprcrash`."""
+    if isinstance(error, dict):
+        error = (error.get("reprcrash") or {}).get("message")
+    lines = str(error or "").strip().splitlines()
+    return lines[0][:200] if lines else "no error was reported"
+
+
+def _again(first: Stage) -> Stage:
+    """Run what failed once more, one test after the other and nothing beside it."""
+    name = f"{first.name}-again"
+    print(f"=== {first.name}: {len(first.failures)} failed; once more, alone", flush=True)
+    again = _run(name, _pytest(f"--report-log={_report(name)}", *first.failures))
+    unstable = {test: told for test, told in first.failures.items() if test not in again.failures}
+    seconds = first.seconds + again.seconds
+    if again.passed:
+        return Stage(first.name, True, seconds, unstable=unstable)
+    return Stage(first.name, False, seconds, again.failures or first.failures, unstable if again.failures else {})
+
+
+def _run(name: str, command: list[str]) -> Stage:
+    _report(name).unlink(missing_ok=True)
+    began = time.monotonic()
+    code = subprocess.run(command, check=False).returncode
+    # Without a complete report there is nothing that could run again, and the stage itself is what failed.
+    return Stage(name, code == 0, time.monotonic() - began, failures(_report(name)) or {})
+
+
+def _pytest(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", *arguments]
+
+
+def _report(name: str) -> Path:
+    return REPORTS / f"{name}.jsonl"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
