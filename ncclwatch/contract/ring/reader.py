@@ -84,6 +84,7 @@ from ncclwatch.contract.ring.rows import (
     ThreadRow,
     WaitRow,
 )
+from ncclwatch.contract.ring.shortening import short_name
 
 COPIES_MAX = 100  # of one piece; a rank that stores it more often than it can be read is believed at last
 KNOWN_CHARS_MAX = 2 * config.STRINGS_BYTES_MAX  # of texts that a reader remembers
@@ -236,7 +237,9 @@ class Ring:
         fixed = name, desc, members, size, digest
         known = self._fixed.get(index)
         if known is None or known[0] != fixed:
-            known = fixed, (self.string(name), self.string(desc), self._roster(members, size, digest))
+            # Whoever writes the file may let all rows share one text of 64 kB, which each view would repeat.
+            names = short_name(self.string(name)), short_name(self.string(desc))
+            known = fixed, (*names, self._roster(members, size, digest))
             self._fixed[index] = known
         return GroupRow(
             index, *known[1], flags, prefix_hash, enqueued, min(completed, enqueued), newest - 1, timeout_ms, site

@@ -140,6 +140,17 @@ def test_texts_that_overlap_fill_no_memory(ring: RingFile):
     assert kept < 2_000_000
 
 
+def test_a_name_that_a_forged_ring_makes_long_is_as_short_as_any(ring: RingFile):
+    ring.add_group("g", "", [0, 1], 0)
+    long = ring.string("n" * config.TEXT_CHARS_MAX)
+    ring.memory[layout.GROUPS_AT : layout.GROUPS_AT + 8] = struct.pack("<II", long, long)
+    with Ring(ring.path) as read:
+        (group,) = read.groups()
+    assert group.name.startswith("nnn")
+    assert group.name == group.desc
+    assert len(group.name.encode()) == config.NAME_BYTES_MAX
+
+
 def test_rows_of_groups_that_change_are_read_anew_and_fill_no_memory(ring: RingFile):
     ring.add_group("g", "", [0, 1], 0)
     at = layout.GROUPS_AT + layout.GROUP_SIZE_AT
