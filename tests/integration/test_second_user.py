@@ -21,6 +21,7 @@ from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ringfile import RingFile, place_of_rings
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal, writers
+from ncclwatch_agent.stacks.py_spy import find_py_spy
 from ncclwatch_agent.witnesses.worker_server import Unheard, ask
 from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of
@@ -228,6 +229,19 @@ def test_an_agent_of_root_has_the_rights_of_the_user_whose_rings_it_reads(shared
                 assert await rank == 0
 
     asyncio.run(scenario())
+
+
+def test_a_py_spy_that_only_root_may_start_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "py-spy").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_py_spy() == str(tmp_path / "py-spy")
+
+    def look() -> None:
+        assert find_py_spy() == ""
+
+    assert fork(look) == 0
 
 
 def test_nothing_is_put_on_the_terminal_of_a_process_of_somebody_else(

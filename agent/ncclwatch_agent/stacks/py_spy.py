@@ -47,9 +47,12 @@ _decoder = msgspec.json.Decoder(tuple[_Thread, ...])
 
 
 def find_py_spy() -> str:
-    """Return the path of py-spy: the one beside this Python, or on PATH; "" if there is none."""
-    beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+    """Return the path of py-spy: the one beside this Python, or on PATH; "" if there is none that may be started.
+
+    An agent of root that goes on as another user may have its Python in root's own home.
+    """
+    beside = Path(sys.executable).parent
+    return shutil.which("py-spy", path=str(beside)) or shutil.which("py-spy") or ""
 
 
 def parse_dump(rank: int, pid: int, data: bytes) -> StackDump:
