@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # More arguments for pytest, in each target that runs it; the last ones win.
 PYTEST_ARGS ?=
+# How much is done of each search for a mistake.
+SEARCH_SHARE ?= 0.5
 SHELL  := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -11,8 +13,8 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
-  zoo-stream mutants wheel test test-all bench layouts onset clean
+.PHONY: help install compare dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
+  zoo-stream mutants natives tried sanitize wheel test test-all bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,7 +52,7 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 	  echo "initdb is missing: apt-get install -y --no-install-recommends postgresql" >&2; exit 1; }
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not fresh" tests/unit tests/properties \
+	$(BIN)/pytest -n 2 --dist worksteal --search-share $(SEARCH_SHARE) -m "not integration and not fresh" tests/unit tests/properties \
 	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd $(PYTEST_ARGS)
 
 check: lint types imports unit ## what to run before each commit
@@ -58,7 +60,8 @@ check: lint types imports unit ## what to run before each commit
 # In the order of tests/conftest.py, the longest files first; by itself xdist begins with those that have the most tests.
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not zoo" tests/integration tests/integrations tests/coverage \
-	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py $(PYTEST_ARGS)
+	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py tests/sanitized \
+	  $(PYTEST_ARGS)
 
 frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed
@@ -67,8 +70,8 @@ frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accel
 zoo: $(BIN)/.installed ## the benchmark: every program three times, scoreboard in build/; SEED=n COUNT=m draws injected faults
 	$(BIN)/python -m tests.zoo.runner --scoreboard build $(if $(SEED),--seed $(SEED) $(if $(COUNT),--count $(COUNT)),--repeat 3) --jobs 2
 
-# Three at a time: much of a program's time is waiting. Ranks are forked after one import of torch, except where their start
-# or end is in question.
+# Three at a time: much of a program's time is waiting. Ranks are forked after one import of torch and have one server,
+# except where their start or end is in question.
 zoo-core: $(BIN)/.installed ## a program of the zoo for each cause: those that do not depend on the load of the machine
 	$(BIN)/pytest -n 3 --dist worksteal -m "core or not zoo" --ignore tests/zoo/test_stream.py tests/zoo $(PYTEST_ARGS)
 
@@ -77,6 +80,9 @@ zoo-once: $(BIN)/.installed ## every program of the zoo once
 
 zoo-stream: $(BIN)/.installed ## the same programs with NCCL's semantics
 	$(BIN)/pytest -n 3 --dist worksteal -m zoo tests/zoo/test_stream.py $(PYTEST_ARGS)
+
+compare: $(BIN)/.installed ## who names rank, line and cause in the zoo, beside ncclwatch (hours; goes on where it stopped); ONLY=z01,z09
+	$(BIN)/python -m tests.compare $(if $(ONLY),--only $(ONLY)) --table docs/comparison.md
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
 	$(BIN)/python -m grafana
@@ -93,8 +99,17 @@ spmd: $(BIN)/.installed ## the judge against random programs of which is known w
 fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
 
-mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours; SHARE=0.1 tries a tenth)
+mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour, and goes on where it was; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
+
+natives: $(BIN)/.installed ## the native recorder for each torch and Python, into the package (about 45 s of CPU for each torch; TORCH=2.13)
+	$(BIN)/python -m natives $(addprefix --torch ,$(TORCH))
+
+tried: $(BIN)/.installed ## each of these sides in the torch that it is for, and the table of what ran in docs/native.md (TORCH=2.13)
+	$(BIN)/python -m natives.tried $(addprefix --torch ,$(TORCH))
+
+sanitize: $(BIN)/.installed ## the native recorder with AddressSanitizer and ThreadSanitizer, over a stand-in and under the real torch (minutes)
+	SANITIZE=all setarch -R $(BIN)/pytest tests/sanitized
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check

@@ -6,6 +6,7 @@
 Importing this starts nothing and imports the standard library alone.
 """
 
+import gc
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
@@ -34,12 +35,19 @@ def attach(native: bool | str = "auto") -> None:
     MASTER_ADDR is tried), NCCLWATCH_JOB (name of the job), NCCLWATCH_DISABLE=1 (do nothing).
 
     `native` says which recorder is used: "auto" takes the native one where `ncclwatch build-native` has built
-    it for this torch, True warns where it has not, False takes the one in Python. They record the same.
+    it for this torch, and else as much of it as fits any torch; True warns where it has not, False takes the one in
+    Python. They record the same.
     NCCLWATCH_NATIVE=0 or 1 overrides it.
     """
-    from ncclwatch.rank.attach import attach as begin
+    collects = gc.isenabled()
+    gc.disable()  # what is imported stays; to look through all of torch's objects for it takes longer than the rest
+    try:
+        from ncclwatch.rank.attach import attach as begin
 
-    begin(native)
+        begin(native)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def detach() -> None:

@@ -1,9 +1,11 @@
 """Options of the test suite, and the databases that its stores are tried on."""
 
+import gc
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --rewrite, which writes what is seen now into the golden scenarios and the table of coverage."""
     parser.addoption("--rewrite", action="store_true", help="rewrite golden files")
     parser.addoption("--fuzz-inputs", type=int, default=200, help="how many random inputs each surface is given")
+    parser.addoption("--search-share", type=float, default=1.0, help="how much of each search for a mistake is done")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,6 +33,33 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None:
         config.option.basetemp = tempfile.mkdtemp(prefix="ncclwatch-tests-", dir="/dev/shm")
         config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let hypothesis try its share of examples, where a test does not say how many."""
+    usual = settings.default
+    examples = math.ceil(usual.max_examples * session.config.getoption("--search-share"))
+    settings.register_profile("share", usual, max_examples=examples)
+    settings.load_profile("share")
+
+
+@pytest.fixture(scope="session")
+def share_of(request: pytest.FixtureRequest) -> Callable[[int], int]:
+    """Return how many of so many trials are to be made: `make unit` makes a part of them, CI makes all."""
+    share: float = request.config.getoption("--search-share")
+    return lambda trials: math.ceil(trials * share)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what stays to the end: modules, and thousands of tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -238,7 +238,7 @@ class Agent:
 
     def _look_at_gpus(self, job: LocalJob) -> None:
         for rank in job.everyone():
-            rank.facts.read(self._gpus.seen)
+            rank.facts.read(self._gpus.seen, rank.words)
         self._gpus.look_for(rank.facts.device for rank in job.everyone())
 
     def _find_ranks(self, now_ns: int) -> None:

@@ -90,7 +90,8 @@ class CommandDesk:
         if rank.gone:
             return StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) has ended")
         if not rank.is_here:  # that number is another process here, or none
-            elsewhere = StackDump(rank=rank.rank, failure=f"rank {rank.rank} (pid {pid}) runs in another container")
+            unseen = f"rank {rank.rank} (pid {pid}) was never seen here: it has ended, or runs in another container"
+            elsewhere = StackDump(rank=rank.rank, failure=unseen)
             return either(elsewhere, await ask(rank.place, rank.ring.file_name, rank.rank, pid))
         dump = await self._stacks.dump(rank.rank, pid)
         if not dump.threads and rank.watch.state not in FROZEN:

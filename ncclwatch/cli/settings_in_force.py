@@ -28,7 +28,10 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_ANY_TORCH: ("1: attach() also to a torch older than any it was tried with", "0"),
     config.ENV_AGENT: ("0: ranks start no agent", "1"),
     config.ENV_RUNTIME_DIR: ("where ranks write their rings: in it, a directory for each user", "/dev/shm"),
-    config.ENV_NATIVE: ("0, 1: never, or surely, record with the native recorder", "where it has been built"),
+    config.ENV_NATIVE: (
+        "0: record in Python alone; 1: surely with the native recorder; without-torch: its part that knows no torch",
+        "what has been built of it",
+    ),
     config.ENV_NATIVE_DIR: ("where the native recorder is built and looked for", "~/.cache/ncclwatch"),
     config.ENV_WITNESS: ("0: ranks start no worker server, nobody asks torch's Flight Recorder", "1"),
     config.ENV_TERMINAL: ("0: no verdict on the job's terminal", "1"),

@@ -7,7 +7,7 @@ here and enforced where the thing grows.
 import os
 from collections.abc import Mapping
 
-PROTOCOL = 5  # of the wire between agent and server; a server refuses any other with a sentence
+PROTOCOL = 6  # of the wire between agent and server; a server refuses any other with a sentence
 DEFAULT_PORT = 8470
 
 # Environment of a rank.
@@ -18,7 +18,7 @@ ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
 ENV_ANY_TORCH = "NCCLWATCH_ANY_TORCH"  # "1": attach() also to a torch that is older than any it was tried with
 ENV_AGENT = "NCCLWATCH_AGENT"  # "0": ranks start no agent; an administrator runs one as a service
 ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live, in memory; default /dev/shm
-ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": recorder in Python; "1": native one, with a warning where it is not built
+ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": Python alone; "1": native one, with a warning where it is not built
 ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder lie; default ~/.cache/ncclwatch
 ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
@@ -42,6 +42,7 @@ OWN = "own"  # a program of ours started it for this user, and wrote it
 EVENTS_MAX = 8192
 GROUPS_MAX = 512
 THREADS_MAX = 32
+THREADS_KEPT = THREADS_MAX // 2  # rows from which on a new thread takes that of one that has ended
 PEERS_MAX = 512
 LOADERS_MAX = 32
 METERS_MAX = 64  # groups in which it is measured how long a rank is blocked: the first ones

@@ -38,14 +38,17 @@ RANK_FIELDS = (
     ("issued", "u8"),  # operations this rank issued
     ("completed", "u8"),  # collectives of it that are through, in all groups
     ("steps", "u8"),
-    ("waits_in", "u8"),  # group_key of the group it waits in, 0: it waits in none, or nobody can tell
+    ("waits_in", "u8"),  # `groups.group_key` of the group it waits in, 0: it waits in none, or nobody can tell
     ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait
     ("wait_kind", "i4"),  # index into WAIT_KINDS of the oldest wait that only peers can end; -1: none
-    ("saves_to", "u8"),  # group_key of the file's identity, of a save under way or just over; SAVE_TROUBLE; 0: none
-    ("device", "u8"),  # group_key of the GPU, if no other rank may use it; 0: unknown, or it may be shared
+    (
+        "saves_to",
+        "u8",
+    ),  # `groups.text_key` of the file of a save under way or just over; SAVE_TROUBLE; 0: none
+    ("device", "u8"),  # `groups.text_key` of the GPU, if no other rank may use it; 0: unknown, or it may be shared
     ("noted", "i4"),  # 1: the rank has just found something about itself that its view tells
     # How long it had been blocked in collectives (of all groups) as of one collective of a group: see `ring.MeterRow`.
-    ("pace_group", "u8"),  # group_key of that group, 0: nothing is known
+    ("pace_group", "u8"),  # the key of that group, 0: nothing is known
     ("pace_waited_ns", "u8"),
     ("pace_seq", "u4"),
     ("pace_ms", "u4"),  # when, on the rank's own clock
@@ -65,10 +68,11 @@ RANK_FIELDS = (
 GROUP_FIELDS = (
     ("rank", "i4"),
     ("pending_age_s", "f4"),  # of the oldest unfinished operation; 0: none
-    ("group", "u8"),  # group_key(name)
+    ("group", "u8"),  # `groups.group_key`: it stands for the name and the members
     ("enqueued", "u8"),
-    ("completed", "u8"),
     ("prefix_hash", "u8"),
+    ("unfinished", "u4"),  # of those enqueued
+    ("name", "u4"),  # `groups.name_key`
 )
 WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
 NO_WAIT = (0, -1, -1)  # the values from waits_in on of a rank that waits for nobody
@@ -81,14 +85,6 @@ GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS
 DIGEST_HEAD = struct.Struct("<4sHHIII")  # magic, protocol, unused, job index, ranks, groups
 DIGEST_MAGIC = b"NWDG"
 PROCESS_STATES: tuple[ProcessState, ...] = tuple(ProcessState)
-
-
-def group_key(name: str) -> int:
-    """Return 64 bits that stand for a group's name: FNV-1a (Fowler, Noll, Vo) over its UTF-8; 0 stands for none."""
-    key = 0xCBF29CE484222325
-    for byte in name.encode():
-        key = (key ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return key
 
 
 class CommandKind(str, Enum):

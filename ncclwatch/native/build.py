@@ -1,13 +1,12 @@
-"""Builds the native recorder, and finds it again.
+"""Builds the native recorder on the user's machine, for the torch and the Python that are there.
 
-It is compiled on the user's machine against the user's torch, because torch's C++ interface has no
-stable ABI, and cached under a name that says for which torch, Python and sources it was built. One
-call of the compiler does it: `torch.utils.cpp_extension` would ask for ninja and setuptools.
+It has two sides (`sources/bridge.h`): one knows torch's C++, which has no stable ABI, and is compiled against the
+headers of one version of torch; the other knows CPython. Both lie in a cache, under a name that says for which torch,
+Python and sources they were built. One call of the compiler does each: `torch.utils.cpp_extension` would ask for ninja
+and setuptools.
 """
 
 import hashlib
-import importlib.machinery
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,14 +15,20 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine import homes
+from ncclwatch.native import fitness
 
 MODULE = "_ncclwatch_native"
-SOURCES = ("recorder.cpp", "record.h", "sites.h")
+TORCH_SIDE = "torch_side.so"
+SOURCES = Path(__file__).parent / "sources"
 TIMEOUT_S = 600
+# Only what torch's own libraries need anyway, and no name of ours but the one entry.
+_FLAGS = (
+    *("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
+    *("-DNDEBUG", "-Wl,--gc-sections", "-s", "-w"),
+)
 
 
 class NativeError(Exception):
@@ -50,49 +55,43 @@ def directory() -> Path | None:
     return Path(cache or f"{home}/.cache") / "ncclwatch"
 
 
+def source_id() -> str:
+    """Return what the sources are known by."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir()))).hexdigest()[:12]
+
+
+def module_name() -> str:
+    """Return the file name of the Python side for this Python."""
+    return f"{MODULE}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+
+
 def built_path() -> Path:
-    """Return where the build for this torch, this Python and these sources lies, or would lie.
+    """Return where the Python side for this torch, this Python and these sources lies, or would lie.
+
+    The torch side lies beside it. Raises `NativeError` where there is no place for one.
+    """
+    place = _place()
+    import torch
+
+    return place / f"torch-{torch.__version__}-{source_id()}" / module_name()
+
+
+def alone_path() -> Path:
+    """Return where the Python side for this Python and these sources lies, or would lie, without a torch side.
 
     Raises `NativeError` where there is no place for one.
     """
+    return _place() / f"python-{source_id()}" / module_name()
+
+
+def _place() -> Path:
     place = directory()
     if place is None:
         raise NativeError(
             f"no home directory to keep it in: uid {os.getuid()} has neither HOME nor an entry in the password file. "
             f"Name a directory in {config.ENV_NATIVE_DIR}"
         )
-    import torch
-
-    here = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:12]
-    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-    return place / f"torch-{torch.__version__}-{digest}" / f"{MODULE}{suffix}"
-
-
-def load() -> ModuleType | None:
-    """Load the native recorder if it has been built for this torch; None if it has not.
-
-    Raises `NativeError` if it is there but cannot be loaded, or belongs to somebody else.
-    """
-    if directory() is None:  # nothing can have been built
-        return None
-    path = built_path()
-    try:
-        owner = path.stat().st_uid
-    except OSError:
-        return None
-    if owner not in (os.getuid(), 0):
-        raise NativeError(f"{path} belongs to user {owner}, not to you: not loaded. Run `ncclwatch build-native`")
-    loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
-    spec = importlib.util.spec_from_file_location(MODULE, str(path), loader=loader)
-    if spec is None:
-        raise NativeError(f"{path} is no module. Delete it and run `ncclwatch build-native`")
-    try:
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError as error:
-        raise NativeError(f"{path} does not load ({error}). Delete it and run `ncclwatch build-native`") from error
-    return module
+    return place
 
 
 def build() -> Built:
@@ -103,45 +102,86 @@ def build() -> Built:
     path = built_path()
     if path.exists():
         return Built(path=path, seconds=0.0)
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise NativeError("this Python has no GIL; the native recorder needs one. The recorder in Python is used")
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    if not compiler:
-        raise NativeError("no C++ compiler found (g++, c++, clang++). Install one (apt install g++), or name it in CXX")
-    headers = Path(sysconfig.get_paths()["include"])
-    if not (headers / "Python.h").exists():
-        raise NativeError(f"no Python.h in {headers}. Install Python's headers (apt install python3-dev)")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise NativeError(
-            f"cannot write {path.parent}: {error.strerror}. Name another directory in {config.ENV_NATIVE_DIR}"
-        ) from error
+    unfit = fitness.trouble()
+    if unfit:
+        raise NativeError(f"{unfit}. The recorder in Python is used")
     began = time.monotonic()
+    compiler, alone = _compiler(), build_alone()
+    _make_directory(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
-        made = Path(work) / path.name
-        _compile([*compiler.split(), *_arguments(headers), "-o", str(made)])
-        made.replace(path)
+        torch_side, python_side = Path(work) / TORCH_SIDE, Path(work) / path.name
+        root, cxx11 = _torch_here()
+        compile_torch_side(compiler, root / "include", root / "lib", torch_side, cxx11=cxx11)
+        shutil.copyfile(alone, python_side)
+        torch_side.replace(path.parent / TORCH_SIDE)
+        python_side.replace(path)  # the last: where it is, the other one is
     return Built(path=path, seconds=time.monotonic() - began)
 
 
-def _arguments(headers: Path) -> list[str]:
+def build_alone() -> Path:
+    """Compile the Python side, which fits whatever torch there is, unless that has been done; returns where it is.
+
+    Raises `NativeError` if there is no compiler, no Python header, or if it does not compile.
+    """
+    path = alone_path()
+    if path.exists():
+        return path
+    compiler = _compiler()
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").exists():
+        raise NativeError(f"no Python.h in {headers}. Install Python's headers (apt install python3-dev)")
+    _make_directory(path.parent)
+    with tempfile.TemporaryDirectory(dir=path.parent) as work:
+        side = Path(work) / path.name
+        compile_python_side(compiler, headers, side)
+        side.replace(path)
+    return path
+
+
+def _compiler() -> list[str]:
+    found = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    if not found:
+        raise NativeError("no C++ compiler found (g++, c++, clang++). Install one (apt install g++), or name it in CXX")
+    return found.split()
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NativeError(
+            f"cannot write {path}: {error.strerror}. Name another directory in {config.ENV_NATIVE_DIR}"
+        ) from error
+
+
+def _torch_here() -> tuple[Path, bool]:
     import torch
 
-    root = Path(torch.__file__).parent
-    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
-    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # what older pybind11 tells its ABIs apart by
-        value = getattr(torch._C, f"_PYBIND11_{name}", None)
-        if value is not None:
-            flags.append(f'-DPYBIND11_{name}="{value}"')
-    return [
-        *("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-w"),
-        *flags,
-        *("-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include")),
-        *("-isystem", str(headers)),
-        str(Path(__file__).parent / "recorder.cpp"),
-        *(f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"),
-    ]
+    return Path(torch.__file__).parent, bool(torch._C._GLIBCXX_USE_CXX11_ABI)
+
+
+def compile_torch_side(compiler: list[str], headers: Path, libraries: Path, into: Path, *, cxx11: bool) -> None:
+    """Compile the torch side against the headers of one torch; `libraries` has its libtorch_cpu.so and libc10.so.
+
+    Raises `NativeError`.
+    """
+    _compile(
+        [
+            *(*compiler, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}"),
+            *("-isystem", str(headers), "-isystem", str(headers / "torch/csrc/api/include")),
+            *(str(SOURCES / "torch_side.cpp"), f"-L{libraries}", "-ltorch_cpu", "-lc10", "-o", str(into)),
+        ]
+    )
+
+
+def compile_python_side(compiler: list[str], headers: Path, into: Path) -> None:
+    """Compile the Python side against the headers of one Python. Raises `NativeError`."""
+    _compile(
+        [
+            *(*compiler, *_FLAGS, "-fno-exceptions", "-fno-rtti", "-isystem", str(headers)),
+            *(str(SOURCES / "python_side.cpp"), "-o", str(into)),
+        ]
+    )
 
 
 def _compile(command: list[str]) -> None:

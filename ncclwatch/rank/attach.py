@@ -20,10 +20,14 @@ from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank import endings, identity, torch_versions, worker_server
 from ncclwatch.rank.checks import resume
+from ncclwatch.rank.patches import collector
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.where.handlers import raised_by_handler
+
+WITHOUT_TORCH = "without-torch"  # as `native`: only the hot path that knows no torch, to try it where both fit
 
 _recorder: Recorder | None = None
 _patches: Patches | None = None
@@ -34,6 +38,7 @@ _fork_watched = False
 _place = (0, 0)  # rank and world size of the newest ring
 _parents: RingFile | None = None  # the ring of the parent, in a forked child that has none yet
 _native: ModuleType | None = None  # the native recorder, if it is used
+_hot: ModuleType | None = None  # the hot path of the recorder in Python, if it is used
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
@@ -54,17 +59,18 @@ def attach(native: bool | str = "auto") -> None:
             else:
                 _attach(native)
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
 
 
 def _attach(native: bool | str) -> None:
-    global _patches, _fork_watched, _native
+    global _patches, _fork_watched, _native, _hot
     # Imported here: `import ncclwatch` must not import torch.
     from ncclwatch.rank.patches import (
         capture,
         chosen_device,
         collectives,
-        collector,
         lifecycle,
         models,
         names,
@@ -81,8 +87,9 @@ def _attach(native: bool | str) -> None:
         return _recorder if _patches is patches else None
 
     _native = _load_native(native)
+    _hot = _load_hot(native) if _native is None else None
     try:
-        collectives.install(patches, current, _native)
+        collectives.install(patches, current, _native, _hot)
         lifecycle.install(patches, current, _begin_if_rank)
         training.install(patches, current)
         capture.install(patches, current)
@@ -92,7 +99,7 @@ def _attach(native: bool | str) -> None:
         rng.install(patches, current, warn)
         rpc.install(patches, current, warn)
         chosen_device.install(patches, current)
-        collector.install(patches, current)
+        patches.on_restore(collector.end)
         endings.install(patches, current, _rest)
     except Exception:
         patches.restore()
@@ -138,6 +145,7 @@ def _begin(rank: int, world_size: int) -> None:
     _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
     _pulse.start()
     chosen_device.note_begun(_recorder)
+    collector.begin(ring.words)
     _note_if_initialised()
     if rank == 0:
         resume.look(sys.argv, world_size, warn)
@@ -145,28 +153,55 @@ def _begin(rank: int, world_size: int) -> None:
 
 def _make_recorder(ring: RingFile) -> Recorder:
     if _native is None:
-        return Recorder(ring)
+        recorder = Recorder(ring)
+        if _hot is not None:
+            from ncclwatch.rank.native import quicken  # needs torch
+
+            quicken(recorder, _hot)
+        return recorder
     from ncclwatch.rank.native import NativeRecorder  # needs torch
 
     return NativeRecorder(ring, _native)
 
 
-def _load_native(wanted: bool | str) -> ModuleType | None:
-    """Load the native recorder where it is built, by default; without it everything is recorded in Python."""
+def _asked(wanted: bool | str) -> bool | str:
     said = os.environ.get(config.ENV_NATIVE)
     if said in ("0", "1"):
-        wanted = said == "1"
-    if wanted is False:
+        return said == "1"
+    return WITHOUT_TORCH if said == WITHOUT_TORCH else wanted
+
+
+def _load_hot(wanted: bool | str) -> ModuleType | None:
+    """Load the hot path in C of the recorder in Python, where its module is there; it fits whatever torch there is."""
+    if _asked(wanted) is False:
         return None
-    from ncclwatch.native import build
+    from ncclwatch.native import loading
 
     try:
-        found = build.load()
+        return loading.load_alone()
     except Exception as error:  # a broken build must not cost more than its gain
+        if raised_by_handler(error):
+            raise
+        warn(f"{error}. Everything is recorded in Python.")
+        return None
+
+
+def _load_native(wanted: bool | str) -> ModuleType | None:
+    """Load the native recorder where it is built, by default; without it everything is recorded in Python."""
+    wanted = _asked(wanted)
+    if wanted is False or wanted == WITHOUT_TORCH:
+        return None
+    from ncclwatch.native import loading
+
+    try:
+        found = loading.load()
+    except Exception as error:  # a broken build must not cost more than its gain
+        if raised_by_handler(error):
+            raise
         warn(f"{error}. The recorder in Python is used; it records the same.")
         return None
     if found is None and wanted is True:
-        warn("the native recorder is not built for this torch: run `ncclwatch build-native`. Python's is used.")
+        warn(f"{loading.why_none()}. The recorder in Python is used; it records the same.")
     return found
 
 
@@ -251,6 +286,8 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
                 _take_over(place)
                 _begin(*place)
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
 
 
@@ -262,6 +299,7 @@ def _forget() -> None:
     global _recorder, _pulse, _changing, _parents
     _changing = threading.RLock()
     if _recorder is not None:
+        collector.end()
         _recorder.forget()
         _parents = _recorder.ring
     _recorder = None

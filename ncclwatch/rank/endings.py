@@ -4,7 +4,6 @@ The agent sees exit codes and signals from outside; what only the rank knows is 
 """
 
 import atexit
-import contextlib
 import functools
 import os
 import sys
@@ -14,9 +13,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from ncclwatch.contract.ring.facts import THREAD
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches.patching import Patches
-from ncclwatch.rank.recorder import Recorder, describe_exception
+from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.where.call_sites import describe_exception
+from ncclwatch.rank.where.handlers import quietly, raised_by_handler
 
 
 def install(patches: Patches, current: Callable[[], Recorder | None], rest: Callable[[], None]) -> None:
@@ -29,9 +31,11 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         recorder = current()
-        if recorder is not None:
-            note(recorder, "crashed", 1, _described(recorder, error))
-        previous(kind, error, trace)
+        try:
+            if recorder is not None:
+                note(recorder, "crashed", 1, _described(recorder, error))
+        finally:
+            previous(kind, error, trace)
 
     def at_exit() -> None:
         recorder, error = current(), _unhandled()
@@ -43,6 +47,9 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
         rest()
 
     sys.excepthook = excepthook
+    patches.replace(
+        threading, "excepthook", lambda original: _around(original, functools.partial(_note_thread, current))
+    )
     atexit.register(at_exit)
     patches.on_restore(lambda: atexit.unregister(at_exit))
     patches.on_restore(lambda: _put_back_hook(excepthook, previous))
@@ -89,10 +96,20 @@ class _Caught:
         return (self._code, self._found) if self._issued == recorder.thread().issued else (None, None)
 
 
+def _note_thread(current: Callable[[], Recorder | None], ended: threading.ExceptHookArgs) -> None:
+    """Record the exception that ends a thread: nothing of it reaches the others, which may wait for what it made."""
+    recorder, error = current(), ended.exc_value
+    if recorder is None or error is None or isinstance(error, SystemExit):
+        return
+    told = _described(recorder, error) or {}
+    name = ended.thread.name if ended.thread is not None else ""
+    recorder.facts.tell(THREAD, name=name, at_ns=time.monotonic_ns(), **told)
+
+
 def _around(original: Callable[..., object], first: Callable[..., None]) -> Callable[..., object]:
     @functools.wraps(original)
     def around(*args: object, **kwargs: object) -> object:
-        with contextlib.suppress(Exception):  # an error of ours must not stand in for the program's
+        with quietly:  # an error of ours must not stand in for the program's
             first(*args, **kwargs)
         return original(*args, **kwargs)
 
@@ -103,7 +120,9 @@ def _described(recorder: Recorder, error: BaseException) -> dict[str, object] | 
     """Return an exception as a note holds it, None if it cannot be told."""
     try:
         told = describe_exception(error, recorder.sites)
-    except Exception:  # an exception whose text raises
+    except Exception as raised:  # an exception whose text raises
+        if raised_by_handler(raised):
+            raise
         return {"exception": type(error).__name__}
     places = {"file": "exc_file", "line": "exc_line", "function": "exc_function"}
     return {"exception": told["exc"]} | {name: told[key] for name, key in places.items() if key in told}
@@ -140,11 +159,10 @@ def _make_exit(
     def _exit(status: int) -> object:
         recorder = current()
         if recorder is not None:
-            try:
+            error = None
+            with quietly:  # dying is hard enough
                 caught.see()
                 error = caught.last(recorder)[1] if status else None
-            except Exception:  # dying is hard enough
-                error = None
             note(recorder, "exited" if status == 0 else "crashed", status, error)
         return original(status)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank import attach
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
+from ncclwatch.rank.where.handlers import quietly
 
 
 def step(number: int | None = None) -> None:
@@ -15,7 +16,7 @@ def step(number: int | None = None) -> None:
     if recorder is None:
         return
     recorder.steps_marked = True
-    with contextlib.suppress(Exception):  # nothing of ours may stop training
+    with quietly:  # nothing of ours may stop training
         recorder.count_step(recorder.ring.word(Word.STEPS) + 1 if number is None else max(0, int(number)))
 
 
@@ -28,13 +29,13 @@ def phase(name: str) -> Iterator[None]:
         return
     ring = recorder.ring
     outer = (0, 0)
-    with contextlib.suppress(Exception):  # as above
+    with quietly:  # as above
         outer = ring.word(Word.PHASE), ring.word(Word.PHASE_NS)
         _set_phase(ring, ring.string(str(name)[:100]), time.monotonic_ns())
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):
+        with quietly:
             _set_phase(ring, *outer)
 
 

@@ -1,9 +1,13 @@
 """The recorder whose hot paths are native: kernels and Work.wait in C++, everything rare as in Python.
 
-`ncclwatch/native/recorder.cpp` keeps the books of groups, works and waits, straight in the ring's
-memory. It asks this class about what it meets for the first time: a group, a thread, a line.
+`ncclwatch/native/sources` keeps the books of groups, works and waits, straight in the ring's memory. It asks this class
+about what it meets for the first time: a group, a thread, a line.
+
+Where no torch side fits, the recorder stays the one in Python, and all that it knows stays where it is: `hot_path.h`
+reads and sets the same objects.
 """
 
+import time
 from types import CodeType, ModuleType
 
 import torch
@@ -14,11 +18,13 @@ from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.contract.stacks.ownership import is_users
+from ncclwatch.native import probe
 from ncclwatch.rank.operations import ALL_GATHER, ALL_REDUCE, BARRIER, MEETING, RECV, SEND, UNSEEN, Issued, ThreadState
 from ncclwatch.rank.patches.chosen_device import note_used
-from ncclwatch.rank.patches.collectives import group_of
+from ncclwatch.rank.patches.groups import group_of
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import NO_WAIT, RingFile
+from ncclwatch.rank.ring.ringfile import NO_WAIT, RingFile
+from ncclwatch.rank.where.handlers import raised_by_handler
 
 # In the order of Layout and Codes in the C++ sources.
 _LAYOUT = (
@@ -35,14 +41,38 @@ _CODES = (
 )  # fmt: skip
 
 
+_library: torch.library.Library | None = None
+
+
+def _answer_for_groups(module: ModuleType) -> None:
+    """See to it that the torch side can ask about a group: through an op, so that torch makes the object of it."""
+    global _library
+    if _library is None:
+        _library = torch.library.Library("ncclwatch", "IMPL")  # type: ignore[no-untyped-call]
+        _library.impl("new_group", module.new_group, "CPU")  # type: ignore[no-untyped-call]
+
+
+def _dtype_codes() -> list[int]:
+    """Return the codes of the ring by the numbers of torch's C++."""
+    known = {probe.scalar_type(getattr(torch, name)): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
+    return [known.get(number, len(DTYPES) - 1) for number in range(max(known) + 1)]
+
+
+def quicken(recorder: Recorder, module: ModuleType) -> None:
+    """Give a recorder what the hot path in C keeps of it."""
+    ring = recorder.ring
+    clock = None if ring.clock is time.monotonic_ns else ring.clock
+    recorder.hot = module.make_hot(recorder, ring.memory, _LAYOUT, _CODES, *ring.counters, clock)
+
+
 class NativeRecorder(Recorder):
     """A `Recorder` for one ring; only one of them records at a time in a process."""
 
     def __init__(self, ring: RingFile, module: ModuleType) -> None:
         super().__init__(ring)
         self._native = module
-        dtypes = {getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)}
-        module.begin(ring.memory, _LAYOUT, _CODES, dtypes, self)
+        _answer_for_groups(module)
+        module.begin(ring.memory, _LAYOUT, _CODES, _dtype_codes(), self)
 
     def close(self) -> None:
         """Stop recording; the ring's memory stays mapped, for a thread that is still inside."""
@@ -54,10 +84,10 @@ class NativeRecorder(Recorder):
         """Return this thread's row."""
         return self._new_row()
 
-    def new_group(self, pg: "c10d.ProcessGroup") -> tuple[int, list[int], int, bool, bool]:
-        """Return (row, ranks, collectives that went unseen, host_waits, by_account) of a group at first sight."""
-        group = group_of(self, pg)
-        return group.number, group.ranks, group.enqueued, group.host_waits, group.by_account
+    def new_group(self, boxed: "torch.ScriptObject") -> list[int]:
+        """Return a group's row, the collectives that went unseen, host_waits, by_account and its ranks."""
+        group = group_of(self, c10d.ProcessGroup.unbox(boxed))
+        return [group.number, group.enqueued, group.host_waits, group.by_account, *group.ranks]
 
     def new_peer(self, group: int, peer: int) -> int:
         """Return a row of p2p counters."""
@@ -82,6 +112,10 @@ class NativeRecorder(Recorder):
     def note_exception(self) -> None:
         """Record the exception that is being handled on this thread."""
         self._note_exception()
+
+    def is_of_signal(self, error: BaseException) -> bool:
+        """Say whether an exception came out of the user's signal handler while one of these was asked."""
+        return not isinstance(error, Exception) or raised_by_handler(error)
 
     # -- what the patches and the pulse call -------------------------------------------------------------
 

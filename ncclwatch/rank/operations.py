@@ -10,7 +10,7 @@ from ncclwatch.contract.ring.layout import (
     OPS,
     WAITS,
 )
-from ncclwatch.rank.ringfile import NO_WAIT
+from ncclwatch.rank.ring.ringfile import NO_WAIT
 
 UNSEEN, NO_ROW = -1, -2  # of a thread that has not been asked for its row, or that has found none free
 OP_CODES = {op: number for number, op in enumerate(OPS)}
@@ -60,6 +60,13 @@ class Group:
         self.next_bucket = 0
         self.draining = threading.Lock()
 
+    def next_label(self, numel: int) -> int:
+        """Return the label of the gradient bucket that DDP reduces next, 0 if this is none; it goes by their order."""
+        if self.next_bucket >= len(self.buckets) or self.buckets[self.next_bucket][0] != numel:
+            return 0
+        self.next_bucket += 1
+        return self.buckets[self.next_bucket - 1][1]
+
 
 class Issued:
     """One operation between its issue and its work."""
@@ -80,6 +87,14 @@ class Issued:
         self.label = label
         self.numel = numel
         self.kind = SEND_WAIT if op == SEND else RECV_WAIT if op == RECV else COLLECTIVE
+
+
+def is_through(issued: Issued, work: Work) -> bool:
+    """Say whether an operation is complete.
+
+    Some works of gloo (reduce_scatter) never say that they are; returning from wait() says it.
+    """
+    return issued.done or work.is_completed()
 
 
 class ThreadState(threading.local):

@@ -20,8 +20,9 @@ from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.rank import launch, torch_versions, worker_server
 from ncclwatch.rank.device_progress import DeviceProgress
-from ncclwatch.rank.recorder import Recorder, describe_exception
+from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.where import own_stacks
+from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
 
 AGENT_CHECK_S = 3.0

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import (
@@ -42,13 +43,16 @@ from ncclwatch.rank.operations import (
     Issued,
     ThreadState,
     Work,
+    is_through,
 )
-from ncclwatch.rank.ringfile import RingFile
-from ncclwatch.rank.where.call_sites import Sites
+from ncclwatch.rank.ring.ringfile import RingFile
+from ncclwatch.rank.where.call_sites import Sites, describe_exception
 
 Batch = TypeVar("Batch")
 
+NAMELESS = "nameless"  # of groups that torch gives no name
 WORKS_MAX = 256
+P2P_MAX = 4096  # sends and receives of a group that are under way at once; of what is beyond the end is never told
 DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by whoever waits
 RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
 RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the newest: memory is wanted back
@@ -66,11 +70,11 @@ class Recorder:
         self.facts = Facts(ring)
         self.preflight = Preflight(ring)
         self.groups: dict[str, Group] = {}
+        self.nameless: WeakKeyDictionary[object, Group] = WeakKeyDictionary()  # those of torch's process groups
         self.threads: dict[int, int] = {}  # Python thread id -> row
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
         self.batch_word = 0
         self.forwards = 0
-        self.backward_site = 0  # of autograd threads that have no Python frames of their own
         self.in_forward = False
         self.wrapping = False  # in the constructor of DDP or FSDP
         self.captures = 0  # CUDA graphs being captured: nobody may ask CUDA for anything
@@ -82,6 +86,7 @@ class Recorder:
         self._retired: deque[tuple[float, int, Work]] = deque()
         self._sweeping = threading.Lock()
         self._weighed = self._retired_numel = 0  # how many of the retired works are counted, and their elements
+        self.hot: object = None  # what the hot path in C keeps of this, where there is one: `native.quicken`
         self._unheld: deque[tuple[int, Issued]] = deque()  # works that are known by their ids and not held
 
     # -- threads and waits -------------------------------------------------------------------
@@ -98,7 +103,7 @@ class Recorder:
         return state
 
     def _new_row(self) -> int:
-        main = threading.current_thread() is threading.main_thread()
+        main = threading.get_ident() == threading.main_thread().ident
         row = self.ring.add_thread(threading.get_native_id(), main)
         if row < 0:
             return NO_ROW
@@ -166,10 +171,14 @@ class Recorder:
 
     def add_group(self, name: str, desc: str, ranks: list[int], enqueued: int, site: int = 0) -> Group:
         """Begin recording a group; beyond the ring's table it is counted as dropped and kept in memory only."""
-        number = self.ring.add_group(name, desc, ranks, enqueued, site)
+        number = self.ring.add_group(name or NAMELESS, desc, ranks, enqueued, site)
         group = Group(number if number >= 0 else NO_GROUP, name, ranks, enqueued)
-        self.groups[name] = group
+        if name:
+            self.groups[name] = group
         return group
+
+    def _all_groups(self) -> list[Group]:
+        return [*self.groups.values(), *self.nameless.values()]
 
     def forget_group(self, name: str) -> None:
         """Record that this rank destroyed a group; a later one may have the same name."""
@@ -177,11 +186,10 @@ class Recorder:
         if group is not None:
             self.drain(group)
             # What is not through yet is about to be: its backend tells us later than it tells whoever waited.
-            for works in (group.works, group.p2p_works):
-                for _, work in list(works):
-                    self.open_works.pop(id(work), None)
-                    self._retired.append((time.monotonic(), 0, work))
-                works.clear()
+            for _, work in (*group.works, *group.p2p_works):
+                self.open_works.pop(id(work), None)
+                self._retired.append((time.monotonic(), 0, work))
+            group.works, group.p2p_works = deque(), []  # the pulse may be looking at the old ones
             self.flag(group, Flag.DESTROYED)
 
     def flag(self, group: Group, flag: int, on: bool = True) -> None:
@@ -201,7 +209,7 @@ class Recorder:
         state = self._thread
         if state.row == UNSEEN:
             self.thread()
-        label = state.label or (_next_bucket(group, numel) if group.buckets and op == ALL_REDUCE else 0)
+        label = state.label or (group.next_label(numel) if group.buckets and op == ALL_REDUCE else 0)
         if label:
             site = self.sites.labelled(site, label)
         word = signature_word(*signature)
@@ -251,6 +259,14 @@ class Recorder:
             self.ring.set_peer(row, counts)
         return counts[at]
 
+    def _refuse_p2p(self, issued: Issued) -> None:
+        row, counts = issued.group.peers[issued.peer]
+        at = 0 if issued.op == SEND else 2
+        if counts[at] == issued.seq:
+            counts[at] -= 1
+            if row >= 0:
+                self.ring.set_peer(row, counts)
+
     def refuse(self, issued: Issued) -> None:
         """Take an operation back that the backend refused to take (a wrong argument, say)."""
         group = issued.group
@@ -260,6 +276,8 @@ class Recorder:
             group.seqs = itertools.count(issued.seq)
             if group.number != NO_GROUP:
                 self.ring.set_group_head(group.number, group.prefix, group.enqueued)
+        elif issued.kind != COLLECTIVE:
+            self._refuse_p2p(issued)
         self._note_exception()
 
     def track(self, issued: Issued, work: Work | None) -> None:
@@ -270,9 +288,8 @@ class Recorder:
                 self._know(issued, work)
             return
         if issued.kind != COLLECTIVE:
-            if work is not None and len(group.p2p_works) < WORKS_MAX:
-                self.open_works[id(work)] = issued
-                group.p2p_works.append((issued, work))
+            if work is not None:
+                self._hold_p2p(issued, work)
             return
         if work is None:
             self._complete(group, issued.seq)
@@ -294,14 +311,27 @@ class Recorder:
             if self.open_works.get(known) is oldest:  # else another work has that id by now
                 del self.open_works[known]
 
-    def drain(self, group: Group) -> None:
-        """Note the works of a group that are complete, oldest first. Never waits."""
+    def _hold_p2p(self, issued: Issued, work: Work) -> None:
+        works = issued.group.p2p_works
+        if len(works) >= P2P_MAX:
+            self.drain(issued.group)
+        if len(works) < P2P_MAX:
+            self.open_works[id(work)] = issued
+            works.append((issued, work))
+        else:
+            self.ring.count_dropped()
+
+    def drain(self, group: Group, p2p_max: int = WORKS_MAX) -> None:
+        """Note the works of a group that are complete, oldest first. Never waits.
+
+        Of sends and receives so many are asked, the oldest: this is on the path of each, and the pulse asks all.
+        """
         if not group.draining.acquire(blocking=False):
             return
         try:
             works = group.works
             completed = group.completed
-            while works and (_is_through(*works[0]) or len(works) > WORKS_MAX):
+            while works and (is_through(*works[0]) or len(works) > WORKS_MAX):
                 issued, work = works.popleft()
                 self.open_works.pop(id(work), None)
                 self._retire(issued, work)
@@ -309,14 +339,15 @@ class Recorder:
             if completed != group.completed:
                 self._complete(group, completed)
             if group.p2p_works:
-                self._drain_p2p(group)
+                self._drain_p2p(group, p2p_max)
         finally:
             group.draining.release()
 
-    def _drain_p2p(self, group: Group) -> None:
-        for entry in [entry for entry in group.p2p_works if _is_through(*entry)]:
+    def _drain_p2p(self, group: Group, p2p_max: int) -> None:
+        works = group.p2p_works
+        for entry in [entry for entry in works[:p2p_max] if is_through(*entry)]:
             issued, work = entry
-            group.p2p_works.remove(entry)
+            works.remove(entry)
             self.open_works.pop(id(work), None)
             self._retire(issued, work)
             row, counts = group.peers[issued.peer]
@@ -355,7 +386,7 @@ class Recorder:
 
     def keep_works(self) -> None:
         """At the end of the interpreter: let nothing that is held be dropped any more, in whatever order all goes."""
-        held = [*self._retired, *((g.works, g.p2p_works) for g in list(self.groups.values()))]
+        held = [*self._retired, *((g.works, g.p2p_works) for g in self._all_groups())]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
     def set_completed(self, name: str, seq: int) -> None:
@@ -377,9 +408,9 @@ class Recorder:
 
     def drain_all(self) -> None:
         """Note what is complete in all groups; the pulse thread's share of the work."""
-        for group in list(self.groups.values()):
+        for group in self._all_groups():
             if group.works or group.p2p_works:
-                self.drain(group)
+                self.drain(group, P2P_MAX)
         self._sweep()
 
     # -- how long it was blocked -------------------------------------------------------------------
@@ -437,8 +468,8 @@ class Recorder:
 
     def begin_backward(self, site: int) -> None:
         """Record that backward() was called: the next gradient bucket is the first."""
-        self.backward_site = site
-        for group in list(self.groups.values()):
+        self.ring.set_word(Word.BACKWARD_SITE, site)
+        for group in self._all_groups():
             group.next_bucket = 0
 
     # -- progress ------------------------------------------------------------------------------
@@ -460,39 +491,7 @@ class Recorder:
     def count_drawn(self, this: Pass, batch: Batch, bucket: Callable[[Batch], Hashable] = bucket_of) -> None:
         """Record the newest batch of a pass, with its data bucket."""
         this.drawn += 1
+        if this.together:
+            self.loaders.check_together(this)
         self.count_batch(this.row, this.drawn)
         self.loaders.count_bucket(this, bucket(batch))
-
-
-def _next_bucket(group: Group, numel: int) -> int:
-    """Return the label of the gradient bucket that DDP reduces next, 0 if this is none; it goes by their order."""
-    if group.next_bucket >= len(group.buckets) or group.buckets[group.next_bucket][0] != numel:
-        return 0
-    group.next_bucket += 1
-    return group.buckets[group.next_bucket - 1][1]
-
-
-def _is_through(issued: Issued, work: Work) -> bool:
-    # Some works of gloo (reduce_scatter) never say that they are complete; returning from wait() says it.
-    return issued.done or work.is_completed()
-
-
-def describe_exception(error: BaseException, sites: Sites) -> dict[str, object]:
-    """Return an exception as a sample holds it: type and message, and the user's innermost line in it."""
-    found: dict[str, object] = {"exc": f"{type(error).__name__}: {error}"[:400]}
-    if isinstance(error, FileExistsError) and isinstance(error.filename, str):
-        found["exc_path"] = error.filename[:400]
-    users = None
-    trace = error.__traceback__
-    while trace is not None:
-        if sites.users_frame(trace.tb_frame) is trace.tb_frame:
-            users = trace
-        trace = trace.tb_next
-    if users is not None:
-        code = users.tb_frame.f_code
-        found |= {
-            "exc_file": code.co_filename,
-            "exc_line": users.tb_lineno,
-            "exc_function": getattr(code, "co_qualname", code.co_name),
-        }
-    return found

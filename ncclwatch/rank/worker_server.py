@@ -15,16 +15,19 @@ import ctypes
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.network import sockets
 from ncclwatch.rank import torch_versions
-from ncclwatch.rank.ringfile import process_start_ticks
+from ncclwatch.rank.ring.ringfile import process_start_ticks
 
 POOL_THREADS = 8  # of the HTTP library inside torch, at least; one less than the processors where those are more
 REHEARSED_THREADS = 2 * POOL_THREADS  # other ranks of this node start theirs at the same moment
+ACCEPTS_S = 1.0  # torch's thread has come to accept() by then, mostly within a millisecond
 _ONLY_ERRORS = 2  # of the log levels of c10
 
 _listens_at: tuple[int, str] | None = None  # (process id, path): a forked child has a copy of this, and no server
@@ -57,8 +60,11 @@ def start(path: str) -> None:
         _rehearse(short)
         with _quietly(), _small_pool():
             _keep_forever(server(short))
-        _listens_at, _socket = (os.getpid(), path), _find_socket(short)
         os.chmod(short, 0o600)  # nobody else can reach into the directory
+        found = _find_socket(short)
+        if found is not None:
+            _await_accept(found[0])
+        _listens_at, _socket = (os.getpid(), path), found
 
 
 def look_after() -> None:
@@ -76,6 +82,23 @@ def _find_socket(path: str) -> tuple[int, int] | None:
                     if found.family == socket.AF_UNIX and found.getsockname() == path:
                         return number, _inode(number)
     return None
+
+
+def _await_accept(number: int) -> None:
+    """Wait until torch's thread is inside accept(): a program that closes all descriptors before that ends with it."""
+    until = time.monotonic() + ACCEPTS_S
+    while not _is_called_on(number) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _is_called_on(number: int) -> bool:
+    """Say whether a thread of this process is in a system call on a descriptor now."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            _, *arguments = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+            if arguments and arguments[0] == hex(number):
+                return True
+    return False
 
 
 def _inode(number: int) -> int:

@@ -1,5 +1,6 @@
 """Runs the command `ncclwatch-server`."""
 
+import gc
 import logging
 import sys
 from typing import NoReturn
@@ -65,14 +66,19 @@ EXIT_NOT_INSTALLED = 3
     help="Address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed; else nobody's are.",
 )
 @click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
-@click.option("--ephemeral", is_flag=True, help="Keep nothing, and end 10 s after the last agent has left.")
+@click.option("--listen-fd", type=int, help="Listen on this socket, which whoever started it has opened.")
+@click.option(
+    "--ephemeral",
+    is_flag=True,
+    help="Keep nothing, and end 10 s after the last agent has left, or with --parent only when that has ended.",
+)
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
     allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
-    ephemeral: bool, ready_fd: int | None, parent: int | None,
+    ephemeral: bool, listen_fd: int | None, ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -81,11 +87,12 @@ def main(  # noqa: PLR0913  (one for each flag)
     stacks, deletes), or in the files that these names with _FILE behind them hold.
     """
     logs.to_stderr()
+    gc.disable()  # what is imported and built until `serve` stays; looking through it takes a tenth of the start
     try:
         from ncclwatch_server.app import create_app
         from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.security.peers import proxies
-        from ncclwatch_server.serving.uvicorn_server import Serving, check_tls, listen, serve
+        from ncclwatch_server.serving.uvicorn_server import Serving, check_tls, inherited, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
             raise
@@ -97,7 +104,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         trusted = proxies(trusted_proxy)
         tls = check_tls(tls_cert, tls_key)
         targets = read_targets(notify)
-        listener = listen(host, port)
+        listener = listen(host, port) if listen_fd is None else inherited(listen_fd)
         app = create_app(
             settings.Settings(
                 store="" if ephemeral else settings.store_url(store),

@@ -30,7 +30,7 @@ from ncclwatch_server.security.boundary import Boundary
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.security.scopes import Lack, Scope
 from ncclwatch_server.settings import Settings
-from ncclwatch_server.state.wait_history import Memory
+from ncclwatch_server.state.waits.history import Memory
 from ncclwatch_server.store.incident_store import Store
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.ui.board import Board

@@ -8,14 +8,29 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ncclwatch.native import build
-from tests.bench import agent, fleet, hostile, jobs, pages, postmortem, recorder, server, steps, stragglers
+from tests.bench import (
+    agent,
+    attaching,
+    fleet,
+    hostile,
+    instructions,
+    jobs,
+    pages,
+    postmortem,
+    recorder,
+    server,
+    steps,
+    stragglers,
+)
 from tests.bench.ingest import measure as ingest
 from tests.bench.onset import machine
 from tests.bench.row import Row, show
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "recorder": recorder.rows,
+    "instructions": instructions.rows,
     "steps": steps.rows,
+    "attaching": attaching.rows,
     "agent": agent.rows,
     "ingest": ingest.rows,
     "server": server.rows,

@@ -23,8 +23,8 @@ import msgspec
 
 from ncclwatch.contract import wire
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import cruising
 from tests.bench.ingest.measure import serving
 from tests.bench.ingest.sender import Way

@@ -30,11 +30,11 @@ from pathlib import Path
 
 from ncclwatch.contract import wire
 from ncclwatch_server.judge import judge
-from ncclwatch_server.simulation.faults import RIGHT_CAUSES, Fault, FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
-from ncclwatch_server.simulation.layout import Axis, Layout
-from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.job.faults import RIGHT_CAUSES, Fault, FaultKind, drawn
+from ncclwatch_server.simulation.job.layout import Axis, Layout
+from ncclwatch_server.simulation.job.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.watch.examiner import ranks_to_inspect

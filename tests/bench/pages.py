@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ncclwatch_server.simulation.faults import FaultKind
-from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.job.faults import FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
 from tests.bench.row import Row, at_most, show
 from tests.integration.browser import chromium, window
 from tests.integration.fake_agent import until

@@ -1,16 +1,16 @@
 """Reads what other processes use: their CPU time and memory, from /proc."""
 
 import os
+import time
 from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_OF_THE_SCHEDULER = 2  # the clock of a process by its number, see clock_getcpuclockid(3): exact, where ticks are 10 ms
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds a process has used, to a hundredth."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    """Return the CPU seconds that all threads of a process have used."""
+    return time.clock_gettime(~pid << 3 | _OF_THE_SCHEDULER)
 
 
 def resident_mb(pid: int) -> float:

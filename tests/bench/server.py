@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from ncclwatch.contract.model.rank import StackDump, StackFrame
 from ncclwatch_server.evidence import stack_collection
 from ncclwatch_server.metrics import PerRank, Scrapes, Wanted
-from ncclwatch_server.simulation.faults import FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.job.faults import FaultKind, drawn
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training, courses
 from ncclwatch_server.simulation.run import cruising
 from ncclwatch_server.store.incident_store import Store
 from ncclwatch_server.store.no_store import NoStore

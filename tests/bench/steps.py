@@ -1,43 +1,67 @@
-"""Measures what recording costs a training step: a real DDP and a real FSDP2 job of two ranks over gloo.
+"""Measures what recording costs a training step: CPU time in a real DDP and a real FSDP2 job of two ranks over gloo.
 
-In one job, blocks of steps alternate: bare, recorded in Python, recorded natively, in turning order; the ranks
-stay in step by their own collectives. A ratio is that of neighbouring blocks; its confidence interval (95 %, by
-Student's t on the logarithms) tells what the noise of the machine leaves open. The agent is not part of
-it: it is another process, measured in agent.py.
+In one job blocks of a few steps alternate: bare, recorded natively, bare, recorded in Python. attach() and detach()
+lie between them, and two steps that nobody measures. Each recorded block is compared with the bare ones before and
+after it, in the same process and the same second, so that neither processes nor the machine's other work make the
+difference; both ranks count. The job goes on until the interval of the training thread is as narrow as asked, or the
+time is up. Of bare blocks against the bare ones around them comes a control: it must hold 1.
 
-The same jobs run under TORCH_DISTRIBUTED_DEBUG=DETAIL and without torch's flight recorder, in turns.
+What the training thread pays is told for itself, and so is all of the process but the pulse: threads of the backend
+are noisier. The pulse is a rate, by the clock of its own thread. The agent is another process: agent.py.
 
-    python -m tests.bench.steps                      # starts the jobs
+Kernels of the native recorder stay installed after detach(), and hand on: what that takes is in instructions.py.
+
+    python -m tests.bench --only steps                # with the table of what is hooked, see hooks.py
+    python -m tests.bench.steps ddp --seconds 600     # one job, for longer
 """
 
+import argparse
 import json
-import math
 import os
-import statistics
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.bench import recorder
-from tests.bench.row import Row, at_most, show
+from tests.bench import hooks, recorder
+from tests.bench.intervals import Interval, added, ratio, trimmed
+from tests.bench.row import Row, show
 
-PAIRS = 33
-STEPS = 12  # in a block
-STEP_RATIO_MAX = 1.001
-VARIANTS = {
-    "default": {},
-    "DETAIL": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-    "no flight recorder": {"TORCH_FR_BUFFER_SIZE": "0"},
-}
-_T_95 = {32: 2.037, 8: 2.306}  # Student's t for this many degrees of freedom
+STEPS = 4  # in a block
+WARM = 2  # after attach() or detach(): the first step meets groups and lines
+REACH = 0.0025  # of the interval of the training thread, where the job may end
+SECONDS_MAX = 420.0
+STEP_RATIO_MAX = 1.005
+VARIANTS = {"DETAIL": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "no flight recorder": {"TORCH_FR_BUFFER_SIZE": "0"}}
+VARIANT_SECONDS_MAX = 30.0
+CONTROL = "control"
 
 
-def make_step(kind: str) -> Callable[[], object]:
-    """Return one training step of a small model in DDP or FSDP2."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A model, and one training step of it."""
+
+    model: Any
+    step: Callable[[], None]
+
+
+class Used(NamedTuple):
+    """What one step took, in a block."""
+
+    thread_us: float  # CPU of the thread that trains
+    others_us: float  # CPU of all others but the pulse
+    wall_us: float
+    faults: float
+    switches: float
+
+
+def make_training(kind: str) -> Training:
+    """Return a small model in DDP or FSDP2."""
     import torch
     from torch import nn
     from torch.distributed.fsdp import fully_shard
@@ -60,62 +84,137 @@ def make_step(kind: str) -> Callable[[], object]:
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return Training(model=model, step=step)
 
 
-def run_rank(kind: str, pairs: int) -> dict[str, object]:
-    """Return the milliseconds per step of each block, by recorder."""
+def use(training: Training) -> Used:
+    """Run one block of steps."""
+    clock = hooks.pulse_clock()
+    for _ in range(WARM):
+        training.step()
+
+    def now() -> tuple[float, ...]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        pulse = time.clock_gettime_ns(clock) if clock is not None else 0
+        return (
+            time.thread_time_ns() / 1000, time.process_time_ns() / 1000, pulse / 1000, time.perf_counter_ns() / 1000,
+            usage.ru_minflt, usage.ru_nvcsw + usage.ru_nivcsw,
+        )  # fmt: skip
+
+    before = now()
+    for _ in range(STEPS):
+        training.step()
+    thread, process, pulse, wall, faults, switches = ((b - a) / STEPS for a, b in zip(before, now(), strict=True))
+    return Used(thread, process - thread - pulse, wall, faults, switches)
+
+
+def forget_buckets(model: Any) -> None:
+    """Have the next recorder look at DDP's buckets: it is another one, and a training attaches once."""
+    vars(model).pop("_ncclwatch_looked", None)
+
+
+def run_rank(kind: str, seconds_max: float, with_hooks: bool) -> dict[str, Any]:
+    """Return what both ranks used, block by block, and what the hooks took."""
+    import torch
     import torch.distributed as dist
 
     import ncclwatch
-    from ncclwatch.contract.ring.layout import Word
-    from ncclwatch.native import build
+    from ncclwatch.native import loading
     from ncclwatch.rank import attach
 
     dist.init_process_group("gloo")
-    recorders = ["bare", "python", *(["native"] if build.built_path().exists() else [])]
-    step = make_step(kind)
-    for _ in range(STEPS):
-        step()
-    times: dict[str, list[float]] = {name: [] for name in recorders}
-    issued = 0
-    for turn in range(pairs):
-        for name in recorders[turn % len(recorders) :] + recorders[: turn % len(recorders)]:
-            if name != "bare":
-                ncclwatch.attach(native=name == "native")
-            step()  # the first meets groups and lines
-            recorder = attach.current()
-            before = recorder.ring.word(Word.EVENTS_HEAD) if recorder else 0
-            began = time.perf_counter()
-            for _ in range(STEPS):
-                step()
-            times[name].append((time.perf_counter() - began) / STEPS * 1000)
-            if recorder is not None:
-                issued = recorder.ring.word(Word.EVENTS_HEAD) - before
+    recorders = [*(["native"] if loading.where() else []), "python"]
+    training = make_training(kind)
+    for _ in range(10):
+        training.step()
+    began = time.monotonic()
+    blocks = [("bare", use(training))]
+    goes_on = torch.ones(1)
+    while goes_on.item():
+        for name in recorders:
+            forget_buckets(training.model)
+            ncclwatch.attach(native=name == "native")
+            assert (attach._native is not None) == (name == "native"), "the recorder that is asked for records"
+            blocks.append((name, use(training)))
             ncclwatch.detach()
+            blocks.append(("bare", use(training)))
+        if len(blocks) // (2 * len(recorders)) % 4 == 0:
+            reach = max(compare([blocks], name).thread.reach for name in recorders)
+            goes_on[0] = float(reach > REACH * 2**0.5 and time.monotonic() - began < seconds_max)
+            dist.broadcast(goes_on, 0)
+    found = {name: hooks.measure(training, name == "native", forget_buckets) for name in recorders if with_hooks}
+    everybodys: list[Any] = [None, None]
+    dist.all_gather_object(everybodys, blocks)
     dist.barrier()
     dist.destroy_process_group()
-    return {"times": times, "collectives_per_step": issued / STEPS}
+    return {"blocks": everybodys, "hooks": found, "recorders": recorders}
 
 
-def ratio(bare: list[float], there: list[float]) -> tuple[float, float, float]:
-    """Return (ratio, lower, upper) of two paired series, with a 95 % confidence interval."""
-    logs = [math.log(b / a) for a, b in zip(bare, there, strict=True)]
-    mean, spread = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    reach = _T_95.get(len(logs) - 1, 2.05) * spread
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+class Compared(NamedTuple):
+    """A recorder against nothing."""
+
+    thread: Interval  # ratio
+    process: Interval  # ratio, without the pulse
+    added_us: Interval  # to the training thread, a step
+    wall: Interval  # ratio
+    bare: Used  # the bare blocks
+    there: Used
+    pairs: int
 
 
-def run_job(kind: str, pairs: int, variant: str, port: int) -> dict[str, object]:
-    """Run one job of two ranks and return what rank 0 measured."""
+def compare(ranks: Sequence[Sequence[tuple[str, Used]]], name: str) -> Compared:
+    """Compare the blocks of a recorder with the bare ones around each. Ranks share a machine: their mean is one pair.
+
+    "control": bare blocks, with the bare ones before and after them.
+    """
+    bare: list[Used] = []
+    there: list[Used] = []
+    for blocks in zip(*ranks, strict=True):
+        assert len({kind for kind, _ in blocks}) == 1, "ranks measure the same"
+    places = [at for at, (kind, _) in enumerate(ranks[0]) if kind == name]
+    reach = 1
+    if name == CONTROL:  # each third of the bare blocks: none is in two pairs, and it follows each recorder in turn
+        places, reach = list(range(2, len(ranks[0]) - 2, 6)), 2
+    for at in places:
+        around = [Used(*blocks[at + side * reach][1]) for blocks in ranks for side in (-1, 1)]
+        bare.append(_mean(around))
+        there.append(_mean([Used(*blocks[at][1]) for blocks in ranks]))
+    return Compared(
+        thread=ratio([each.thread_us for each in bare], [each.thread_us for each in there]),
+        process=ratio([_all_threads(each) for each in bare], [_all_threads(each) for each in there]),
+        added_us=added([each.thread_us for each in bare], [each.thread_us for each in there]),
+        wall=ratio([each.wall_us for each in bare], [each.wall_us for each in there]),
+        bare=_middle(bare),
+        there=_middle(there),
+        pairs=len(there),
+    )
+
+
+def _all_threads(used: Used) -> float:
+    return used.thread_us + used.others_us
+
+
+def _mean(found: Sequence[Used]) -> Used:
+    return Used(*(sum(column) / len(found) for column in zip(*found, strict=True)))
+
+
+def _middle(found: Sequence[Used]) -> Used:
+    return Used(*(trimmed(column) for column in zip(*found, strict=True)))
+
+
+def run_job(kind: str, settings: dict[str, str], seconds_max: float, with_hooks: bool = False) -> dict[str, Any]:
+    """Run one job of two ranks and return what they measured."""
+    from tests.integration.launch import free_port
+
     with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime:
-        common = os.environ | VARIANTS[variant] | {
+        common = os.environ | settings | {
             "NCCLWATCH_RUNTIME_DIR": runtime, "NCCLWATCH_AGENT": "0", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LOCAL_WORLD_SIZE": "2",
         }  # fmt: skip
+        asked = [kind, "--seconds", str(seconds_max), *(["--hooks"] if with_hooks else [])]
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.bench.steps", "--rank", kind, str(pairs)],
+                [sys.executable, "-m", "tests.bench.steps", *asked, "--rank"],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 cwd=Path(__file__).parents[2],
                 stdout=subprocess.PIPE,
@@ -124,7 +223,7 @@ def run_job(kind: str, pairs: int, variant: str, port: int) -> dict[str, object]
             for rank in range(2)
         ]
         try:
-            outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
+            outputs = [rank.communicate(timeout=seconds_max + 600)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
@@ -134,64 +233,65 @@ def run_job(kind: str, pairs: int, variant: str, port: int) -> dict[str, object]
     return dict(json.loads(outputs[0].splitlines()[-1]))
 
 
-def measure(costs_us: dict[str, float], pairs: int = PAIRS) -> list[dict[str, Any]]:
-    """Return one row for each job and recorder; `costs_us` is what recording one collective costs."""
-    from tests.integration.launch import free_port
-
-    found_rows: list[dict[str, Any]] = []
-    for kind in ("ddp", "fsdp2"):
-        bare_ms = 0.0
-        for variant in VARIANTS:
-            found = run_job(kind, pairs if variant == "default" else 9, variant, free_port())
-            if "ended_with" in found:
-                found_rows.append(
-                    {"job": kind, "variant": variant, "recorder": "bare", "ended_with": found["ended_with"]}
+def rows_of(kind: str, variant: str, found: dict[str, Any], cold_us: dict[str, float]) -> list[Row]:
+    """Return the rows of one job. `cold_us`: what recording one operation costs between other work, by recorder."""
+    name = f"step of {kind}{variant and ', ' + variant}"
+    if "ended_with" in found:
+        return [Row(what=f"{name}: ended by torch with {found['ended_with']}", unit="ms", ours=float("nan"))]
+    rows = [Row(what=f"{name}, bare", unit="ms", ours=compare(found["blocks"], CONTROL).bare.thread_us / 1000)]
+    for recorder_name in [*found["recorders"], CONTROL]:
+        seen = compare(found["blocks"], recorder_name)
+        what = f"{name}, {recorder_name} ({seen.pairs} pairs)"
+        rows += [
+            _row(f"{what}: CPU of the training thread", seen.thread, asked=recorder_name != CONTROL),
+            _row(f"{what}: CPU of all threads but the pulse", seen.process),
+            _row(f"{what}: wall clock", seen.wall),
+            *(
+                Row(what=f"{what}: {each} a step", unit="", ours=ours, peer="bare", theirs=theirs)
+                for each, ours, theirs in (
+                    ("page faults", seen.there.faults, seen.bare.faults),
+                    ("switches between threads", seen.there.switches, seen.bare.switches),
                 )
-                continue
-            times: dict[str, list[float]] = found["times"]  # type: ignore[assignment]
-            per_step: float = found["collectives_per_step"]  # type: ignore[assignment]
-            bare_ms = bare_ms or statistics.median(times["bare"])
-            median = statistics.median(times["bare"])
-            found_rows.append({"job": kind, "variant": variant, "recorder": "bare", "step_ms": round(median, 2),
-                         "against_default": round(median / bare_ms, 3)})  # fmt: skip
-            for name in [name for name in times if name != "bare"]:
-                middle, low, high = ratio(times["bare"], times[name])
-                row = {"job": kind, "variant": variant, "recorder": name, "pairs": len(times[name]),
-                       "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4),
-                       "collectives_per_step": per_step}  # fmt: skip
-                if name in costs_us:
-                    row["computed_percent"] = round(per_step * costs_us[name] / (median * 1000) * 100, 4)
-                found_rows.append(row)
-    return found_rows
+            ),
+        ]
+        if recorder_name in found["hooks"]:
+            rows += hooks.rows(what, seen, found["hooks"][recorder_name], cold_us.get(recorder_name, 0.0))
+    return rows
+
+
+def _row(what: str, found: Interval, asked: bool = False) -> Row:
+    """Return a row of a ratio: only what noise cannot hide is missed."""
+    met = None
+    if asked:
+        met = False if found.low > STEP_RATIO_MAX else True if found.high <= STEP_RATIO_MAX else None
+    budget = f"<= {STEP_RATIO_MAX}" if asked else ""
+    return Row(what=f"{what} {found}", unit="x", ours=found.middle, peer="bare", theirs=1.0, budget=budget, met=met)
 
 
 def rows() -> list[Row]:
-    """Measure the jobs, and one collective for what its count alone explains. Only what noise cannot hide is missed."""
-    per_step = {
-        row["recorder"]: row["added_us"] for row in recorder.measure_in_child() if row["way"] == recorder.IN_A_STEP
-    }
+    """Measure the jobs, and one operation for what its count explains."""
+    cold = recorder.cold_us()
     found = []
-    for row in measure(per_step):
-        name = f"step of {row['job']}, {row['variant']}"
-        if "ended_with" in row:
-            found.append(Row(what=f"{name}: ended by torch with {row['ended_with']}", unit="ms", ours=float("nan")))
-        elif row["recorder"] == "bare":
-            found.append(Row(what=f"{name}, bare", unit="ms", ours=row["step_ms"]))
-        else:
-            what = f"{name}, {row['recorder']} recorder ({row['low']} to {row['high']})"
-            met = False if row["low"] > STEP_RATIO_MAX else True if row["high"] <= STEP_RATIO_MAX else None
-            found.append(
-                Row(what=what, unit="x", ours=row["ratio"], peer="bare", theirs=1.0, budget="< 1.001", met=met)
-            )
-            if "computed_percent" in row:
-                budget, met = at_most(0.1, row["computed_percent"], "%")
-                what = f"{name}, {row['recorder']} recorder, operations x cost of one"
-                found.append(Row(what=what, unit="%", ours=row["computed_percent"], budget=budget, met=met))
+    for kind in ("ddp", "fsdp2"):
+        found += rows_of(kind, "", run_job(kind, {}, SECONDS_MAX, with_hooks=True), cold)
+        for variant, settings in VARIANTS.items():
+            found += rows_of(kind, variant, run_job(kind, settings, VARIANT_SECONDS_MAX), cold)
     return found
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--rank"]:
-        print(json.dumps(run_rank(sys.argv[2], int(sys.argv[3]))))
+def main() -> None:
+    """Run one job, or be a rank of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("ddp", "fsdp2"))
+    parser.add_argument("--seconds", type=float, default=SECONDS_MAX)
+    parser.add_argument("--hooks", action="store_true", help="measure the hooks at the end")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        print(json.dumps(run_rank(given.kind, given.seconds, given.hooks)))
     else:
-        show(rows())
+        show(rows_of(given.kind, "", run_job(given.kind, {}, given.seconds, given.hooks), recorder.cold_us()))
+
+
+if __name__ == "__main__":
+    main()

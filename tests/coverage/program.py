@@ -180,7 +180,8 @@ def main() -> None:
         found[name] = run(name, ROWS[name], mine, other)
     from ncclwatch.rank.attach import current
 
-    print(json.dumps({"rows": found, "frontier": settle(mine), "recorder": type(current()).__name__}), flush=True)
+    recorder = type(current()).__name__ + ("" if current().hot is None else ", with its hot path in C")
+    print(json.dumps({"rows": found, "frontier": settle(mine), "recorder": recorder}), flush=True)
     flag(f"printed{RANK}")
     until(f"printed{1 - RANK}")
     dist.destroy_process_group()

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 import tomllib
+import torch
 
-from ncclwatch.native import build
+from ncclwatch.contract.ring.layout import REDUCE_OPS
 from tests.integration.launch import PROGRAMS, run_ranks
+from tests.integration.recorders import recorded_by
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 TABLE = HERE / "table.toml"
-RECORDERS = {"python": "Recorder", "native": "NativeRecorder"}
+RECORDERS = {"python": "Recorder", "hot": "Recorder, with its hot path in C", "native": "NativeRecorder"}
 EXPECTED: dict[str, dict[str, Any]] = tomllib.loads(TABLE.read_text()) if TABLE.exists() else {}
 
 
@@ -47,11 +49,16 @@ def wait_words(found: list[Any] | None) -> str:
     return words + ("" if main else " (another thread)")
 
 
+def knowable(words: str, recorder: str) -> str:
+    """Return a line of the table as a recorder can write it: before torch 2.9 Python cannot ask for the reduce op."""
+    if recorder == "native" or torch.__version__ >= (2, 9):
+        return words
+    return " ".join(word for word in words.split() if word not in REDUCE_OPS)
+
+
 @pytest.fixture(scope="session", params=list(RECORDERS))
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
     recorder: str = request.param
-    if recorder == "native":
-        build.build()
     shared = tmp_path_factory.mktemp("shared")
     program = os.path.relpath(HERE / "program.py", PROGRAMS)
     ranks = run_ranks(
@@ -59,7 +66,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         2,
         tmp_path_factory.mktemp("rings"),
         str(shared),
-        NCCLWATCH_NATIVE="1" if recorder == "native" else "0",
+        **recorded_by(recorder),
         PYTHONPATH=str(HERE.parent.parent),
     )
     assert [rank.code for rank in ranks] == [0, 0], ranks[0].err + ranks[1].err
@@ -87,22 +94,24 @@ def test_the_table_is_complete_and_up_to_date(recorded, request: pytest.FixtureR
 
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_a_way_is_recorded_once_and_who_waits_is_seen(recorded, name: str):
-    _, (rank_0, rank_1) = recorded
+    recorder, (rank_0, rank_1) = recorded
     row = rank_0["rows"][name]
     assert (row["trouble"], rank_1["rows"][name]["trouble"]) == ("", "")
-    assert [operation_words(each) for each in row["operations"]] == EXPECTED[name]["records"]
+    found = [operation_words(each) for each in row["operations"]]
+    assert found == [knowable(words, recorder) for words in EXPECTED[name]["records"]]
     assert wait_words(rank_1["rows"][name]["waits"][0]) == EXPECTED[name]["waits_in"]
     assert row["blocked"] == []
-    assert {each["site"] for each in row["operations"]} <= {"rows.py"}
+    assert {each["site"] for each in row["operations"]} <= {SITES.get(name, "rows.py")}
 
 
 def test_the_callers_of_a_helper_are_recorded(recorded):
     _, (rank_0, _) = recorded
     (found,) = rank_0["rows"]["all_reduce_through_helpers"]["operations"]
     outside = ["Reducing.forward", "all_reduce_through_helpers", "run", "main", "<module>"]
-    assert (found["function"], found["callers"]) == ("mean", outside)
+    assert (found["function"], found["callers"]) == ("mean", [*outside, "<module>"])  # the last is who forked the rank
 
 
+SITES = {"checkpoint_async_save": ""}  # where it is not rows.py: a thread that torch starts has no line of the user's
 # What gloo numbers without an operation of its own being issued: found by torch's flight recorder.
 BACKEND_SPENDS_MORE = {"reduce_scatter": 1, "monitored_barrier": 1}
 

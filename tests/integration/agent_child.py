@@ -3,6 +3,7 @@
 python -m tests.integration.agent_child RUNTIME_DIR RANK WORLD_SIZE IDENTITY_JSON
 """
 
+import itertools
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import time
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
 from ncclwatch.rank.where import own_stacks
 
 
@@ -39,7 +40,11 @@ def main() -> None:
     site = ring.string(f"{__file__}\x1f{main.__code__.co_firstlineno}\x1fmain")
     issued = recorder.issue(group, tuple(Op).index(Op.ALL_REDUCE), 4, (-1, 1, 1), site)
     recorder.track(issued, None)
-    recorder.enter(WaitKind.STORE, site)
+    if identity.get("trains"):
+        ring.set_word(Word.INITIALISED, 1)
+        threading.Thread(target=_train, args=(recorder, site), daemon=True).start()
+    else:
+        recorder.enter(WaitKind.STORE, site)
     threading.Thread(target=_pulse, args=(ring,), daemon=True).start()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -55,6 +60,15 @@ def main() -> None:
         elif command == "detach":
             ring.set_word(Word.DETACHED, 1)
         print("done", flush=True)
+
+
+def _train(recorder: Recorder, site: int) -> None:
+    """Go on as a healthy rank does: ten steps a second, each with an operation in every group."""
+    for step in itertools.count(1):
+        for group in recorder.groups.values():
+            recorder.track(recorder.issue(group, tuple(Op).index(Op.ALL_REDUCE), 4, (-1, 1, 1), site), None)
+        recorder.count_step(step)
+        time.sleep(0.1)
 
 
 def _pulse(ring: RingFile) -> None:

@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import (
     CallSite,
     Ending,
@@ -24,6 +25,7 @@ from ncclwatch.contract.model.rank import (
     WaitView,
 )
 from ncclwatch.contract.model.testimony import Testimony
+from ncclwatch.contract.ring.members import digest_of_all
 
 DIGEST_S = 0.25
 SITE = CallSite(file="/home/user/train.py", line=17, function="train")
@@ -162,7 +164,7 @@ class FakeAgent:
     def _digest(self) -> bytes:
         self.progress += 1
         now = time.monotonic()
-        key = wire.group_key("0")
+        key = group_key("0", digest_of_all(self._world_size))
         ranks, groups = [], []
         for rank in self._ranks:
             wait_s = now - self.waiting[rank] if rank in self.waiting else 0.0
@@ -183,12 +185,13 @@ class FakeAgent:
                     *wire.NO_FACTS,
                 )
             )
-            groups.append((rank, wait_s, key, done + (1 if wait_s else 0), done, 7))
+            inside = 1 if wait_s else 0
+            groups.append((rank, wait_s, key, done + inside, 7, inside, name_key("0")))
         return wire.pack_digest(0, ranks, groups)
 
     def _wait(self, rank: int) -> tuple[int, int, int]:
         kind = wire.WAIT_KINDS.index(WaitKind.COLLECTIVE)
-        return (wire.group_key("0"), -1, kind) if rank in self.waiting else wire.NO_WAIT
+        return (group_key("0", digest_of_all(self._world_size)), -1, kind) if rank in self.waiting else wire.NO_WAIT
 
     def _view(self, rank: int) -> RankView:
         wait = None

@@ -4,9 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.zoo.forking.torch_once import forked
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -43,12 +46,27 @@ def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) ->
         raise
 
 
-def run_ranks(program: str, count: int, runtime: Path, *arguments: str, **more: str) -> list[Finished]:
-    """Run `programs/<program>` as `count` ranks and return what each said, in rank order."""
+def started(program: Path, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a program as its user would: torch is not imported before it begins."""
+    return (sys.executable, str(program), *arguments)
+
+
+def run_ranks(
+    program: str,
+    count: int,
+    runtime: Path,
+    *arguments: str,
+    begin: Callable[..., tuple[str, ...]] = forked,
+    **more: str,
+) -> list[Finished]:
+    """Run `programs/<program>` as `count` ranks and return what each said, in rank order.
+
+    They are forked after one import of torch. Where it is in question how a rank begins or ends, they are `started`.
+    """
     port = str(free_port())
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAMS / program), *arguments],
+            begin(PROGRAMS / program, *arguments),
             env=environment(
                 runtime,
                 RANK=str(rank),

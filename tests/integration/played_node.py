@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ncclwatch.contract.ring.layout import Word
-from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
 from ncclwatch_server.simulation.rings import WrittenRing
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import play

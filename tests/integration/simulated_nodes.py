@@ -5,8 +5,8 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 
+from ncclwatch_server.simulation.job.timeline import Timeline
 from ncclwatch_server.simulation.nodes import Nodes
-from ncclwatch_server.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """A real gloo job hangs: real Prometheus and Alertmanager, by the shipped rules, tell a webhook once and of its end."""
 
+import contextlib
 import json
 import signal
 import time
@@ -7,11 +8,12 @@ import urllib.request
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.launch import free_port
 from tests.integration.prometheus import Alertmanager, Prometheus, Webhook
-from tests.integration.test_hang_end_to_end import _end, incidents, mine, runtime, server, torchrun, until
+from tests.integration.test_hang_end_to_end import _end, incidents, running, runtime, server, torchrun, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 __all__ = ["runtime"]  # a fixture
@@ -71,8 +73,9 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
 
 def _kill(job, runtime: Path) -> None:
     job.send_signal(signal.SIGKILL)
-    for rank in [each for each in mine(runtime) if "hang.py" in " ".join(each.cmdline())]:
-        rank.kill()
+    for rank in running(runtime, "hang.py"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            rank.kill()
 
 
 def test_the_watchdog_reaches_its_own_receiver(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch_server.simulation.faults import RIGHT_CAUSES, Fault, FaultKind
-from ncclwatch_server.simulation.layout import Axis, Layout
-from ncclwatch_server.simulation.timeline import Manner, Timeline, plan
+from ncclwatch_server.simulation.job.faults import RIGHT_CAUSES, Fault, FaultKind
+from ncclwatch_server.simulation.job.layout import Axis, Layout
+from ncclwatch_server.simulation.job.timeline import Manner, Timeline, plan
 from tests.integration.fake_agent import until
 from tests.integration.played_node import PlayedNode
 from tests.integration.simulated_nodes import SimulatedJob, SimulatedNodes

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ncclwatch.native import build
+from ncclwatch.native import build, loading, probe
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -74,3 +75,11 @@ def test_doctor_fails_when_the_server_that_is_named_does_not_answer():
     done = ncclwatch("doctor", NCCLWATCH_SERVER="http://127.0.0.1:9")
     assert done.returncode == 2
     assert "FAIL  server            NCCLWATCH_SERVER names it, and no ncclwatch server answers at" in done.stdout
+
+
+def test_a_torch_side_that_reads_something_else_of_this_torch_is_not_used():
+    build.build()
+    assert loading.load() is not None
+    other = SimpleNamespace(address_in=lambda work: 0)
+    with pytest.raises(build.NativeError, match=r"was built for another torch than .*: of a work's address it reads"):
+        probe.check(other, Path("torch_side.so"))

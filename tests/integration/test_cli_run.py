@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.cli.running import embedded
 from tests.integration.fake_agent import until
 from tests.integration.server_process import ROOT, ServerProcess
 
@@ -220,6 +222,24 @@ def test_missing_packages_of_the_server_are_told_and_the_training_runs(tmp_path:
     assert (done.returncode, done.stdout) == (0, b"trained\n")
     assert b"pip install 'ncclwatch[server]'" in done.stderr
     assert json.loads(report.read_bytes())["incidents"] == []
+
+
+def test_a_server_that_is_not_ready_in_time_answers_whoever_has_come_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    slow = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(embedded, "READY_S", 0.2)
+    with embedded.EmbeddedServer() as server:
+        server.start()
+        assert (server.ready, server.alive) == (False, True)
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as early:
+            early.sendall(b"GET /healthz HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+            go.touch()
+            assert b"200 OK" in early.recv(4096)
+    assert not server.alive
 
 
 def test_a_killed_run_takes_its_server_with_it_but_not_the_training(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from grafana.dashboards_of import built
-from ncclwatch_server.simulation.faults import FaultKind
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.timeline import Manner, plan
+from ncclwatch_server.simulation.job.faults import FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.timeline import Manner, plan
 from tests.integration.fake_agent import until
 from tests.integration.launch import free_port
 from tests.integration.prometheus import Exporter, Prometheus

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch import PROGRAMS
-from tests.zoo.jobs import forking_torchrun
+from tests.zoo.forking.torch_once import forking_torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

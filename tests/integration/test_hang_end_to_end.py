@@ -18,7 +18,8 @@ import pytest
 
 from tests.integration.launch import PROGRAMS, environment, free_port
 from tests.zoo import jobs
-from tests.zoo.jobs import Launcher, forking_torchrun
+from tests.zoo.forking.torch_once import forking_torchrun
+from tests.zoo.jobs import Launcher
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 DEADLINE_S = 60.0

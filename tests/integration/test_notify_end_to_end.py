@@ -20,7 +20,7 @@ from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.receiver import Received, Receiver
 from tests.integration.server_process import ServerProcess
-from tests.integration.test_hang_end_to_end import incidents, mine, torchrun
+from tests.integration.test_hang_end_to_end import incidents, mine, running, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -73,8 +73,8 @@ def test_a_real_job_that_hangs_is_told_to_its_end(tmp_path: Path, runtime: Path)
             # Whatever the ranks still say of it is no news.
             seen = len(incidents(url))
             job.kill()
-            for process in mine(runtime):
-                if "hang.py" in " ".join(process.cmdline()):
+            for process in running(runtime, "hang.py"):
+                with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             until(lambda: receiver.events == ["firing", "updated", "resolved"], 60.0)
         finally:

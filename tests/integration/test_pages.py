@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import CallSite, RankView
-from ncclwatch_server.simulation.faults import FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.job.faults import FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
 from tests.integration.browser import Window, chromium, window
 from tests.integration.fake_agent import until
 from tests.integration.server_process import ServerProcess
@@ -71,7 +71,8 @@ def scene(server: ServerProcess) -> Iterator[Scene]:
     ):
         until(lambda: fleet.rounds > 2)
         fleet.hang(stuck(SMALL, CULPRIT))
-        until(lambda: found(server.url, "llm"), timeout_s=60.0)
+        # The incident is opened before the stacks that were asked for have come.
+        until(lambda: any(incident["stacks"] for incident in found(server.url, "llm")), timeout_s=60.0)
         yield Scene(server.url, found(server.url, "llm")[0])
 
 

@@ -1,6 +1,7 @@
 """No page and no question holds up the event loop, on which digests come in: of a job of 16,384 ranks."""
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
@@ -18,8 +19,8 @@ from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.serving.uvicorn_server import listen
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import cruising
 from ncclwatch_server.watch.tick import Watch
 from tests.integration.fake_agent import until
@@ -84,6 +85,8 @@ def served(longest: dict[str, float]) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     asyncio.Handle._run = timed  # type: ignore[method-assign]
+    gc.collect()
+    gc.freeze()  # as the server does when it starts: all of pytest's heap would be looked through in the loop's thread
     try:
         thread.start()
         until(lambda: server.started and app.state.watch.ready, timeout_s=60.0)
@@ -91,6 +94,7 @@ def served(longest: dict[str, float]) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(20)
+        gc.unfreeze()
         asyncio.Handle._run = run  # type: ignore[method-assign]
         listener.close()
 

@@ -4,17 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.native import build
 from tests.integration.launch import run_ranks
+from tests.integration.recorders import recorded_by
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
-@pytest.mark.parametrize("recorder", ["python", "native"])
+@pytest.mark.parametrize("recorder", ["python", "hot", "native"])
 def test_no_fault_of_the_recorder_reaches_training(recorder: str, tmp_path: Path):
-    if recorder == "native":
-        build.build()
-    ranks = run_ranks("faults.py", 2, tmp_path, recorder)
+    ranks = run_ranks("faults.py", 2, tmp_path, recorder, **recorded_by(recorder))
     for rank in ranks:
         assert rank.code == 0, rank.out[-2000:] + rank.err[-3000:]
         faults = int(rank.out.split()[-1])

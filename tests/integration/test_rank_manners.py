@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.machine.private_dirs import IN_MEMORY, filesystem_of
-from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks
+from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 CHECKS = 12
 
 
 def test_every_check_inside_a_real_job_holds(tmp_path: Path):
-    ranks = run_ranks("manners.py", 2, tmp_path)
+    ranks = run_ranks("manners.py", 2, tmp_path, begin=started)
     for rank in ranks:
         assert rank.code == 0, rank.out + rank.err
         assert rank.out.count("ok ") == CHECKS
@@ -101,7 +101,7 @@ def test_without_proc_a_rank_says_what_is_missing_and_leaves_no_file(tmp_path: P
 
 
 def test_a_users_filter_that_makes_warnings_errors_does_not_stop_training(full_tmpfs: Path):
-    ranks = run_ranks("plain.py", 1, full_tmpfs, PYTHONWARNINGS="error::RuntimeWarning")
+    ranks = run_ranks("plain.py", 1, full_tmpfs, begin=started, PYTHONWARNINGS="error::RuntimeWarning")
     assert ranks[0].code == 0, ranks[0].err
 
 
@@ -112,20 +112,20 @@ def test_disabled_by_the_environment_it_leaves_no_trace(tmp_path: Path):
 
 
 def test_watched_and_unwatched_training_compute_the_same(tmp_path: Path):
-    watched = run_ranks("plain.py", 2, tmp_path / "a")
-    unwatched = run_ranks("plain.py", 2, tmp_path / "b", NCCLWATCH_DISABLE="1")
+    watched = run_ranks("plain.py", 2, tmp_path / "a", "ddp")
+    unwatched = run_ranks("plain.py", 2, tmp_path / "b", "ddp", NCCLWATCH_DISABLE="1")
     assert [rank.out for rank in watched] == [rank.out for rank in unwatched]
 
 
 def test_no_thread_of_ours_lives_when_the_interpreter_ends(tmp_path: Path):
     """Python unwinds such a thread when it comes back from native code, and torch answers that with SIGABRT."""
-    for rank in run_ranks("ends.py", 2, tmp_path):
+    for rank in run_ranks("ends.py", 2, tmp_path, begin=started):
         assert (rank.code, rank.out.splitlines()) == (0, ["['ncclwatch-pulse']", "[]"]), rank.err
 
 
 def test_a_rank_that_closes_all_descriptors_lives_on_and_keeps_its_own_files(tmp_path: Path):
     (tmp_path / "files").mkdir()
-    (rank,) = run_ranks("descriptors.py", 1, tmp_path, str(tmp_path / "files"))
+    (rank,) = run_ranks("descriptors.py", 1, tmp_path, str(tmp_path / "files"), begin=started)
     assert rank.code == 0, rank.err
     assert rank.out == "nobody can ask\nfiles written 40\n"
 

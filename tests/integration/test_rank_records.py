@@ -88,3 +88,11 @@ def test_each_groups_own_timeout_is_in_the_ring_also_when_it_changes(tmp_path: P
     ranks = run_ranks("limits.py", 1, tmp_path)
     assert ranks[0].code == 0, ranks[0].err
     assert json.loads(ranks[0].out.splitlines()[-1]) == [[20_000, 7_000], [20_000, 90_000]]
+
+
+def test_a_monitored_barrier_that_was_given_up_is_over_and_was_made(tmp_path: Path):
+    ranks = run_ranks("given_up.py", 2, tmp_path)
+    assert ranks[0].code == 0, ranks[0].err
+    error, progress = json.loads(ranks[0].out.splitlines()[-1])
+    assert "failed to pass monitoredBarrier" in error
+    assert progress == [2, 2]

@@ -10,7 +10,7 @@ from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import _end, agent_environment, incidents, runtime, server, until
 from tests.scenarios.played import program
 from tests.scenarios.texts import FILES, read
-from tests.zoo.jobs import forking_torchrun
+from tests.zoo.forking.torch_once import forking_torchrun
 
 __all__ = ["runtime"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]

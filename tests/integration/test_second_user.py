@@ -19,7 +19,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal, writers
 from ncclwatch_agent.stacks.py_spy import find_py_spy
 from ncclwatch_agent.witnesses.worker_server import Unheard, ask

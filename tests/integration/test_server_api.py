@@ -127,12 +127,12 @@ def test_metrics_count_jobs_and_incidents_without_a_series_per_rank(server: Serv
         } <= set(lines)
 
     until(wanted)
-    assert "rank=" not in server.get("/metrics?per_rank=off").text
+    assert ',rank="' not in server.get("/metrics?per_rank=off").text
 
 
 def test_single_ranks_are_told_of_in_metrics_while_suspect_or_on_demand(server: ServerProcess) -> None:
     culprit = server.incidents()[0]["culprits"][0]["rank"]
-    (line,) = [each for each in server.get("/metrics").text.splitlines() if "rank=" in each]
+    (line,) = [each for each in server.get("/metrics").text.splitlines() if ',rank="' in each]
     assert (
         line.startswith("ncclwatch_suspect_rank_info{")
         and f'host="node1",incident_id="{server.incidents()[0]["id"]}"' in line

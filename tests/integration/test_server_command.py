@@ -128,6 +128,30 @@ def test_it_ends_with_its_parent() -> None:
         assert process.wait(5) == 0
 
 
+def test_whoever_started_it_ends_it_though_no_agent_has_come_for_long() -> None:
+    impatient = (
+        "from ncclwatch_server.runtime import lifetime; lifetime.FIRST_AGENT_S = lifetime._LOOK_S = 0.01; "
+        "from ncclwatch_server.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", impatient, "--port", "0", "--ephemeral", "--parent", str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        first_line(process)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.terminate()
+
+
+@pytest.mark.parametrize("opened", ["/dev/null", "socket"])
+def test_a_descriptor_that_does_not_listen_is_refused(opened: str) -> None:
+    with socket.socket() as idle, open(os.devnull) as null:
+        number = {"/dev/null": null, "socket": idle}[opened].fileno()
+        command = [sys.executable, "-m", "ncclwatch_server", "--listen-fd", str(number), "--ephemeral"]
+        done = subprocess.run(command, pass_fds=(number,), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--listen-fd" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_it_ends_when_its_parent_has_ended_already() -> None:
     with subprocess.Popen(["true"]) as parent:
         parent.wait()

@@ -14,7 +14,7 @@ from tests.integration.server_process import ServerProcess
 pytestmark = pytest.mark.integration
 
 RANK = (0, 0, 0, 1, 0, 0.1, 0.0, 1, 1, 1, *wire.NO_WAIT, *wire.NO_FACTS)
-GROUP = (0, 0.0, 1, 1, 1, 1)
+GROUP = (0, 0.0, 1, 1, 1, 0, 2)
 ANNOUNCE = wire.Announce(index=0, job="victim", instance="i", attempt=0, world_size=2, ranks=(0, 1), terminal=False)
 
 

@@ -38,7 +38,7 @@ def forged_facts(index: int) -> wire.Facts:
 
 NEWS: dict[str, Callable[[int], wire.AgentMessage | bytes]] = {
     "announce": lambda index: victims(index=index, ranks=(0, 1)),
-    "digest": lambda index: wire.pack_digest(index, [ROW, (1, *ROW[1:])], [(0, 900.0, 1, 2, 1, 5)]),
+    "digest": lambda index: wire.pack_digest(index, [ROW, (1, *ROW[1:])], [(0, 900.0, 1, 2, 5, 1, 3)]),
     "views": lambda index: wire.Views(index=index, ranks=(forged_view(0), forged_view(1))),
     "stacks": lambda index: wire.Stacks(
         index=index, dumps=(StackDump(rank=0, threads=(("MainThread", (LINE,)),)),), reply_to=1

@@ -7,6 +7,8 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import group_key, name_key
+from ncclwatch.contract.ring.members import digest_of_all
 from ncclwatch_server import limits
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
@@ -97,10 +99,10 @@ def test_a_higher_attempt_from_a_stranger_ends_no_job(tmp_path: Path):
 def digests(line: ClientConnection, jobs: range) -> None:
     """Announce jobs of two ranks, and let each say once that it trains."""
     say(line, *(announce(job, f"job{job}") for job in jobs))
-    key = wire.group_key("0")
+    key = group_key("0", digest_of_all(2))
     for job in jobs:
         ranks = [(rank, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 5, *wire.NO_WAIT, *wire.NO_FACTS) for rank in (0, 1)]
-        line.send(wire.pack_digest(job, ranks, [(rank, 0.0, key, 5, 5, 7) for rank in (0, 1)]))
+        line.send(wire.pack_digest(job, ranks, [(rank, 0.0, key, 5, 7, 0, name_key("0")) for rank in (0, 1)]))
 
 
 def test_three_hundred_jobs_are_all_watched_and_a_hang_of_the_last_one_is_told(tmp_path: Path):

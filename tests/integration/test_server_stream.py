@@ -148,5 +148,5 @@ def test_a_fuzzer_of_schemas_finds_no_error_and_no_broken_promise(server: Server
             ],
             cwd=config.parent, capture_output=True, text=True, timeout=100,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:] + server.log.read_text()[-4000:]
         assert server.get("/healthz").status_code == 200

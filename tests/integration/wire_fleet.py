@@ -13,10 +13,10 @@ from websockets.exceptions import ConnectionClosed
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.rank import RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Testimony
-from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import SCRIPT, Training
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import SCRIPT, Training
 from ncclwatch_server.simulation.run import cruising, run
 
 STEPS = 12  # training steps of a healthy job, one each second; then it stands

@@ -9,7 +9,7 @@ from pathlib import Path
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.offline.rings import read, views_of
 from ncclwatch_server.offline.snapshot import Witness, snapshot_of

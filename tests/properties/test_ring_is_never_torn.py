@@ -19,7 +19,7 @@ NOISE = random.Random(3).randbytes(RING_BYTES)
 _WRITER = """
 import sys, threading
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 ring = RingFile(sys.argv[1], rank=3, local_rank=1, world=(8, 4), attempt=2)
 group = ring.add_group("0", "default_pg", list(range(8)), 0)
 thread = ring.add_thread(4242, True)

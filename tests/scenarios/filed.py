@@ -10,7 +10,8 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch.contract.ring.layout import Word
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
+from ncclwatch_server.judge.theory.case import open_case
 from ncclwatch_server.simulation.rings import WrittenRing
 from tests.postmortem.analysis import said
 from tests.scenarios.through_rings import _Writing
@@ -108,10 +109,20 @@ def claims_in_files(folder: Path) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
-def is_backed(claim: Claim, live: Iterable[Claim]) -> bool:
-    """Whether a claim of files says no more than the living job: each rank is named there, for that or closer."""
-    if claim.cause is Cause.UNDETERMINED and (claim.one_of or claim.late):
+def awaited_in(snapshot: JobSnapshot) -> frozenset[int]:
+    """Return the ranks that have not come to what another one waits in."""
+    return frozenset().union(*open_case(snapshot).graph.absent.values())
+
+
+def is_backed(claim: Claim, live: Iterable[Claim], awaited: frozenset[int]) -> bool:
+    """Whether a claim of files says no more than the living job: each rank is named there, for that or closer.
+
+    Who is only said to have been late had not come there either.
+    """
+    if claim.cause is Cause.UNDETERMINED and claim.one_of:
         return True  # it names nobody for certain, and nothing as the cause
+    if claim.cause is Cause.UNDETERMINED and claim.late:
+        return claim.ranks <= awaited
     for_this = [each for each in live if _is_weaker(claim.cause, each.cause)]
     if claim.one_of:
         return any(claim.ranks & each.ranks for each in for_this)

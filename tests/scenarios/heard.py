@@ -6,10 +6,11 @@ The same instant is told again and again, as long as the server takes to be sure
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView, StackDump, ThreadView
 from ncclwatch.contract.model.verdict import Verdict
@@ -20,11 +21,11 @@ from ncclwatch_server.ingest.agent_news import AgentNews
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.theory.waits.rank_standing import GONE_STATES
-from ncclwatch_server.state.wait_learning import Patience
+from ncclwatch_server.state.waits.learning import Patience
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.scenarios.situation import Situation
-from tests.scenarios.through_rings import as_the_node_sees, written
+from tests.scenarios.through_rings import read_back
 
 MOMENTS_S = (-4.0, -2.0, -1.0, 0.0)  # of digests, before the moment that the text is about
 _FIELDS = tuple(name for name, _ in wire.RANK_FIELDS)
@@ -44,7 +45,7 @@ class _Rank:
 
     view: RankView
     row: tuple[float, ...] | None = None  # of a digest; None: only seen from outside
-    groups: list[tuple[float, ...]] = field(default_factory=list)
+    groups: tuple[tuple[float, ...], ...] = ()
     loop: wire.Loop | None = None
 
 
@@ -223,13 +224,11 @@ class _Node:
 
 def _told(view: RankView, world_size: int) -> _Rank:
     """Return what an agent tells of a rank of the situation."""
-    view = replace(view, world_size=world_size)
     if not view.attached:
-        return _Rank(view=view)
-    with written(view) as ring:
-        row, groups = ring.rows()
-        seen = as_the_node_sees(ring.view(), view)
-        return _Rank(view=seen, row=_from_outside(row, seen), groups=groups, loop=ring._read.loop())
+        return _Rank(view=replace(view, world_size=world_size))
+    read = read_back(view)
+    seen = replace(read.view, world_size=world_size)
+    return _Rank(view=seen, row=_from_outside(read.row, seen), groups=read.groups, loop=read.loop)
 
 
 def _from_outside(row: tuple[float, ...], view: RankView) -> tuple[float, ...]:
@@ -244,7 +243,7 @@ def _from_outside(row: tuple[float, ...], view: RankView) -> tuple[float, ...]:
 def _saves_to(view: RankView) -> int:
     if any(save.error or (save.refused and save.ended_s is None) or save.lacks_bytes for save in view.saves):
         return SAVE_TROUBLE
-    return next((wire.group_key(save.identity) for save in reversed(view.saves) if save.identity), 0)
+    return next((text_key(save.identity) for save in reversed(view.saves) if save.identity), 0)
 
 
 @cache  # many scenarios have as many ranks on the same hosts

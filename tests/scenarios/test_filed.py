@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from ncclwatch_server.judge import judge
-from tests.scenarios.filed import claims_in_files, claims_of, is_backed, left_by
+from tests.scenarios.filed import awaited_in, claims_in_files, claims_of, is_backed, left_by
 from tests.scenarios.texts import each_as, read
 
 
 @each_as("unfiled")
 def test_files_say_the_same_or_less(path: Path, tmp_path: Path):
     snapshot = read(path)[0].snapshot()
-    live = claims_of(judge(snapshot))
-    assert [claim for claim in claims_in_files(left_by(snapshot, tmp_path)) if not is_backed(claim, live)] == []
+    live, awaited = claims_of(judge(snapshot)), awaited_in(snapshot)
+    found = claims_in_files(left_by(snapshot, tmp_path))
+    assert [claim for claim in found if not is_backed(claim, live, awaited)] == []

@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from ncclwatch.contract.model.verdict import Severity
+from ncclwatch_server import limits
 from tests.scenarios.heard import Heard, hear
 from tests.scenarios.texts import each_as, read, render
 
-MORE = 256  # ranks at work besides: then not all are asked for their views
+MORE = 64  # ranks at work besides, and as many are asked for their views: not all are
 
 
 def has_an_incident_for_each_alarm(heard: Heard) -> bool:
@@ -30,7 +33,9 @@ def test_a_server_that_hears_the_ranks_says_the_same(path: Path):
 
 
 @each_as("alone")
-def test_a_server_says_the_same_of_them_among_many_more_ranks(path: Path):
+def test_a_server_says_the_same_of_them_among_more_ranks_than_it_asks(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "INSPECT_ALL_MAX", MORE)
+    monkeypatch.setattr(limits, "INSPECT_MAX", MORE)
     situation, expected = read(path)
     heard = hear(situation, MORE)
     assert claims(render(heard.said)) == claims(expected)

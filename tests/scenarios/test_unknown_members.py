@@ -19,6 +19,9 @@ from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.judge import judge
 from tests.scenarios.texts import FILES, SEPARATOR, render, situation
 
+# Three circles of two ranks, each told as one of its own; where not all groups are known, one circle is left.
+# The same of a circle of two within one of three.
+OF_PLACES = {"roots_circles_of_one_mistake", "alone_beside_one_who_is_no_member"}
 Claim = tuple[Cause, tuple[int, ...], bool]
 Change = Callable[[JobSnapshot], JobSnapshot]
 
@@ -73,6 +76,10 @@ def _follows(claim: Claim, known: Claim) -> bool:
     return ranks == known_ranks or (not one_of and set(ranks) <= set(known_ranks))
 
 
+def _is_of_those(claim: Claim, known: Claim) -> bool:
+    return claim[0] is known[0] and claim[2] and set(claim[1]) <= set(known[1])
+
+
 @cache  # five tests ask for each
 def snapshot_of(path: Path) -> JobSnapshot:
     return situation(path.read_text().partition(SEPARATOR)[0]).snapshot()
@@ -89,7 +96,8 @@ def outcome(path: Path, change: Change) -> str:
     after = judge(change(snapshot_of(path)))
     if not critical(after):
         return "silent" if critical(before) else "none"
-    if not all(any(_follows(claim, known) for known in critical(before)) for claim in critical(after)):
+    fits = _is_of_those if path.stem in OF_PLACES else _follows
+    if not all(any(fits(claim, known) for known in critical(before)) for claim in critical(after)):
         return "wrong"
     return "same" if render(after) == render(before) else "less"
 
@@ -97,8 +105,9 @@ def outcome(path: Path, change: Change) -> str:
 def _all_recorded(path: Path) -> bool:
     """Whether each group has a record of each of its members; a rank that nobody has seen has recorded none."""
     ranks = snapshot_of(path).ranks
-    recorded = {(group.name, rank) for rank, view in ranks.items() for group in view.groups}
-    members = {(group.name, rank) for view in ranks.values() for group in view.groups for rank in group.ranks}
+    groups = [(rank, group) for rank, view in ranks.items() for group in view.groups]
+    recorded = {(group.name, group.ranks, rank) for rank, group in groups}
+    members = {(group.name, group.ranks, member) for _, group in groups for member in group.ranks}
     return members <= recorded
 
 

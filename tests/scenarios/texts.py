@@ -13,6 +13,7 @@ from tests.scenarios.situation import Situation
 STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
 FILES = sorted({*Path(__file__).parent.glob("*/*.txt")}.difference(STORIES), key=lambda path: path.name)
 SEPARATOR = "----\n"
+_LIMITS = ("unheard ", "alone ", "unfiled ")  # lines that say why the text cannot be told in another way
 
 
 def render(verdicts: tuple[Verdict, ...]) -> str:
@@ -60,7 +61,8 @@ def read(path: Path) -> tuple[Situation, str]:
 
 @cache
 def _limits(path: Path) -> dict[str, str]:
-    return read(path)[0].limits
+    given = path.read_text().partition(SEPARATOR)[0]
+    return situation("\n".join(line for line in given.splitlines() if line.startswith(_LIMITS))).limits
 
 
 def each_as(word: str) -> "pytest.MarkDecorator":

@@ -9,6 +9,8 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
@@ -28,9 +30,10 @@ from ncclwatch.contract.ring import layout as ring_layout
 from ncclwatch.contract.ring.call_sites import SiteText, write
 from ncclwatch.contract.ring.layout import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.modules import write as write_module
+from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.operations import NO_ROW, Group, Issued
 from ncclwatch_server.simulation.hearing import arrived
-from ncclwatch_server.simulation.rings import SimulatedRing
+from ncclwatch_server.simulation.rings import NOW_NS, SimulatedRing
 
 
 def through_rings(snapshot: JobSnapshot) -> JobSnapshot:
@@ -41,10 +44,24 @@ def through_rings(snapshot: JobSnapshot) -> JobSnapshot:
 
 def through_ring(view: RankView) -> RankView:
     """Return a rank as it is read from a ring; one that nobody has attached to has none."""
-    if not view.attached:
-        return view
+    return read_back(view).view if view.attached else view
+
+
+class ReadBack(NamedTuple):
+    """What the agent reads from the ring of a rank."""
+
+    view: RankView
+    row: tuple[float, ...]  # of a digest
+    groups: tuple[tuple[float, ...], ...]  # of a digest
+    loop: Loop | None
+
+
+@cache  # several tests ask for each, and a rank that only waits is the same in many scenarios
+def read_back(view: RankView) -> ReadBack:
+    """Return what is read from the ring of a rank, and what the node adds to its view."""
     with written(view) as ring:
-        return as_the_node_sees(ring.view(), view)
+        row, groups = ring.rows()
+        return ReadBack(as_the_node_sees(ring.view(), view), row, tuple(groups), ring._read.loop(NOW_NS))
 
 
 @contextmanager
@@ -133,8 +150,14 @@ class _Writing:
         ring.file.set_word(Word.PHASE_NS, ring.turn_back(view.phase_s))
         ring.file.set_word(Word.INITIALISED, int(view.initialised))
         ring.file.set_word(Word.STEPS, view.steps)
+        ring.file.set_word(Word.GROUPS_MADE, view.groups_made)
         ring.file.set_word(Word.FORWARDS, view.forwards)
         ring.file.set_word(Word.TIMEOUT_MS, round(view.timeout_s * 1000))
+        ring.file.set_word(Word.GROUPS_HELD, view.groups_held)
+        if view.ended_thread is not None:
+            said = dataclasses.asdict(view.ended_thread)
+            at_ns = ring.turn_back(said.pop("age_s"))
+            ring.recorder.facts.tell(facts.THREAD, at_ns=at_ns, **said, **(said.pop("site") or {}))
         if view.cuda is not None:
             ring.recorder.facts.tell(facts.DEVICE, **dataclasses.asdict(view.cuda))
         if view.rng is not None:
@@ -198,6 +221,7 @@ class _Writing:
         self.ring.be_thread(row, thread.issued)
         self.ring.file.set_thread_issued(row, thread.issued)
         if thread.wait is not None:
+            self.ring.file.set_making(row, thread.wait.members)
             self._wait(thread.wait)
         found = {
             "name": thread.name, "leaf": thread.leaf, "call": thread.calling, "exc": thread.exception,

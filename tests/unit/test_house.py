@@ -24,11 +24,6 @@ WIDE = {
     "tests/integration/programs",
     "tests/zoo/programs",
     "tests/bench",
-    # A few more than a dozen: to be divided when they grow.
-    "ncclwatch/rank",
-    "server/ncclwatch_server/simulation",
-    "server/ncclwatch_server/state",
-    "tests/zoo",
 }
 
 

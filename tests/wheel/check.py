@@ -6,13 +6,19 @@ and uses it there: nothing of the working tree is on the path.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
+from ncclwatch.native import prebuilt
 from ncclwatch.native.build import SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +35,7 @@ def _build(into: Path) -> Path:
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", into, ROOT, cwd=into)
     (wheel,) = into.glob("ncclwatch-*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    missing = {f"ncclwatch/native/{name}" for name in SOURCES} - packed
+    missing = {f"ncclwatch/native/sources/{path.name}" for path in SOURCES.iterdir()} - packed
     assert "ncclwatch/inject/sitecustomize.py" in packed, "the wheel lacks what `run --inject` puts on PYTHONPATH"
     assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
     ui = ROOT / "server" / "ncclwatch_server" / "ui"
@@ -40,9 +46,38 @@ def _build(into: Path) -> Path:
     return wheel
 
 
+@contextmanager
+def _native_sides() -> Iterator[None]:
+    """See to it that the package has the native recorder for this torch and this Python while the wheel is built."""
+    if prebuilt.sides_here() is not None:
+        yield
+        return
+    minor = ".".join(torch.__version__.split(".")[:2])
+    _run(sys.executable, "-m", "natives", "--torch", minor, "--python", sys.executable, cwd=ROOT)
+    try:
+        yield
+    finally:  # a checkout that records in Python goes on to do so
+        shutil.rmtree(prebuilt.DIRECTORY)
+
+
+def _check_native(python: Path, place: Path) -> None:
+    """See to it that what is installed records natively, with nothing built there, beside a torch from elsewhere."""
+    program = "from ncclwatch.rank import attach; import ncclwatch; ncclwatch.attach(); print(attach.current())"
+    command = [str(python), "-c", program]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as rings:
+        settings = {
+            "PYTHONPATH": str(Path(torch.__file__).parents[1]), "NCCLWATCH_NATIVE_DIR": str(place / "nothing"),
+            "NCCLWATCH_RUNTIME_DIR": rings, "NCCLWATCH_AGENT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
+        }  # fmt: skip
+        done = subprocess.run(
+            command, cwd=place, env=os.environ | settings, capture_output=True, text=True, timeout=300
+        )
+    assert "ncclwatch.rank.native.NativeRecorder" in done.stdout, done.stdout + done.stderr
+
+
 def main() -> None:
     """Check the wheel; exits with a message at the first thing that is wrong."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _native_sides():
         place = Path(name)
         wheel = _build(place)
         venv.create(place / "empty", with_pip=True)
@@ -67,6 +102,7 @@ def main() -> None:
         told = _run(ncclwatch, "report", "saved.json", "--html", cwd=place)
         assert "CRITICAL</span> rank 3 &lt;sleeps&gt;</h1>" in told, told
         assert "NCCLWATCH_SERVER" in _run(ncclwatch, "config", "show", "--text", cwd=place)
+        _check_native(python, place)
         _run(python, "-m", "pip", "install", "--quiet", f"{wheel}[server]", cwd=place)
         told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
         assert told == "trained\n", told

@@ -19,7 +19,6 @@ from typing import IO
 
 VERDICT = b"ncclwatch: CRITICAL"
 LEFTOVER_WAIT_S = 10.0
-FORKING = Path(__file__).with_name("forking_torchrun.py")
 Launcher = Callable[[Path, int, tuple[str, ...]], tuple[str, ...]]
 _TICK_S = 0.05
 
@@ -174,15 +173,10 @@ def torchrun(program: Path, nproc: int, arguments: tuple[str, ...] = ()) -> tupl
     return (_script("torchrun"), "--standalone", f"--nproc-per-node={nproc}", str(program), *arguments)
 
 
-def forking_torchrun(program: Path, nproc: int, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command that starts a program with ranks that share one import of torch."""
-    begin = f"exec(compile(open({str(FORKING)!r}).read(), '<torchrun>', 'exec'))"
-    return (sys.executable, "-c", begin, *torchrun(program, nproc, arguments)[1:])
-
-
-def watched(report: Path, on_hang: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command that runs another one under ncclwatch."""
-    return (_script("ncclwatch"), "run", "--on-hang", on_hang, "--report", str(report), "--", *command)
+def watched(report: Path, on_hang: str, command: tuple[str, ...], server: str = "") -> tuple[str, ...]:
+    """Return the command that runs another one under ncclwatch, with a server that is there or else one of its own."""
+    there = ("--server", server) if server else ()
+    return (_script("ncclwatch"), "run", "--on-hang", on_hang, "--report", str(report), *there, "--", *command)
 
 
 def processes_with(setting: str) -> tuple[int, ...]:

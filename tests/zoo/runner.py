@@ -19,10 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from . import injection, plain, report, scoreboard, stream
-from .jobs import Job, Launcher, forking_torchrun, torchrun, watched
-from .scoring import CHECKS, Score, score
-from .truth import Backend, Expect, Truth, TruthError, load_all
+from . import injection, plain, stream
+from .forking.torch_once import forking_torchrun
+from .jobs import Job, Launcher, torchrun, watched
+from .scoring import report, scoreboard
+from .scoring.verdicts import CHECKS, Score, score
+from .truth import Backend, Truth, TruthError, load_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +44,16 @@ class Options:
     fork: bool
 
 
-def run(truth: Truth, directory: Path, backend: Backend = Backend.GLOO, launcher: Launcher = torchrun) -> Score:
-    """Run one program under ncclwatch, once, and score the verdict."""
+def run(
+    truth: Truth, directory: Path, backend: Backend = Backend.GLOO, launcher: Launcher = torchrun, server: str = ""
+) -> Score:
+    """Run one program under ncclwatch, once, and score the verdict. Without the address of a server it has its own."""
     on_hang = "abort" if truth.expect.alarms else "report"
     path = directory / "report.json"
     program, arguments, extra = truth.program, truth.arguments, {}
     if backend is Backend.STREAM:
         program, arguments, extra = stream.RUN, (str(program), *arguments), stream.environment()
-    command = watched(path, on_hang, launcher(program, truth.nproc, arguments))
+    command = watched(path, on_hang, launcher(program, truth.nproc, arguments), server)
     with Job(command, directory, extra) as job:
         ended = job.wait(truth.timeout_s)
     return score(truth, ended, report.read(path))
@@ -57,7 +61,7 @@ def run(truth: Truth, directory: Path, backend: Backend = Backend.GLOO, launcher
 
 def quickest(truth: Truth) -> Launcher:
     """Return how a program is started where time is short: forked, unless how its ranks begin or end is in question."""
-    return torchrun if truth.needs_torchrun or truth.expect is Expect.CRASH else forking_torchrun
+    return torchrun if truth.needs_torchrun else forking_torchrun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

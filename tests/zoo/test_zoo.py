@@ -3,11 +3,13 @@
 The programs take minutes: ``pytest -m zoo``. To look at one, use ``python -m tests.zoo.runner``.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from . import plain
+from .common_server import common_server
 from .runner import quickest, run
 from .truth import Truth, load_all
 
@@ -35,11 +37,18 @@ def test_the_core_has_a_program_for_each_cause_and_healthy_ones():
     assert {truth.cause[:1] for truth in TRUTHS if truth.core} == {truth.cause[:1] for truth in TRUTHS}
 
 
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all programs that are not started in every part as their users would."""
+    with common_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
 @pytest.mark.zoo
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("truth", [_run_of(truth) for truth in TRUTHS])
-def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path) -> None:
-    score = run(truth, tmp_path / "job", launcher=quickest(truth))
+def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path, server: str) -> None:
+    score = run(truth, tmp_path / "job", launcher=quickest(truth), server="" if truth.needs_torchrun else server)
     assert score.faults == ()
 
 

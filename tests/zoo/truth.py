@@ -8,6 +8,7 @@ import ast
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -99,7 +100,7 @@ class Truth:
     foretold: bool = False  # the hang can be seen coming, and a warning has to say so before it begins
     timeout_s: float = 120.0
     unfit_for_stream: str = ""  # why the program cannot run on Backend.STREAM
-    needs_torchrun: str = ""  # why its ranks are each started anew where others' are forked; a crash always is
+    needs_torchrun: str = ""  # why its ranks and its server are started anew; others are forked and have a common one
     core: bool = False  # runs in `make test`: it depends neither on the load of the machine nor on who comes first
     known_wrong: str = ""  # why the verdict is wrong today; a test fails as soon as it is right
     program: Path = Path()
@@ -153,10 +154,15 @@ def resolve(marker: Marker, program: Path) -> Line:
 
 
 def _extent(function: str, source: str, file: Path) -> tuple[int, int]:
-    found = [node for name, node in _functions(ast.parse(source)) if function in (name, node.name)]
+    found = [node for name, node in _functions_of(source) if function in (name, node.name)]
     if len(found) != 1:
         raise TruthError(f"{file.name}: {len(found)} functions are called {function!r}, wanted one")
     return found[0].lineno, found[0].end_lineno or found[0].lineno
+
+
+@cache  # markers are looked up one by one
+def _functions_of(source: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
+    return tuple(_functions(ast.parse(source)))
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:

@@ -7,17 +7,17 @@ a reused pid is never read by mistake, and a read costs a microsecond.
 import contextlib
 import os
 import platform
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.model.rank import OF_STANDARD_INPUT, ProcessState
 
 READ_BYTES_MAX = 4096
 ENVIRON_BYTES_MAX = 1024 * 1024
 
 _STATES = {
-    "R": ProcessState.RUNNING, "S": ProcessState.SLEEPING, "I": ProcessState.SLEEPING,
-    "D": ProcessState.DISK_WAIT, "T": ProcessState.STOPPED, "t": ProcessState.TRACED,
-    "Z": ProcessState.ZOMBIE, "X": ProcessState.GONE, "x": ProcessState.GONE,
+    b"R": ProcessState.RUNNING, b"S": ProcessState.SLEEPING, b"I": ProcessState.SLEEPING,
+    b"D": ProcessState.DISK_WAIT, b"T": ProcessState.STOPPED, b"t": ProcessState.TRACED,
+    b"Z": ProcessState.ZOMBIE, b"X": ProcessState.GONE, b"x": ProcessState.GONE,
 }  # fmt: skip
 _SYSCALLS = {
     "x86_64": {
@@ -34,10 +34,11 @@ _SYSCALLS = {
         115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
     },
 }  # fmt: skip
+# The first argument where a call waits for descriptor 0: what is read, or one more than the highest that is waited for.
+_STANDARD_INPUT = {"read": "0x0", "select": "0x1", "pselect6": "0x1"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stat:
+class Stat(NamedTuple):
     """The fields of /proc/<pid>/stat that matter here."""
 
     state: ProcessState
@@ -49,14 +50,15 @@ class Stat:
 
 def parse_stat(data: bytes) -> Stat | None:
     """Return the fields of a stat file; None for anything else. The name in it may hold any character."""
-    fields = data[data.rfind(b")") + 1 :].split()
+    fields = data[data.rfind(b")") + 1 :].split(None, 20)
     try:
+        rest = fields[20].split() if len(fields) > 20 and fields[0] == b"Z" else []
         return Stat(
-            state=_STATES.get(fields[0].decode(), ProcessState.UNKNOWN),
-            parent=int(fields[1]),
-            cpu_ticks=int(fields[11]) + int(fields[12]),
-            start_ticks=int(fields[19]),
-            exit_status=int(fields[49]) if len(fields) > 49 else 0,
+            _STATES.get(fields[0], ProcessState.UNKNOWN),
+            int(fields[1]),
+            int(fields[11]) + int(fields[12]),
+            int(fields[19]),
+            int(rest[29]) if len(rest) > 29 else 0,
         )
     except (IndexError, ValueError):
         return None
@@ -74,7 +76,10 @@ def parse_io(data: bytes) -> int | None:
 
 def kernel_place(syscall: str, wait_channel: str, machine: str = platform.machine()) -> str:
     """Return where a thread sits in the kernel, as "futex (futex_do_wait)"; "" if it runs or nobody may look."""
-    call = call_name(syscall.split(" ", 1)[0], machine)
+    number, first = [*syscall.split()[:2], "", ""][:2]
+    call = call_name(number, machine)
+    if _STANDARD_INPUT.get(call) == first:
+        call = f"{call} {OF_STANDARD_INPUT}"
     channel = "" if wait_channel in ("", "0") else wait_channel
     return f"{call} ({channel})" if call and channel else call or channel
 

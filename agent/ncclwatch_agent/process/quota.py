@@ -2,6 +2,7 @@
 
 import functools
 import os
+from typing import ClassVar
 
 from ncclwatch_agent.process.procfs import ProcFile, read_text
 
@@ -40,27 +41,62 @@ class CpuQuota:
     """The control group of one process, as far as a CPU quota slows it down."""
 
     def __init__(self, pid: int) -> None:
-        self.throttled_ms = 0
-        self._file: ProcFile | None = None
-        self._looked_ns = 0
-        for path in quota_files(read_text(f"/proc/{pid}/cgroup")):
-            file = ProcFile(path)
-            if parse_throttled_ms(file.read()) is not None:
-                self._file = file
-                break
-            file.close()
+        paths = quota_files(read_text(f"/proc/{pid}/cgroup"))
+        self._of = next((found for path in paths if (found := _Throttled.of(path)) is not None), None)
+
+    @property
+    def throttled_ms(self) -> int:
+        """For how long it was throttled in all, as of the last look."""
+        return self._of.ms if self._of is not None else 0
 
     def look(self, now_ns: int) -> None:
-        """Read the total anew, if the last look is old."""
-        if self._file is None or now_ns - self._looked_ns < LOOK_S * 1e9:
-            return
-        self._looked_ns = now_ns
-        found = parse_throttled_ms(self._file.read())
-        self.throttled_ms = self.throttled_ms if found is None else found
+        """Read the total anew, if the last look of any process of the group is old."""
+        if self._of is not None:
+            self._of.look(now_ns)
 
     def close(self) -> None:
         """Give the descriptor back."""
-        if self._file is not None:
+        if self._of is not None:
+            self._of.release()
+            self._of = None
+
+
+class _Throttled:
+    """The total of one control group, which is read once for all ranks in it."""
+
+    _open: ClassVar[dict[str, "_Throttled"]] = {}
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = ProcFile(path)
+        self._looked_ns = 0
+        self._users = 0
+        self.ms = 0
+
+    @classmethod
+    def of(cls, path: str) -> "_Throttled | None":
+        """Return that of a group, None if its file tells nothing of it. Whoever is done with it says so."""
+        found = cls._open.get(path) or cls(path)
+        if found._users == 0 and parse_throttled_ms(found._file.read()) is None:
+            found._file.close()
+            return None
+        found._users += 1
+        cls._open[path] = found
+        return found
+
+    def look(self, now_ns: int) -> None:
+        """Read the total anew, if the last look is old."""
+        if now_ns - self._looked_ns < LOOK_S * 1e9:
+            return
+        self._looked_ns = now_ns
+        found = parse_throttled_ms(self._file.read())
+        self.ms = self.ms if found is None else found
+
+    def release(self) -> None:
+        """Give the descriptor back, if nobody else reads it."""
+        self._users -= 1
+        if self._users == 0:
+            del self._open[self._path]
             self._file.close()
 
 

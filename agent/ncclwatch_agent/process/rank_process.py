@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
+from ncclwatch_agent.process.answers import awaits_answer
+from ncclwatch_agent.process.births import Births
 from ncclwatch_agent.process.file_locks import lock_path, lock_wait
 from ncclwatch_agent.process.pidfd import PidFd
 from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
@@ -20,6 +22,7 @@ IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
 CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
 FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)  # and cannot answer anything
 CHILDREN_EVERY = 3  # observations between two looks for new children
+SPARED_MAX = 9  # looks in a row that are left out because nothing was born on this node
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -132,12 +135,15 @@ class ProcessWatch:
         self._start_ticks = start_ticks
         self._children: dict[int, _Counters] = {}
         self._threads: dict[int, _ThreadCounter] = {}
+        self._resting: dict[int, _ThreadCounter] = {}  # main threads of children, while all of them show no work
         self._cpu = Meter(CPU_STILL_SHARE)
         self._io = Meter(IO_STILL_BYTES)
         self._first_ns = 0
         self._answering = 0  # questions of ours that it is answering
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0
+        self._births = Births.of_this_node()
+        self._newest = self._spared = 0  # as of the last look for children; looks since then that were left out
         self._exit_status: int | None = None
         self._stopped_child = self._killed_child = self._killed_by = 0
 
@@ -162,6 +168,7 @@ class ProcessWatch:
                 cpu_s, io_bytes = cpu_s + child_cpu_s, io_bytes + child_bytes
         self._cpu.add(cpu_s, now_ns)
         self._io.add(io_bytes, now_ns)
+        self._look_at_rest(now_ns)
         for tid in tids:
             thread = self._threads.get(tid)
             if thread is None:
@@ -169,6 +176,16 @@ class ProcessWatch:
             thread.look(now_ns)
         self._looks += 1
         return self.state
+
+    def _look_at_rest(self, now_ns: int) -> None:
+        """See which children go on resting, once neither the process nor any of them has used a core for a while."""
+        resting = self._children.keys() if self._cpu.still_s(now_ns) > 0 else ()
+        for pid in self._resting.keys() - resting:
+            self._resting.pop(pid).close()
+        for pid in resting:
+            if pid not in self._resting:
+                self._resting[pid] = _ThreadCounter(pid, pid)
+            self._resting[pid].look(now_ns)
 
     def _note_trouble(self, pid: int, child: Stat) -> None:
         if child.state in (ProcessState.STOPPED, ProcessState.TRACED):
@@ -204,7 +221,7 @@ class ProcessWatch:
 
     def _live_children(self) -> list[_Counters]:
         """Return the counters of the children, of theirs, and so on; new ones are looked for now and then."""
-        if self._looks % CHILDREN_EVERY:
+        if self._looks % CHILDREN_EVERY or not self._may_have_more():
             return list(self._children.values())
         keep = set(descendants(self.pid, CHILDREN_MAX))
         for pid in self._children.keys() - keep:
@@ -212,6 +229,15 @@ class ProcessWatch:
         for pid in keep - self._children.keys():
             self._children[pid] = _Counters(pid)
         return list(self._children.values())
+
+    def _may_have_more(self) -> bool:
+        """Whether any process was born since its children were looked for: of 150 threads each is asked for its own."""
+        newest = self._births.newest()
+        self._spared = self._spared + 1 if newest and newest == self._newest else 0
+        self._newest = newest
+        if self._spared > SPARED_MAX:
+            self._spared = 0
+        return self._spared == 0
 
     def exit_status(self) -> int | None:
         """Return with which status the process ended, as waitpid() gives it; None if that is not known."""
@@ -239,15 +265,15 @@ class ProcessWatch:
             killed_child=self._killed_child,
             killed_by=self._killed_by,
             timed=self._timed(now_ns) if self.state is ProcessState.SLEEPING else None,
+            awaits_answer=self.state is ProcessState.SLEEPING and awaits_answer(self.pid, self._children),
         )
 
     def _timed(self, now_ns: int) -> TimedWait | None:
         """Return the wait of the main thread that ends by itself, or the longest sleep of a process that it started."""
-        main = self._threads.get(self.pid)
-        own = timed_wait(self.pid, (now_ns - main.ran_at_ns) / 1e9 if main is not None else 0.0)
+        own = timed_wait(self.pid, _rested_s(self._threads.get(self.pid), now_ns))
         if own is not None and own.asleep:
             return own
-        started = ((pid, timed_wait(pid, 0.0)) for pid in self._children)
+        started = ((pid, timed_wait(pid, _rested_s(self._resting.get(pid), now_ns))) for pid in self._children)
         sleeps = [replace(each, child=pid) for pid, each in started if each is not None and each.asleep]
         return max(sleeps, key=lambda each: each.whole_s, default=own)
 
@@ -279,5 +305,10 @@ class ProcessWatch:
         self.pidfd.close()
         for counters in (self._counters, *self._children.values()):
             counters.close()
-        for thread in self._threads.values():
+        for thread in (*self._threads.values(), *self._resting.values()):
             thread.close()
+
+
+def _rested_s(thread: _ThreadCounter | None, now_ns: int) -> float:
+    """Return for how long a thread has not had a core, as far as anybody has looked."""
+    return (now_ns - thread.ran_at_ns) / 1e9 if thread is not None and thread.ran_at_ns else 0.0

@@ -54,7 +54,7 @@ class Delays:
     def row(self, words: Values, groups: Sequence[GroupRow], now_ns: int, gpu_slow: int) -> Values:
         """Return the values of a digest."""
         meter = self._meter(groups, now_ns)
-        key = key_of(groups[self._chosen].name) if meter is not None else 0
+        key = key_of(groups[self._chosen]) if meter is not None else 0
         boundary, time_ms, waited_ns = meter or (0, 0, 0)
         return (
             key, waited_ns, boundary, time_ms,
@@ -84,7 +84,9 @@ class Delays:
     def _choose(self, groups: Sequence[GroupRow], now_ns: int) -> None:
         """Take the widest group that is used often; all of its members come to the same choice."""
         often = (number for number, (_, moves) in self._moves.items() if moves >= MOVES_MIN and number < len(groups))
-        used = [number for number in often if self._ring.meter(number, 0) is not None]
+        # Of a group whose members nobody knows it is not known with whom a rank could be compared.
+        known = (number for number in often if groups[number].roster.digest)
+        used = [number for number in known if self._ring.meter(number, 0) is not None]
         chosen = max(used, key=lambda number: (groups[number].roster.size, -number), default=self._chosen)
         if chosen != self._chosen:
             self._chosen, self._enqueued = chosen, (0, 0)

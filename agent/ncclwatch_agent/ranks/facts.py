@@ -1,12 +1,12 @@
 """Keeps what a rank has said of itself, and says whether it is news. Read once for each text that its ring holds."""
 
+from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.facts import Facts
 from ncclwatch.contract.ring.layout import Word
-from ncclwatch.contract.ring.reader import Ring
+from ncclwatch.contract.ring.reader import Ring, Words
 from ncclwatch.contract.ring.views import age_s
-from ncclwatch.contract.wire import group_key
 from ncclwatch_agent.gpu.node_gpus import NodeGpus, slow_of, with_node
 
 NEWS_S = 60.0  # what a rank found out about itself deserves a look for so long
@@ -24,9 +24,9 @@ class RankFacts:
         self._key = 0
         self.gpu_slow = 0  # GpuSlow bits of its device
 
-    def read(self, node: NodeGpus | None = None) -> Facts:
+    def read(self, node: NodeGpus | None = None, words: Words | None = None) -> Facts:
         """Read what is new, from the ring or from the node; returns what the rank said itself."""
-        text_id = self._ring.words()[Word.FACTS]
+        text_id = (words or self._ring.words())[Word.FACTS]
         node = self._node if node is None else node
         if text_id != self._text_id or node is not self._node:
             self._text_id, self._node = text_id, node
@@ -36,13 +36,13 @@ class RankFacts:
             self.gpu_slow = int(slow_of(self.device, node)) if self.device is not None else 0
         return self._told
 
-    def row(self, now_ns: int) -> tuple[int, int]:
+    def row(self, now_ns: int, words: Words | None = None) -> tuple[int, int]:
         """Return the values of `device` and `noted` in a digest."""
-        told = self.read()
+        told = self.read(words=words)
         fresh = told.rng is not None and age_s(now_ns, told.rng_ns) <= NEWS_S
         return self._key, int(fresh)
 
 
 def exclusive_key(device: DeviceView | None) -> int:
     """Return a number that stands for a device which no other rank may use, 0 for one that may be shared."""
-    return group_key(device.uuid) if device is not None and device.uuid and device.exclusive else 0
+    return text_key(device.uuid) if device is not None and device.uuid and device.exclusive else 0

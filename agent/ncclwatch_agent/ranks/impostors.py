@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.reader import Words
 from ncclwatch.contract.ring.views import age_s
 from ncclwatch_agent.process.procfs import parse_stat
 from ncclwatch_agent.ranks.rank_rows import LocalRank
@@ -19,13 +20,17 @@ ANCESTORS_MAX = 32
 
 def takes_part(rank: LocalRank, now_ns: int, pids: Collection[int]) -> bool:
     """Whether a process has come to init_process_group as a rank. `pids` are those of all ranks on this node."""
-    words = rank.ring.words()
+    words = rank.words
     if rank.gone or rank.detached or rank.ending is not None or age_s(now_ns, words[Word.PULSE_NS]) > PULSE_S_MAX:
         return False
-    waits = (row.wait for row in rank.ring.threads())
-    if words[Word.INITIALISED] != 1 and not any(wait is not None and wait.kind is WaitKind.INIT for wait in waits):
+    if words[Word.INITIALISED] != 1 and not _initialises(rank, words):
         return False
     return not set(ancestors(rank.header.pid)) & set(pids)
+
+
+def _initialises(rank: LocalRank, words: Words) -> bool:
+    waits = (row.wait for row in rank.ring.threads(words))
+    return any(wait is not None and wait.kind is WaitKind.INIT for wait in waits)
 
 
 def twice(

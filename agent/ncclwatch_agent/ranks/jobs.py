@@ -119,7 +119,7 @@ class LocalJob:
 
     def loops(self, now_ns: int) -> wire.Loops | None:
         """Return the loops over data of all ranks, None if no server needs to hear of them now."""
-        found = tuple(loop for number in sorted(self.ranks) if (loop := self.ranks[number].loop()) is not None)
+        found = tuple(loop for number in sorted(self.ranks) if (loop := self.ranks[number].loop(now_ns)) is not None)
         state = tuple((loop.rank, loop.loader, loop.number, loop.ended) for loop in found)
         if not found or (state == self._loops_told and now_ns - self._loops_told_ns < LOOPS_S * 1e9):
             return None

@@ -5,6 +5,7 @@ looked at for the age of an unfinished operation only, and then once for each op
 """
 
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
 from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
-from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.contract.ring.rows import GroupRow, named_apart
+from ncclwatch.contract.ring.reader import Ring, Words
+from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, named_apart
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import PROCESS_STATES, Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch
@@ -23,10 +24,12 @@ from ncclwatch_agent.ranks.device_waits import DeviceHabit
 from ncclwatch_agent.ranks.endings import Death, merge
 from ncclwatch_agent.ranks.facts import RankFacts
 from ncclwatch_agent.ranks.preflight import FactsFile
-from ncclwatch_agent.ranks.waits import awaited, key_of, wait_age_s
+from ncclwatch_agent.ranks.waits import awaited, keys, wait_age_s
 from ncclwatch_agent.saves.lock_files import lock_file
 from ncclwatch_agent.saves.progress import SaveWatch
 
+UNTOLD_S = 8.0  # a host that has stood so long may be held up by its device, where nobody tells what that has finished
+_UNTOLD = Flag.ASYNC | Flag.BLIND
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
 _STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
 _HOST = socket.gethostname()
@@ -39,6 +42,8 @@ class LocalRank:
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
+        self.words = ring.words()  # the live ones, as of the last look
+        self._words_ns = 0
         self.path = ring.path
         self.header = ring.header
         self.identity = ring.identity()
@@ -78,18 +83,18 @@ class LocalRank:
         """Look at the process, and at what the rank said of its own end."""
         if not self.identity:
             self.identity = self.ring.identity()
-        words = self.ring.words()
+        words = self.live_words(now_ns)
         self.detached = words[Word.DETACHED] == 1
         if not self.gone:
             used = words[Word.THREADS_USED]
-            if len(self._tids) != used or used >= config.THREADS_MAX:  # a full table has its rows taken over
-                self._tids = tuple(row.tid for row in self.ring.threads())
+            if len(self._tids) != used or used >= config.THREADS_KEPT:  # rows are taken over
+                self._tids = tuple(row.tid for row in self.ring.threads(words))
             state = self.watch.observe(now_ns, self._tids)
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
             self._delays.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
-        self._saves.observe(now_ns, self.ring.saves(), visible=self.is_here)
+        self._saves.observe(now_ns, self.ring.saves(words), visible=self.is_here)
         status = self.watch.exit_status() if self.gone else None
         note = parse_note(self.ring.string(words[Word.ENDED])) if words[Word.ENDED] else None
         ending = merge(note, Death(gone=self.gone, status=status))
@@ -97,6 +102,12 @@ class LocalRank:
             return
         self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or now_ns
         self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
+
+    def live_words(self, now_ns: int) -> Words:
+        """Return the live words as of this look. One look reads them once, however many things it asks of them."""
+        if now_ns != self._words_ns:
+            self.words, self._words_ns = self.ring.words(), now_ns
+        return self.words
 
     @property
     def is_here(self) -> bool:
@@ -121,9 +132,9 @@ class LocalRank:
 
     def rows(self, now_ns: int) -> tuple[Row, list[Row]]:
         """Return the values of wire.RANK_FIELDS, and of wire.GROUP_FIELDS for each group."""
-        words = self.ring.words()
-        threads = self.ring.threads()
-        groups = [(row, self._pending_s(row, now_ns)) for row in named_apart(self.ring.groups())]
+        words = self.live_words(now_ns)
+        threads = self.ring.threads(words)
+        groups = [(row, self._pending_s(row, now_ns)) for row in named_apart(self.ring.groups(words))]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
         device_s = max((seconds for row, seconds in groups if row.flags & ~Flag.LATE == Flag.ASYNC), default=0.0)
         rank_row = (
@@ -140,12 +151,20 @@ class LocalRank:
             words[Word.STEPS],
             *awaited(threads, groups, now_ns),
             self._saves.key(),
-            *self.facts.row(now_ns),
+            *self._noted(threads, [row for row, _ in groups], now_ns),
             *self._delays.row(words, [row for row, _ in groups], now_ns, self.facts.gpu_slow),
         )
-        return rank_row, [
-            (self.rank, seconds, key_of(row.name), row.enqueued, row.completed, _hash(row)) for row, seconds in groups
-        ]
+        return rank_row, [group_values(self.rank, row, seconds) for row, seconds in groups]
+
+    def _noted(self, threads: Sequence[ThreadRow], groups: Sequence[GroupRow], now_ns: int) -> tuple[int, int]:
+        """Return the values of `device` and `noted`."""
+        device, noted = self.facts.row(now_ns, self.words)
+        main = next((row for row in threads if row.main), None)
+        if noted or main is None or not any(row.flags & _UNTOLD == _UNTOLD for row in groups):
+            return device, noted
+        sample = self.ring.sample(main.number)
+        still = sample is not None and sample[1].get("issued", main.issued) == main.issued
+        return device, int(sample is not None and still and age_s(now_ns, sample[0]) >= UNTOLD_S)
 
     def _pending_s(self, row: GroupRow, now_ns: int) -> float:
         """Return the age of a group's oldest unfinished operation, 0 if there is none.
@@ -167,9 +186,9 @@ class LocalRank:
             self._pending_since[row.number] = known
         return age_s(now_ns, known[1])
 
-    def loop(self) -> Loop | None:
+    def loop(self, now_ns: int) -> Loop | None:
         """Return the loop over data that this rank is in, or was in last."""
-        row = self.ring.newest_loader()
+        row = self.ring.newest_loader(self.live_words(now_ns))
         site = views.parse_site(self.ring.string(row.site)) if row is not None else None
         if row is None or site is None:
             return None
@@ -215,6 +234,12 @@ class LocalRank:
             in_kernel=self.watch.in_kernel(thread.tid),
             alive=self.watch.thread_alive(thread.tid),
         )
+
+
+def group_values(rank: int, row: GroupRow, pending_s: float) -> Row:
+    """Return the values of wire.GROUP_FIELDS."""
+    key, name = keys(row.name, row.roster.digest)
+    return rank, pending_s, key, row.enqueued, _hash(row), row.enqueued - row.completed & 0xFFFFFFFF, name
 
 
 def _hash(row: GroupRow) -> int:

@@ -5,7 +5,8 @@ Anything may lie there: a file that is no ring of this user's own process is tol
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncclwatch.contract.errors import NcclwatchError, RingError
@@ -23,6 +24,8 @@ RINGS_MAX = 4096
 BAD_S = 2.0  # a ring that is being made is no ring for a moment
 IDENTITY_S = 3.0  # and has no identity for another
 BAD_MAX = 1000
+STEADY_NS = 500_000_000  # far above the 1 to 10 ms by which a kernel stamps
+_Stamp = tuple[int, int, int]  # inode, times of change of what is in it and of itself
 
 
 @dataclass(slots=True)
@@ -34,23 +37,41 @@ class _Bad:
 class RingDirectory:
     """The rings of one runtime directory, found by looking."""
 
-    def __init__(self, top: PrivateDir) -> None:
+    def __init__(self, top: PrivateDir, wall_ns: Callable[[], int] = time.time_ns) -> None:
         self.path = top.path
         self._top = top
+        self._wall_ns = wall_ns  # the clock by which files are stamped
         self._bad: dict[str, _Bad] = {}
         self._known: dict[str, int] = {}  # path -> inode: a program that has begun anew by exec() has the same path
+        self._jobs: tuple[str, ...] = ()
+        self._listed: _Stamp | None = None  # the directory, as it was when its jobs were listed
+        self._settled: dict[str, _Stamp] = {}  # directories of jobs, as they were when all rings there were known
         self._told = ""
 
     def new_rings(self, now_s: float) -> list[Ring]:
-        """Open and return the rings that appeared since the last look."""
+        """Open and return the rings that appeared since the last look. A directory that is as before is not read."""
         found = []
-        for job in self._jobs(now_s):
+        for name in self._list_jobs():
+            stamp = self._stamp(self._top.stat(name))
+            if stamp is not None and self._settled.get(name) == stamp:
+                continue
+            self._settled.pop(name, None)
+            job = self._enter(name, now_s)
+            if job is None:
+                continue
             with job:
-                for name, inode in _names(job):
-                    known = self._known.get(f"{job.path}/{name}")
-                    if known != inode and (known is not None or len(self._known) < RINGS_MAX):
-                        found += self._open(job, name, now_s)
+                rings = _names(job)
+                found += [ring for each in rings for ring in self._look_at(job, *each, now_s)]
+                known = all(self._known.get(f"{job.path}/{ring}") == inode for ring, inode in rings)
+            if known and stamp is not None:
+                self._settled[name] = stamp
         return found
+
+    def _look_at(self, job: PrivateDir, name: str, inode: int, now_s: float) -> list[Ring]:
+        known = self._known.get(f"{job.path}/{name}")
+        if known == inode or (known is None and len(self._known) >= RINGS_MAX):
+            return []
+        return self._open(job, name, now_s)
 
     def _open(self, job: PrivateDir, name: str, now_s: float) -> list[Ring]:
         path = f"{job.path}/{name}"
@@ -73,22 +94,30 @@ class RingDirectory:
         self._known[path] = ring.inode
         return [ring]
 
-    def _jobs(self, now_s: float) -> Iterator[PrivateDir]:
+    def _list_jobs(self) -> tuple[str, ...]:
         try:
-            names = [entry.name for entry in os.scandir(self._top.fd) if entry.is_dir(follow_symlinks=False)]
+            stamp = self._stamp(os.fstat(self._top.fd))
+            if stamp is None or stamp != self._listed:
+                entries = os.scandir(self._top.fd)
+                self._jobs = tuple(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                self._listed = stamp
+                self._settled = {name: known for name, known in self._settled.items() if name in self._jobs}
             self._told = ""
         except OSError as error:
-            names = []
+            self._jobs, self._listed = (), None
             if not self._told:
                 self._told = f"cannot look into {self.path}: {error.strerror}"
                 log.warning("%s", self._told)
-        for name in names:
-            try:
-                yield self._top.inside(name)
-            except NotPrivateError as error:
-                self._note_bad(f"{self.path}/{name}", str(error), now_s)
-            except OSError:  # it went meanwhile
-                continue
+        return self._jobs
+
+    def _enter(self, name: str, now_s: float) -> PrivateDir | None:
+        try:
+            return self._top.inside(name)
+        except NotPrivateError as error:
+            self._note_bad(f"{self.path}/{name}", str(error), now_s)
+        except OSError:  # it went meanwhile
+            pass
+        return None
 
     def _note_bad(self, path: str, sentence: str, now_s: float) -> None:
         bad = self._bad.get(path)
@@ -113,6 +142,16 @@ class RingDirectory:
     def forget(self, path: str) -> None:
         """Let a file be opened anew if it becomes a ring again."""
         self._known.pop(path, None)
+        self._settled.clear()
+
+    def _stamp(self, found: os.stat_result | None) -> _Stamp | None:
+        """Return which directory this is in which state; None for one that was changed just now.
+
+        A file system stamps by the tick of the kernel: what is changed twice within one looks as if it were once.
+        """
+        if found is None or self._wall_ns() - max(found.st_mtime_ns, found.st_ctime_ns) < STEADY_NS:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _names(job: PrivateDir) -> list[tuple[str, int]]:

@@ -3,13 +3,13 @@
 import functools
 from collections.abc import Sequence
 
+from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import NO_GROUP, Flag
 from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, WaitRow
 from ncclwatch.contract.ring.views import age_s
-from ncclwatch.contract.wire import NO_WAIT, WAIT_KINDS, group_key
+from ncclwatch.contract.wire import NO_WAIT, WAIT_KINDS
 
-key_of = functools.lru_cache(maxsize=4096)(group_key)
 _KIND_CODE = {kind: code for code, kind in enumerate(WAIT_KINDS)}
 _P2P = (WaitKind.SEND, WaitKind.RECV)
 _ON_DEVICE = (WaitKind.COLLECTIVE, WaitKind.BACKWARD)
@@ -30,16 +30,25 @@ def awaited(threads: Sequence[ThreadRow], pending: Pending, now_ns: int) -> tupl
     oldest, pending_s = max(pending, key=lambda each: each[1], default=(None, 0.0))
     waits = _peer_waits(threads, pending_s, now_ns)
     wait = max(waits, key=lambda each: each[1])[0] if waits else None
-    held_up = (
-        (key_of(oldest.name), -1, _KIND_CODE[WaitKind.COLLECTIVE]) if oldest is not None and pending_s > 0 else NO_WAIT
-    )
+    held_up = (key_of(oldest), -1, _KIND_CODE[WaitKind.COLLECTIVE]) if oldest is not None and pending_s > 0 else NO_WAIT
     if wait is None or wait.kind is WaitKind.BACKWARD:
         return held_up
     group = next((row for row, _ in pending if row.number == wait.group), None) if wait.group != NO_GROUP else None
     if wait.kind in _ON_DEVICE and group is not None and group.flags & Flag.ASYNC:
         return held_up
     peer = wait.peer if wait.kind in _P2P else -1
-    return key_of(group.name) if group is not None else 0, peer, _KIND_CODE[wait.kind]
+    return key_of(group) if group is not None else 0, peer, _KIND_CODE[wait.kind]
+
+
+def key_of(group: GroupRow) -> int:
+    """Return the 64 bits that stand for a group, see `groups`."""
+    return keys(group.name, group.roster.digest)[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def keys(name: str, members_digest: int) -> tuple[int, int]:
+    """Return what stands for a group, and for its name alone."""
+    return group_key(name, members_digest), name_key(name)
 
 
 def _peer_waits(threads: Sequence[ThreadRow], pending_s: float, now_ns: int) -> list[tuple[WaitRow, float]]:

@@ -14,6 +14,8 @@ from ncclwatch_agent.process.procfs import parse_stat, read_text
 from ncclwatch_agent.saves.file_places import NETWORKED, Mount, mount_of, parse_mounts
 
 PID_BYTES_MAX = 32
+PROCESSES_MAX = 8192  # of the machine; of more nobody says which of them counts itself by a number
+_FIRST_NAMESPACE = 0xEFFFFFFC  # of processes (PROC_PID_INIT_INO in linux/proc_ns.h): who is in it sees them all
 _EARLIER_S = 1.0  # a process that was started later than the file was written, by more than this, has not written it
 
 
@@ -30,8 +32,8 @@ def lock_file(pid: int, path: str) -> LockFile | None:
     except OSError:
         return None
     writer = int(text) if text.isdigit() and len(text) <= 9 else 0
-    local = _is_local(os.path.realpath(place), mounts)
-    return LockFile(path=path, writer=writer, ended=writer > 0 and local and not _lives(writer, found.st_mtime))
+    ended = writer > 0 and _has_ended(writer, found.st_mtime, os.path.realpath(place), mounts)
+    return LockFile(path=path, writer=writer, ended=ended)
 
 
 def _beginning(place: str) -> bytes:
@@ -50,6 +52,33 @@ def _mounts(pid: int) -> str:
         return Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _has_ended(writer: int, since: float, path: str, mounts: tuple[Mount, ...]) -> bool:
+    """Say whether the process that wrote its number into a file is gone, for certain.
+
+    One in another container counts otherwise. Who cannot see it knows only that nobody else writes to the root of its
+    own container.
+    """
+    if not _is_local(path, mounts) or _lives(writer, since):
+        return False
+    if _namespace() != _FIRST_NAMESPACE:
+        mount = mount_of(path, mounts)
+        return (mount.point, mount.filesystem) == ("/", "overlay")
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    if 1 not in pids or len(pids) > PROCESSES_MAX:  # those of other users are hidden
+        return False
+    return not any(counts_as(read_text(f"/proc/{pid}/status"), writer) and _lives(pid, since) for pid in pids)
+
+
+def _namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+def counts_as(status: str, number: int) -> bool:
+    """Say whether a process has a number in any of its namespaces, by its /proc/PID/status."""
+    numbers = next((line for line in status.splitlines() if line.startswith("NSpid:")), "").split()[1:]
+    return str(number) in numbers
 
 
 def _lives(pid: int, since: float) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ncclwatch.contract import config
+from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.rank import SaveView
 from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch.contract.ring.views import Picture, age_s
-from ncclwatch.contract.wire import SAVE_TROUBLE, group_key
+from ncclwatch.contract.wire import SAVE_TROUBLE
 from ncclwatch_agent.saves.file_places import PLACES, FilePlace, FilePlaces
 from ncclwatch_agent.saves.open_files import OpenFile, open_file, written_files
 from ncclwatch_agent.saves.sizes import SaveSizes
@@ -71,7 +72,7 @@ class SaveWatch:
             if self._sizes.lacks(save.row, place):
                 return SAVE_TROUBLE
             if place is not None and place.identity and not save.row.call.startswith(_SHARDED):
-                found = group_key(place.identity)
+                found = text_key(place.identity)
         return found
 
     def views(self, picture: Picture, *, visible: bool = True) -> tuple[SaveView, ...]:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable
 
+from ncclwatch_agent.source.callers import Callers
 from ncclwatch_agent.source.rank_words import dotted, words
 
 OPS_MAX = 16  # names in one list
@@ -28,25 +29,23 @@ _DISTRIBUTED = words(
 class Communication:
     """Knows the calls of one file: what it imported from torch.distributed, and its own functions."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, callers: Callers) -> None:
+        self._callers = callers
         self._aliases: dict[str, str] = {}
         self._modules: set[str] = set(_DISTRIBUTED)
-        self._functions: dict[str, ast.AST] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and "distributed" in (node.module or ""):
                 for name in node.names:
                     self._aliases[name.asname or name.name] = name.name
             elif isinstance(node, ast.Import):
                 self._modules |= {name.asname for name in node.names if name.asname and "distributed" in name.name}
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._functions[node.name] = node
 
     def calls(self, nodes: Iterable[ast.AST]) -> tuple[str, ...]:
         """Return the names of communication calls, in order, also those one call away in the same file."""
         found: dict[str, None] = {}
         for node in nodes:
             for call in _calls(node):
-                own = self._functions.get(dotted(call.func).rpartition(".")[2])
+                own = self._callers.function_of(call)
                 inside = [call] if own is None or own is node else _calls(own)
                 found |= dict.fromkeys(name for one in inside if (name := self._name(one)))
         return tuple(found)[:OPS_MAX]

@@ -101,13 +101,14 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
     text = file.lines[site.line - 1].strip() if 1 <= site.line <= len(file.lines) else ""
     if file.around is None or not text:
         return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX])
-    condition = loop = None
+    condition = loop = outer = None
     handler = ""
     early_exits: tuple[str, ...] = ()
     rank_exit = ""
     with contextlib.suppress(RecursionError):  # of an expression nested hundreds deep: a note without surroundings
         condition = file.around.condition(site.line)
         loop = file.around.loop(site.line)
+        outer = file.around.outer_loop(site.line)
         handler = file.around.handler(site.line)
         early_exits = file.around.early_exits(site.line)
         rank_exit = file.around.rank_exit(site.line)
@@ -120,6 +121,9 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         loop=loop.head if loop else "",
         loop_lines=loop.lines if loop else (0, 0),
         loop_escapes=loop.escapes if loop else (),
+        outer_loop=outer.head if outer else "",
+        outer_lines=outer.lines if outer else (0, 0),
+        outer_escapes=outer.escapes if outer else (),
         early_exits=early_exits,
         rank_exit=rank_exit,
         handler=handler,

@@ -4,10 +4,12 @@ import ast
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ncclwatch_agent.source.callers import Callers
 from ncclwatch_agent.source.communication import Communication
 from ncclwatch_agent.source.rank_words import dotted, mentions, names_holding_rank
 
 CALLERS_DEPTH_MAX = 3  # calls followed outwards when the function itself has no test of the rank
+CALLS_MAX = 8  # of one function, all of which have to lie under a test
 ESCAPES_MAX = 8
 TEXT_MAX = 200
 
@@ -91,13 +93,11 @@ class Surroundings:
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
-        self._communication = Communication(tree)
-        self._calls: dict[str, list[ast.Call]] = {}
+        self._callers = Callers(tree)
+        self._communication = Communication(tree, self._callers)
         self._matches: dict[int, ast.Match] = {}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                self._calls.setdefault(dotted(node.func).rpartition(".")[2], []).append(node)
-            elif isinstance(node, ast.Match):
+            if isinstance(node, ast.Match):
                 self._matches |= {id(case): node for case in node.cases}
 
     def condition(self, line: int, depth: int = 0) -> Condition | None:
@@ -127,8 +127,14 @@ class Surroundings:
         function = _function_of(path)
         if function is None or depth >= CALLERS_DEPTH_MAX:
             return None
-        calls = self._calls.get(function.name, [])
-        return self.loop(calls[0].lineno, depth + 1) if len(calls) == 1 else None
+        calls, others = self._callers.of(function)
+        return self.loop(calls[0].lineno, depth + 1) if len(calls) == 1 and not others else None
+
+    def outer_loop(self, line: int) -> LoopNote | None:
+        """Return the loop round the nearest one, where both are in the function of this line."""
+        path = _within_function(path_to(self._tree, line))
+        loops = [step.node for step in reversed(path) if isinstance(step.node, _Loop) and step.field == "body"]
+        return _loop_note(loops[1]) if len(loops) > 1 else None
 
     def early_exits(self, line: int) -> tuple[str, ...]:
         """Return the conditional returns above this line in its own function: by them a rank may never come here.
@@ -243,9 +249,12 @@ class Surroundings:
         return None
 
     def _at_callers(self, function: _Function, depth: int) -> Condition | None:
-        calls = self._calls.get(function.name, [])
-        found = [(call.lineno, self.condition(call.lineno, depth + 1)) for call in calls[:8]]
-        if not found or any(condition is None for _, condition in found):
+        certain, possible = self._callers.of(function)
+        calls = (*certain, *possible)
+        if not certain or len(calls) > CALLS_MAX:
+            return None
+        found = [(call.lineno, self.condition(call.lineno, depth + 1)) for call in calls]
+        if any(condition is None for _, condition in found):
             return None
         line, condition = found[0]
         if condition is None:

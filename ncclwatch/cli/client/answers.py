@@ -44,6 +44,7 @@ class Incident:
     summary: str
     opened_at: str = ""
     lateness: str = ""
+    one_of: bool = False  # nothing decides between its culprits, so far
     stacks: tuple[Stack, ...] = ()
 
 

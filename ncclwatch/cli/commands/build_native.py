@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from ncclwatch.native import build
+from ncclwatch.native import build, loading
 
 
 @click.command("build-native")
@@ -18,7 +18,7 @@ def build_native() -> None:
     click.echo("compiling; this takes about a minute ...", err=True)
     try:
         built = build.build()
-        build.load()
+        loading.load()
     except ImportError as error:
         click.echo(f"ncclwatch: torch cannot be imported here ({error}); run this in training's environment", err=True)
         sys.exit(2)

@@ -10,7 +10,7 @@ import click
 
 from ncclwatch.cli.client.http import Client, token
 from ncclwatch.cli.output.report_file import ReportFile, prepare
-from ncclwatch.cli.running.embedded import EmbeddedServer, NoServer
+from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
 from ncclwatch.cli.running.training import CommandFailed, Training, own_name
@@ -21,6 +21,12 @@ from ncclwatch.contract.words.console import Progress
 
 EXIT_USAGE = 2
 EXIT_ABORTED = 70
+NOT_READY = (
+    f"ncclwatch: the server of this run is not ready after {READY_S:.0f} s; this machine may be too busy. The training "
+    "starts, and is watched as soon as it is.\n"
+)
+ANSWER_S = 3.0  # a server has so long for an answer,
+ANSWER_OWN_S = 10.0  # and that of this run longer, which gets no more of a busy machine than the training leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +92,11 @@ def _run(order: Order) -> int:
                     with Progress("starting a server for this run", elsewhere=False):
                         own.start()
                     url = own.url
+                    if not own.ready:
+                        tell(NOT_READY)
                 except NoServer as error:
                     tell(f"ncclwatch: {error}. The training runs, unwatched.\n")
-            return _watched(order, url) if url else _unwatched(order)
+            return _watched(order, url, None if order.server else own) if url else _unwatched(order)
     except CommandFailed as error:
         _complain(error)
         if order.report is not None:
@@ -96,9 +104,10 @@ def _run(order: Order) -> int:
         return error.exit_code
 
 
-def _watched(order: Order, url: str) -> int:
-    naming = config.NAMED if order.server else config.OWN
-    following = Following(Client(url, order.token, naming=naming), order.job, tell)
+def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
+    naming = config.NAMED if own is None else config.OWN
+    patience_s = ANSWER_S if own is None else ANSWER_OWN_S
+    following = Following(Client(url, order.token, patience_s, naming=naming), order.job, tell, own, aborts=order.abort)
     following.begin()
     training = Training(order.command, _environment(order, url))
     following.start()

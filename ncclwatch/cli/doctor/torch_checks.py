@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config
 from ncclwatch.contract.version import TORCH_NEWEST, TORCH_OLDEST, VERSION
-from ncclwatch.native import build
+from ncclwatch.native import fitness, loading
+from ncclwatch.native.build import NativeError
 
 
 def versions() -> Check:
@@ -52,11 +53,18 @@ def native_recorder() -> Check:
     """Look for the native recorder."""
     name, fix = "native recorder", "run `ncclwatch build-native` once; recording then costs a fraction"
     try:
-        if build.load() is not None:
-            return passed(name, str(build.built_path()))
-    except (ImportError, build.NativeError) as error:
+        if loading.load() is not None:
+            return passed(name, str(loading.where()))
+        unfit = fitness.trouble()
+        alone = loading.load_alone()
+    except (ImportError, NativeError) as error:
         return warned(name, f"{error}. The recorder in Python is used", fix)
-    return warned(name, "not built for this torch; the recorder in Python is used", fix)
+    if unfit:
+        return warned(
+            name, f"{unfit}; the recorder in Python is used", "use a release of CPython with a GIL and of torch"
+        )
+    way = "" if alone is None else ", with its hot path in C"
+    return warned(name, f"not built for this torch; the recorder in Python is used{way}", fix)
 
 
 def second_witness(environ: Mapping[str, str] = os.environ) -> Check:

@@ -2,6 +2,7 @@
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,9 @@ from typing import IO
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network import tokens
 
-READY_S = 60.0  # it starts in 3 s; on a machine at ten times its load it took more than 20
+READY_S = 60.0  # it starts in 3 s, and at ten times the load in 20; a training waits no longer for one that lives
 STOP_S = 4.0
+BACKLOG = 2048  # connections that wait for it until it is ready
 
 
 class NoServer(NcclwatchError):
@@ -26,6 +28,7 @@ class EmbeddedServer:
 
     def __init__(self) -> None:
         self.url = ""
+        self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "EmbeddedServer":
@@ -36,23 +39,36 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives, answering or not."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
-        """Start it and wait until it listens. Raises `NoServer`."""
+        """Start it, and wait a while until it is `ready`. Raises `NoServer` if it ended.
+
+        The port is there before the server is: whoever comes too early waits in the kernel.
+        """
         reader, writer = os.pipe()
         try:
-            with tempfile.TemporaryFile() as errors:
-                self._spawn(writer, errors)
+            with (
+                socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener,
+                tempfile.TemporaryFile() as errors,
+            ):
+                self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                self._spawn(listener, writer, errors)
+                listener.close()
                 os.close(writer)
                 writer = -1
-                port = _read_line(reader, READY_S)
-                if not port:
+                said = _read_line(reader, READY_S)
+                if said == "":
                     self.stop()
                     raise NoServer(f"the server did not start: {_last_line(errors)}")
         finally:
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-        self.url = f"http://127.0.0.1:{port}"
+        self.ready = said is not None
 
     def stop(self) -> None:
         """End it."""
@@ -66,8 +82,8 @@ class EmbeddedServer:
             process.kill()
             process.wait()
 
-    def _spawn(self, writer: int, errors: IO[bytes]) -> None:
-        command = (sys.executable, "-m", "ncclwatch_server", "--port", "0", "--ephemeral")
+    def _spawn(self, listener: socket.socket, writer: int, errors: IO[bytes]) -> None:
+        command = (sys.executable, "-m", "ncclwatch_server", "--listen-fd", str(listener.fileno()), "--ephemeral")
         try:
             # In a session of its own: Ctrl-C is for the training, the report comes after it.
             self._process = subprocess.Popen(
@@ -75,7 +91,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                pass_fds=(writer,),
+                pass_fds=(listener.fileno(), writer),
                 env=tokens.without(),
                 start_new_session=True,
             )
@@ -83,13 +99,15 @@ class EmbeddedServer:
             raise NoServer(f"the server did not start: {error}") from error
 
 
-def _read_line(reader: int, patience_s: float) -> str:
-    """Return the line that the other side writes, "" if it ends or takes too long."""
+def _read_line(reader: int, patience_s: float) -> str | None:
+    """Return the line that the other side writes, "" if it ends without one, None if it takes too long."""
     deadline = time.monotonic() + patience_s
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
-        chunk = os.read(reader, 64) if ready else b""
+        if not ready:
+            return None
+        chunk = os.read(reader, 64)
         if not chunk:
             return ""
         line += chunk
@@ -101,5 +119,5 @@ def _last_line(errors: IO[bytes]) -> str:
     with suppress(OSError):
         errors.seek(0)
         text = errors.read(1 << 20).decode(errors="replace").strip()
-    last = text.splitlines()[-1] if text else f"it was not ready within {READY_S:.0f} s"
+    last = text.splitlines()[-1] if text else "it ended at once"
     return last.removeprefix("ncclwatch-server: ")

@@ -1,6 +1,6 @@
 """Follows the job that `ncclwatch run` started: asks the server, in a thread of its own.
 
-Nothing here can hold up the training: a server that does not answer is told of once.
+Nothing here can hold up the training: a server that does not answer is told of once, and asked again.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -16,15 +17,19 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.text import harmless, seconds_words
 
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
 STACKS_S = 2.0  # an abort waits so long for stacks
+DECIDED_S = 3.0  # and so long for the news of ranks that may tell which of several is the culprit
 CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
 LAST_NEWS_S = 4.0  # after the end of the command
 OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
+SILENT_S = 30.0  # the server of this run may be slow for so long before it is told of
 _TOLD = ("critical", "warning")
+_FATE = ("state", "closed_at")  # of an incident
+_Fields = dict[str, msgspec.Raw]
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +45,28 @@ class _Identified(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
+class OwnServer(Protocol):
+    """A server that was started for this command, as far as this has to know it."""
+
+    ready: bool  # whether it has answered when the command began
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives."""
+
+
 class Following:
     """Follows one job by its name, tells of each incident once and when it grows urgent, and collects the report."""
 
-    def __init__(self, client: Client, job: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job: str,
+        tell: Callable[[str], None],
+        own: OwnServer | None = None,
+        *,
+        aborts: bool = False,
+    ) -> None:
         self.abort_wanted = threading.Event()
         self._client = client
         self._job = job
@@ -53,14 +76,21 @@ class Following:
         self._told_at: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
+        self._own = own
+        self._aborts = aborts  # the command is ended when a hang is certain enough
+        self._final: dict[str, _Fields] = {}  # incidents as they were then: how a job dies is no news of its hang
         self._unreachable = ""
-        self._began = time.monotonic()
+        self._complained = False
+        self._began = self._answered = time.monotonic()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ncclwatch-follow", daemon=True)
 
     def begin(self) -> None:
         """Look at what was there before the command. An unreachable server is told of."""
-        self._began = time.monotonic()
+        self._began = self._answered = time.monotonic()
+        if self._own is not None:  # before it there was nothing
+            self._complained = not self._own.ready
+            return
         try:
             self._client.check()
             self._earlier = frozenset(i.id for i in self._client.incidents(OVERLAP_S) if self._is_mine(i.job))
@@ -101,16 +131,17 @@ class Following:
         try:
             # Jobs first: what was judged before a job was called ended is then in the incidents.
             jobs = [job for job in self._client.jobs() if self._is_mine(job.id)]
+            self._note_answer()
             lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
             incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
-            self._mine |= {incident.id for incident in incidents}
-            for incident in reversed(incidents):
-                self._consider(incident)
+            if not self._final:
+                self._mine |= {incident.id for incident in incidents}
+                for incident in reversed(incidents):
+                    self._consider(incident)
             self._collect(jobs)
         except (ServerUnreachable, NotKnown) as error:
             self._complain(error)
-            return True
-        self._unreachable = ""
+            return self._own is None or not self._own.alive
         if jobs:
             return all(job.state == "ended" for job in jobs)
         return not _is_attached(self._job)
@@ -126,32 +157,70 @@ class Following:
             if urgent:
                 self._urgent.add(incident.id)
             self._tell(text)
-        if incident.severity == "critical" and incident.state == "open":
-            patience_s = CRASH_S if incident.cause == "rank_crashed" else 0.0 if incident.stacks else STACKS_S
-            if now - self._told_at[incident.id] >= patience_s:
-                self.abort_wanted.set()
+        hangs = incident.severity == "critical" and incident.state == "open"
+        if hangs and now - self._told_at[incident.id] >= _patience_s(incident):
+            self.abort_wanted.set()
 
     def _collect(self, jobs: list[Job]) -> None:
         """Keep the newest report, without what was there before the command."""
         parts = [msgspec.json.decode(self._client.report(job.id), type=_Report) for job in jobs]
-        incidents = [
-            incident
+        found = {
+            known: incident
             for part in parts
             for incident in part.incidents
-            if msgspec.json.decode(incident, type=_Identified).id in self._mine
-        ]
-        if parts:
-            world_size = max(part.world_size for part in parts)
-            self._report = _Report(schema=1, job=self._job, world_size=world_size, incidents=tuple(incidents))
+            if (known := msgspec.json.decode(incident, type=_Identified).id) in self._mine
+        }
+        if not parts:
+            return
+        if self._final:
+            found = {known: _ended(fields, found.get(known)) for known, fields in self._final.items()}
+        elif self._aborts and self.abort_wanted.is_set():
+            self._final = {known: _fields(incident) for known, incident in found.items()}
+        world_size = max(part.world_size for part in parts)
+        self._report = _Report(schema=1, job=self._job, world_size=world_size, incidents=tuple(found.values()))
 
     def _complain(self, error: Exception) -> None:
-        if not self._unreachable:
-            self._tell(f"ncclwatch: {error}. The training runs on, unwatched.\n")
         self._unreachable = str(error)
+        words = f"{error}. The training runs on, unwatched."
+        if self._own is not None and self._own.alive:
+            silent_s = time.monotonic() - self._answered
+            if silent_s < SILENT_S:
+                return
+            words = (
+                f"the server of this run lives and has not answered for {seconds_words(silent_s)}; this machine may be "
+                "too busy. The training runs on, and is watched as soon as it answers."
+            )
+        elif self._own is not None:
+            words = "the server of this run has ended. The training runs on, unwatched."
+        if not self._complained:
+            self._tell(f"ncclwatch: {words}\n")
+        self._complained = True
+
+    def _note_answer(self) -> None:
+        if self._complained and self._own is not None:
+            self._tell("ncclwatch: the server of this run answers, and the training is watched.\n")
+        self._unreachable, self._complained, self._answered = "", False, time.monotonic()
 
     def _is_mine(self, job: str) -> bool:
         # Two jobs of one name are told apart by the server with a "~".
         return job == self._job or job.startswith(f"{self._job}~")
+
+
+def _patience_s(incident: Incident) -> float:
+    """Return for how long after its first word an incident may still become better known before the job is ended."""
+    if incident.cause == "rank_crashed":
+        return CRASH_S
+    return DECIDED_S if incident.one_of else 0.0 if incident.stacks else STACKS_S
+
+
+def _fields(incident: msgspec.Raw) -> _Fields:
+    return msgspec.json.decode(incident, type=_Fields)
+
+
+def _ended(before: _Fields, now: msgspec.Raw | None) -> msgspec.Raw:
+    """Return an incident as it was when the command was ended, with what has become of it since."""
+    since = _fields(now) if now is not None else {}
+    return msgspec.Raw(msgspec.json.encode({**before, **{name: since[name] for name in _FATE if name in since}}))
 
 
 def tell(text: str) -> None:

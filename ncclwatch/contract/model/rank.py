@@ -13,6 +13,9 @@ from ncclwatch.contract.model.phases import Phase
 
 UNTOLD = "?"  # a part of a signature that a recorder leaves out: it agrees with whatever another one tells
 UNTOLD_RANK = -2
+# System calls in which a thread may wait for a process that it has started.
+FOR_CHILDREN = frozenset("wait4 waitid read poll ppoll select pselect6 epoll_wait epoll_pwait".split())
+OF_STANDARD_INPUT = "of standard input"  # in a place in the kernel: after the name of the call that waits for it
 
 
 class Op(str, Enum):
@@ -32,10 +35,11 @@ class Op(str, Enum):
     RECV = "recv"
     UNKNOWN = "unknown"
 
-    @property
-    def is_p2p(self) -> bool:
-        """Whether this involves two ranks only and has its own sequence numbers."""
-        return self in (Op.SEND, Op.RECV)
+    is_p2p: bool  # whether this involves two ranks only and has its own sequence numbers
+
+    def __init__(self, name: str) -> None:
+        """Note once what is asked of each operation of each history."""
+        self.is_p2p = name in ("send", "recv")
 
 
 class WaitKind(str, Enum):
@@ -124,6 +128,8 @@ class OpView:
     forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
     completed: bool = False
     in_order: bool = False  # issued with async_op=False: what its thread issues later, in any group, comes after it
+    number: int = 0  # running number on its rank, over all groups; 0: not told
+    overtaken: bool = False  # its rank waits in something else that it issued later, without waiting for this
     age_s: float = 0.0  # since it was issued
     label: str = (
         ""  # what it is for, where that is known: "gradient bucket 2 (fc.weight and 3 more)", "FSDP unit layers.3"
@@ -143,6 +149,11 @@ class WaitView:
     site: CallSite | None = None
     route: int = 0  # as of an operation
     label: str = ""  # as of an operation
+    # Who has to come to a new_group: who alone makes the group (`seq` is 0), or who will be in it. (): all ranks of
+    # the default group, or not known.
+    members: tuple[int, ...] = ()
+    number: int = 0  # as of an operation
+    overtaken: bool = False  # as of an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +232,7 @@ class LoaderView:
     exhausted: bool  # the latest pass ended by itself
     last_drawn: int = 0  # batches of the latest pass that ended by itself
     length: int = 0  # len(loader) where it has one
+    zipped: int = 1  # loaders that the loop draws from together; the length is that of the shortest
     even: bool = False  # even_batches or Join keeps ranks with unequal numbers of batches together in this pass
     buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in the latest pass), the largest first
 
@@ -274,6 +286,9 @@ class ProcessView:
     killed_by: int = 0  # that signal
     lock_file: LockFile | None = None  # None: the main thread handles no exception that speaks of one
     timed: TimedWait | None = None  # None: what it waits in has no end that is known
+    awaits_answer: bool = (
+        False  # what the main thread may wait for, a thread or a child process, receives from a socket
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +303,9 @@ class SourceNote:
     loop: str = ""  # head of the nearest enclosing loop
     loop_lines: tuple[int, int] = (0, 0)
     loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
+    outer_loop: str = ""  # head of the loop round that one, in the same function, with its lines and escapes
+    outer_lines: tuple[int, int] = (0, 0)
+    outer_escapes: tuple[str, ...] = ()
     early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
     rank_exit: str = ""  # a return above the site, in its own function, that only ranks under a test can take
     handler: str = ""  # nearest enclosing `except` clause
@@ -361,6 +379,16 @@ class RngRestore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedThread:
+    """A thread of a rank that an exception has ended, while the rank went on."""
+
+    name: str
+    exception: str  # "Type: message"
+    site: CallSite | None = None  # the user's innermost line in it
+    age_s: float = 0.0  # since it ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
     """The file that a view of a rank comes from, and what it leaves open. A file is an agent that reported late."""
 
@@ -371,6 +399,8 @@ class FileView:
     saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
     whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
     moving: bool = False  # it was written just after an operation had ended: its rank was at work at that moment
+    newest: int = 0  # running number of what its rank issued last; 0: not told
+    unfinished: frozenset[int] = frozenset()  # numbers of what was not through; all others up to the newest were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,8 +440,11 @@ class RankView:
     endpoint: str = ""  # master address and port this rank used in init_process_group
     timeout_s: float = 0.0  # of the default group; 0: unknown
     dropped: int = 0  # events, groups and strings that found no room
+    groups_made: int = 0  # groups that torch has given a number here so far, the default group first; 0: unknown
     cuda: DeviceView | None = None  # None: nothing is known of a device
     rng: RngRestore | None = None  # None: nothing was restored that does not fit
+    ended_thread: EndedThread | None = None  # the newest; None: no thread was ended by an exception, as far as is known
+    groups_held: int = 0  # groups that torch knew here when a thread last came to new_group; 0: unknown
     modules: tuple[ModuleView, ...] = ()  # in whose forwards operations were made, with the mode of each (bounded)
     modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while
     news_age_s: float = 0.0  # since this view came, on the server's clock

@@ -5,28 +5,33 @@ Written by `rank.checks.facts` (the word FACTS of the ring is its id), and nowhe
     {"device": {"index": int, "uuid": str, "chosen": int, "used": bool, "count": int, "visible": str | null,
                 "local_rank": int, "backend": str, "sharing": str},
      "rng": {"call": str, "saved": int, "present": int, "own": int, "file": str, "line": int, "function": str,
-             "at_ns": int of CLOCK_MONOTONIC}}
+             "at_ns": int of CLOCK_MONOTONIC},
+     "thread": {"name": str, "exception": str, "file": str, "line": int, "function": str,
+                "at_ns": int of CLOCK_MONOTONIC}}
 
-What each means is said at `DeviceView` and `RngRestore`. The text is the rank's and may be anything: what does not fit
-is left out.
+What each means is said at `DeviceView`, `RngRestore` and `EndedThread`. The text is the rank's and may be anything:
+what does not fit is left out.
 """
 
 from typing import NamedTuple
 
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.model.devices import DeviceView
-from ncclwatch.contract.model.rank import CallSite, RngRestore
+from ncclwatch.contract.model.rank import CallSite, EndedThread, RngRestore
 
 DEVICE = "device"
 RNG = "rng"
+THREAD = "thread"
 
 
 class Facts(NamedTuple):
-    """The facts of one rank. `rng_ns` is when its random states were to be restored."""
+    """The facts of one rank. `rng_ns`: when its random states were to be restored; `thread_ns`: when it ended."""
 
     device: DeviceView | None = None
     rng: RngRestore | None = None
     rng_ns: int = 0
+    thread: EndedThread | None = None
+    thread_ns: int = 0
 
 
 def parse(text: str) -> Facts:
@@ -34,11 +39,13 @@ def parse(text: str) -> Facts:
     found = foreign_json.read(text) if text else {}
     if not isinstance(found, dict):
         return Facts()
-    rng = found.get(RNG)
+    rng, thread = found.get(RNG), found.get(THREAD)
     return Facts(
         device=_device(found.get(DEVICE)),
         rng=_rng(rng) if isinstance(rng, dict) else None,
         rng_ns=_number(rng.get("at_ns")) if isinstance(rng, dict) else 0,
+        thread=_thread(thread) if isinstance(thread, dict) else None,
+        thread_ns=_number(thread.get("at_ns")) if isinstance(thread, dict) else 0,
     )
 
 
@@ -60,14 +67,22 @@ def _device(found: object) -> DeviceView | None:
 
 
 def _rng(found: dict[object, object]) -> RngRestore:
-    file, function = _text(found.get("file")), _text(found.get("function"))
     return RngRestore(
         call=_text(found.get("call")),
         saved=_number(found.get("saved")),
         present=_number(found.get("present")),
         own=_number(found.get("own"), -1),
-        site=CallSite(file=file, line=_number(found.get("line")), function=function) if file else None,
+        site=_site(found),
     )
+
+
+def _thread(found: dict[object, object]) -> EndedThread:
+    return EndedThread(name=_text(found.get("name")), exception=_text(found.get("exception")), site=_site(found))
+
+
+def _site(found: dict[object, object]) -> CallSite | None:
+    file, function = _text(found.get("file")), _text(found.get("function"))
+    return CallSite(file=file, line=_number(found.get("line")), function=function) if file else None
 
 
 def _text(value: object) -> str:

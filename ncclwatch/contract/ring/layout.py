@@ -80,7 +80,7 @@ class Word:
     AGENT_PID = 19  # the agent this rank allows to trace it
     DEVICE = 20  # string id
     BATCH = 21  # the batch word that the next operations get
-    BACKWARD_SITE = 22  # string id: where backward() was called last
+    BACKWARD_SITE = 22  # string id: where the backward() was called that runs now; 0: none runs
     LOADER = 23  # row, plus one, of the loader that gave the newest batch or began the newest pass; 0: none
     BUCKETS_USED = 24
     FACTS = 25  # string id of a JSON text with what the rank found out about itself, see `facts`
@@ -91,11 +91,13 @@ class Word:
     GC_NS = 29  # in Python's garbage collector
     SAVE_NS = 30  # in saves
     MEMBERS_USED = 31
+    GROUPS_MADE = 32  # groups that torch has given a number on this rank so far, the default group first; 0: unknown
+    GROUPS_HELD = 33  # groups that torch knew on this rank when a thread last came to new_group; 0: unknown
 
 
 FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 STRING_LENGTH = struct.Struct("<H")
-WORDS = struct.Struct("<32Q")  # those in use
+WORDS = struct.Struct("<34Q")  # those in use
 
 
 class Flag:
@@ -110,6 +112,8 @@ class Flag:
 class LoaderFlag:
     """Bits of a loader row."""
 
+    ZIPPED_SHIFT = 8  # from here on: how many loaders the loop draws from together
+    ZIPPED_MASK = 0xFF
     EVEN = 1  # ranks with unequal numbers of batches do not wait for each other: even_batches or Join sees to it
 
 
@@ -125,9 +129,12 @@ GROUP_SIZE = struct.Struct("<IQ")  # number and digest of its members, whether o
 GROUP_SIZE_AT = 52
 GROUP_SITE = struct.Struct("<I12x")  # id of the call site that made it, 0: unknown
 MEMBER_LIST = struct.Struct("<I")  # bytes of `members.pack` that follow; its id is its offset, as of a string
-# Thread row: a static cell, a spare cell, a wait of two stamped cells.
+# Thread row: a static cell, the members of the group that it makes, a wait of two stamped cells.
 THREAD_STATIC = struct.Struct("<IIQ")  # native thread id, 1 for the main thread, issued
 WAIT = struct.Struct("<IQIIIHBBi")  # stamp, since, site | stamp, seq, group, kind, op, peer
+MAKING = struct.Struct("<IIQ")  # id of the list of these members, their number, their digest; before the wait
+MAKING_AT = 16
+MAKING_MEMBERS_MAX = 1024  # they travel with the wait; of a bigger group they are not told
 WAIT_AT = 32
 PEER_STATIC = struct.Struct("<IiQ")  # group index, peer (-1: a receive from anyone), unused
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import (
     BATCH_BITS,
     BUCKET_BYTES,
@@ -35,6 +36,9 @@ from ncclwatch.contract.ring.layout import (
     LOADER_STATIC,
     LOADERS_AT,
     MAGIC,
+    MAKING,
+    MAKING_AT,
+    MAKING_MEMBERS_MAX,
     MEMBER_LIST,
     MEMBERS_AT,
     METER_BYTES,
@@ -90,6 +94,8 @@ COPIES_MAX = 100  # of one piece; a rank that stores it more often than it can b
 KNOWN_CHARS_MAX = 2 * config.STRINGS_BYTES_MAX  # of texts that a reader remembers
 BYTES_DIGITS_MAX = 19  # of a count of bytes as text
 _WORDS_END = HEADER_BYTES + WORDS.size
+_TORN_MAX = 3  # readings of a wait that is stored meanwhile
+Words = tuple[int, ...]  # see `Word`
 
 
 class _Pieces:
@@ -182,8 +188,8 @@ class Ring:
         """Whether the file still has its size. If not, what was read of it lately may be zeros."""
         return os.fstat(self._map.fd).st_size >= RING_BYTES
 
-    def words(self) -> tuple[int, ...]:
-        """Return the live words, see `Word`."""
+    def words(self) -> Words:
+        """Return the live words, see `Word`. Who reads several tables at once reads them once, and hands them on."""
         return WORDS.unpack(self._map[HEADER_BYTES:_WORDS_END])
 
     def string(self, offset: int) -> str:
@@ -224,9 +230,9 @@ class Ring:
         found = foreign_json.read(self.string(self.words()[Word.IDENTITY]))
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
-    def groups(self) -> list[GroupRow]:
+    def groups(self, words: Words | None = None) -> list[GroupRow]:
         """Return this rank's process groups in order of first sight."""
-        used = min(self.words()[Word.GROUPS_USED], config.GROUPS_MAX)
+        used = min((words or self.words())[Word.GROUPS_USED], config.GROUPS_MAX)
         table = self._map[GROUPS_AT : GROUPS_AT + used * GROUP_BYTES]
         return [self._group(index, table) for index in range(used)]
 
@@ -265,24 +271,35 @@ class Ring:
         end = begin + MEMBER_LIST.unpack(self._map[MEMBERS_AT + offset : MEMBERS_AT + begin])[0]
         return self._map[MEMBERS_AT + begin : MEMBERS_AT + end] if end <= used else b""
 
-    def threads(self) -> list[ThreadRow]:
+    def threads(self, words: Words | None = None) -> list[ThreadRow]:
         """Return the threads that ever issued or waited, the torn ones without their wait."""
-        used = min(self.words()[Word.THREADS_USED], config.THREADS_MAX)
-        rows = []
-        for index in range(used):
-            at = THREADS_AT + index * THREAD_BYTES
-            tid, main, issued = THREAD_STATIC.unpack(self._map[at : at + 16])
-            rows.append(ThreadRow(index, tid, main == 1, issued, self._wait(at + WAIT_AT)))
-        return rows
+        used = min((words or self.words())[Word.THREADS_USED], config.THREADS_MAX)
+        table = self._map[THREADS_AT : THREADS_AT + used * THREAD_BYTES]
+        return [self._thread(index, table, index * THREAD_BYTES) for index in range(used)]
 
-    def _wait(self, at: int) -> WaitRow | None:
-        for _ in range(3):
-            stamp, since, site, again, seq, group, kind, op, peer = WAIT.unpack(self._map[at : at + WAIT.size])
+    def _thread(self, index: int, table: bytes, at: int) -> ThreadRow:
+        tid, main, issued = THREAD_STATIC.unpack_from(table, at)
+        return ThreadRow(index, tid, main == 1, issued, self._wait(index, table, at + WAIT_AT))
+
+    def _wait(self, thread: int, table: bytes, at: int) -> WaitRow | None:
+        """Return what a thread waits in, by a table that was read; one that is torn there is read again."""
+        for _ in range(_TORN_MAX):
+            stamp, since, site, again, seq, group, kind, op, peer = WAIT.unpack_from(table, at)
             if stamp == again:
                 if not 1 <= kind <= len(WAITS) or op >= len(OPS):
                     return None
-                return WaitRow(since, site, seq, group, WAITS[kind - 1], OPS[op], peer)
+                waiting = WaitRow(since, site, seq, group, WAITS[kind - 1], OPS[op], peer)
+                makes = waiting.kind is WaitKind.NEW_GROUP
+                return waiting._replace(members=self._making(thread)) if makes else waiting
+            begin = THREADS_AT + thread * THREAD_BYTES + WAIT_AT
+            table, at = self._map[begin : begin + WAIT.size], 0
         return None
+
+    def _making(self, thread: int) -> tuple[int, ...]:
+        """Return who has to come to the group that a thread makes, () if all ranks do or it is not known."""
+        at = THREADS_AT + thread * THREAD_BYTES + MAKING_AT
+        members, size, digest = MAKING.unpack(self._map[at : at + MAKING.size])
+        return self._roster(members, size, digest).members if 0 < size <= MAKING_MEMBERS_MAX else ()
 
     def peers(self) -> list[PeerRow]:
         """Return p2p counters, one row for each (group, peer)."""
@@ -298,9 +315,9 @@ class Ring:
         used = min(self.words()[Word.LOADERS_USED], config.LOADERS_MAX)
         return [self._loader(index) for index in range(used)]
 
-    def newest_loader(self) -> LoaderRow | None:
+    def newest_loader(self, words: Words | None = None) -> LoaderRow | None:
         """Return the place whose pass began last, or that gave the newest batch; None: there is none yet."""
-        words = self.words()
+        words = words or self.words()
         number = words[Word.LOADER]
         return self._loader(number - 1) if 0 < number <= min(words[Word.LOADERS_USED], config.LOADERS_MAX) else None
 
@@ -337,9 +354,9 @@ class Ring:
         found = foreign_json.read(row[SAMPLE_HEAD.size : SAMPLE_HEAD.size + length])
         return (since, found) if isinstance(found, dict) else None
 
-    def saves(self) -> list[SaveRow]:
+    def saves(self, words: Words | None = None) -> list[SaveRow]:
         """Return the newest save of each thread that has ever saved, without the torn ones."""
-        used = min(self.words()[Word.THREADS_USED], config.THREADS_MAX)
+        used = min((words or self.words())[Word.THREADS_USED], config.THREADS_MAX)
         found = (self._save(thread) for thread in range(used))
         return [row for row in found if row is not None]
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.members import Roster
 
+DEFAULT_GROUP = "0"  # as torch names it
+
 
 class RingHeader(NamedTuple):
     """Who writes this ring. Start time is in clock ticks since boot, so that a reused pid is not mistaken."""
@@ -51,6 +53,7 @@ class WaitRow(NamedTuple):
     kind: WaitKind
     op: Op
     peer: int
+    members: tuple[int, ...] = ()  # who alone makes the group that is waited for; (): all, or nobody knows
 
 
 class ThreadRow(NamedTuple):
@@ -141,14 +144,18 @@ class EventRow(NamedTuple):
 
 
 def named_apart(groups: Iterable[GroupRow]) -> tuple[GroupRow, ...]:
-    """Give groups that were destroyed and made again names of their own: "0", "0~2".
+    """Give groups that were destroyed and made again names of their own: "0", "0~2", and "1~2", made beside "0~2".
 
-    torch names the new default group as the old one, and what one rank does in the new one has nothing to do with
-    what another still does in the old.
+    torch names the new default group as the old one, and counts anew the groups that are made beside it. What one rank
+    does in a new one has nothing to do with what another still does in the old. A rank need not have been in both, so
+    the default group tells which one it is; one that was made again beside the same is "1~2.2".
     """
-    seen: dict[str, int] = {}
-    named = []
+    seen: dict[tuple[int, str], int] = {}
+    default, named = 0, []
     for row in groups:
-        seen[row.name] = times = seen.get(row.name, 0) + 1
-        named.append(row if times == 1 else row._replace(name=f"{row.name}~{times}"))
+        default += row.name == DEFAULT_GROUP
+        made = max(1, default)
+        times = seen[made, row.name] = seen.get((made, row.name), 0) + 1
+        again = f".{times}" if times > 1 else ""
+        named.append(row if made == 1 and not again else row._replace(name=f"{row.name}~{made}{again}"))
     return tuple(named)

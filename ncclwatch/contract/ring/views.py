@@ -7,6 +7,7 @@ What the kernel says of the process is no part of it.
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.model.phases import Phase
@@ -76,6 +77,15 @@ def pending_event(ring: Ring, group: GroupRow) -> EventRow | None:
     return oldest
 
 
+class Place(NamedTuple):
+    """What the string of a call site says of the operations that were made there."""
+
+    site: CallSite | None
+    route: int  # see `OpView.route`
+    label: str
+    module: int  # see `OpView.module`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """The rows of one ring, read at one moment, that the views below are made of."""
@@ -87,6 +97,7 @@ class Picture:
     threads: tuple[ThreadRow, ...]
     peers: tuple[PeerRow, ...]
     routes: Routes = field(default_factory=Routes)
+    places: dict[int, Place] = field(default_factory=dict)  # those of `place`: hundreds of operations are of a few
 
     @classmethod
     def of(cls, ring: Ring, now_ns: int) -> "Picture":
@@ -116,6 +127,15 @@ class Picture:
     def label(self, offset: int) -> str:
         """Return what the operation with this call site is for."""
         return parse_label(self.ring.string(offset))
+
+    def place(self, offset: int) -> Place:
+        """Return what the call site with this string id says."""
+        found = self.places.get(offset)
+        if found is None:
+            routes = self.routes
+            found = Place(self.site(offset), routes.of(offset), self.label(offset), routes.module_of(offset))
+            self.places[offset] = found
+        return found
 
     def text(self, word: int) -> str:
         """Return the text whose id is the live word with this index."""
@@ -168,8 +188,11 @@ def rank_view(picture: Picture) -> RankView:
         endpoint=picture.text(Word.ENDPOINT),
         timeout_s=words[Word.TIMEOUT_MS] / 1000,
         dropped=words[Word.DROPPED],
+        groups_made=words[Word.GROUPS_MADE],
         cuda=told.device,
         rng=told.rng,
+        ended_thread=replace(told.thread, age_s=picture.age_s(told.thread_ns)) if told.thread is not None else None,
+        groups_held=words[Word.GROUPS_HELD],
     )
 
 
@@ -185,12 +208,14 @@ def wait_view(picture: Picture, wait: WaitRow) -> WaitView:
         site=picture.site(wait.site),
         route=picture.routes.of(wait.site),
         label=picture.label(wait.site),
+        members=wait.members,
     )
 
 
 def op_view(picture: Picture, event: EventRow) -> OpView:
     """Return one operation of the ring's history."""
     thread = next((row.tid for row in picture.threads if row.number == event.thread), 0)
+    place = picture.place(event.site)
     return OpView(
         group=picture.group_name(event.group),
         seq=event.seq,
@@ -199,10 +224,10 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         numel=event.numel,
         peer=event.peer,
         reduce_op=event.reduce_op,
-        site=picture.site(event.site),
-        route=picture.routes.of(event.site),
-        label=picture.label(event.site),
-        module=picture.routes.module_of(event.site),
+        site=place.site,
+        route=place.route,
+        label=place.label,
+        module=place.module,
         thread=thread,
         batch=event.batch,
         loader=event.loader,
@@ -215,7 +240,14 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
 
 def history(picture: Picture) -> tuple[OpView, ...]:
     """Return the newest operations of the rank, newest last."""
-    return tuple(op_view(picture, event) for event in picture.ring.events(config.HISTORY_MAX))
+    own = {row.number: row.issued for row in picture.threads}
+    found: list[OpView] = []
+    for event in reversed(picture.ring.events(config.HISTORY_MAX)):
+        view = op_view(picture, event)
+        own[event.thread] = own.get(event.thread, 0) - 1
+        # What is more than its thread has issued is of one that had the row before, and has ended.
+        found.append(view if own[event.thread] >= 0 else replace(view, thread=0, in_order=False))
+    return tuple(reversed(found))
 
 
 def group_views(picture: Picture) -> tuple[GroupView, ...]:
@@ -272,6 +304,7 @@ def loader_views(picture: Picture) -> tuple[LoaderView, ...]:
             exhausted=row.passes > 0 and row.ended_pass == row.passes,
             last_drawn=row.last_drawn,
             length=row.length,
+            zipped=max(1, row.flags >> LoaderFlag.ZIPPED_SHIFT & LoaderFlag.ZIPPED_MASK),
             even=bool(row.flags & LoaderFlag.EVEN),
             buckets=bucket_counts(buckets, row.number, row.passes),
         )

@@ -6,7 +6,7 @@ It survives the rank: what was found just before a crash explains the crash.
 import threading
 
 from ncclwatch.contract.ring.layout import Word
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 
 CHANGES_MAX = 64  # the table of strings only grows
 

@@ -18,7 +18,7 @@ from ncclwatch.contract.model import preflight
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.shortening import short_text
 from ncclwatch.contract.words.text import rank_list
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 
 Parameter = tuple[str, str]  # name, and what has to agree: "float32 64x32", "bfloat16 8 frozen"
 _MEMBERS_CHARS = 120

@@ -5,13 +5,14 @@ Batches are counted per place in the user's code, so that the counts of two rank
 
 import threading
 import time
+import weakref
 from collections.abc import Hashable, Iterable
 from types import CodeType
 
 from ncclwatch.contract import config
 from ncclwatch.contract.ring.layout import LoaderFlag, Word
 from ncclwatch.contract.ring.shortening import short_text
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch.rank.where.call_sites import Sites
 
 _DEPTH_MAX = 3  # tuples in dicts in lists, looked through for a tensor
@@ -23,11 +24,26 @@ _OTHERS = "other shapes"
 class Pass:
     """One pass over a loader, and the place that draws from it: the same one batch after batch."""
 
-    __slots__ = ("at", "buckets", "code", "drawn", "number", "row", "site")
+    __slots__ = (
+        "__weakref__",
+        "at",
+        "buckets",
+        "code",
+        "drawn",
+        "length",
+        "number",
+        "row",
+        "site",
+        "together",
+        "zipped",
+    )
 
-    def __init__(self, row: int, number: int) -> None:
+    def __init__(self, row: int, number: int, length: int = 0, zipped: int = 1) -> None:
         self.row = row  # -1: the ring had no room for it
         self.number = number
+        self.length = length  # 0: unknown
+        self.zipped = zipped  # loaders that are drawn from together, of which this one began last
+        self.together: list[Pass] = []  # these, in the order in which they began; () of one alone
         self.drawn = 0
         self.buckets: dict[Hashable, list[int]] = {}  # bucket -> row, batches in this pass
         self.code: CodeType | None = None  # of the frame that drew last
@@ -51,6 +67,7 @@ class Loaders:
         self._newest = -1
         self._buckets: dict[int, dict[Hashable, int]] = {}  # row of a loader -> bucket -> row
         self._rows: dict[int, tuple[int, int]] = {}  # site -> row, passes
+        self._begun_last: dict[int, weakref.ref[Pass]] = {}  # site -> the pass that began there last, while it lives
         # Row of the newest batch's bucket, when it was drawn, and the time that was no work until then.
         self._begun = (-1, 0, 0)
 
@@ -71,13 +88,54 @@ class Loaders:
         ring = self._ring
         site = self._sites.line_here(depth + 1)
         row, passes = self._rows.get(site) or (ring.add_loader(site), 0)
-        self._rows[site] = (row, passes + 1)
+        this = self._together(site, row, passes, length_of(loader)) or Pass(row, passes + 1, length_of(loader))
+        self._rows[site] = (row, this.number)
+        self._begun_last[site] = weakref.ref(this)
         if row >= 0:
             ring.set_loader_counts(row, 0, self.ended.get(row, 0))
-            ring.set_loader_flags(row, LoaderFlag.EVEN if even or self.joined else 0)
-            ring.set_loader(row, site, passes + 1, length_of(loader))
+            kept = LoaderFlag.EVEN if even or self.joined else 0
+            zipped = min(this.zipped, LoaderFlag.ZIPPED_MASK) << LoaderFlag.ZIPPED_SHIFT
+            ring.set_loader_flags(row, kept | zipped * (this.zipped > 1))
+            ring.set_loader(row, site, this.number, this.length)
             self._note_newest(row)
-        return Pass(row, passes + 1)
+        return this
+
+    def _together(self, site: int, row: int, passes: int, length: int) -> Pass | None:
+        """Return the pass of a loader that a loop draws from together with the one before it, as zip() does.
+
+        That one began at the same line, is not over, and has not given a batch yet. The shortest ends the loop.
+        """
+        known = self._begun_last.get(site)
+        before = known() if known is not None else None
+        if before is None or before.drawn or self.ended.get(row) == passes:
+            return None
+        this = Pass(row, passes, min(before.length, length), before.zipped + 1)
+        this.together = before.together = before.together or [before]
+        this.together.append(this)
+        return this
+
+    def check_together(self, this: Pass) -> None:
+        """Take passes apart that began together and are not drawn from in turn, after a batch of one of them.
+
+        They are no zip(), but iterators that one line has made, say one for training and one for validation. The row is
+        of the one that has come so far, with a number of its own; of the others nothing is told.
+        """
+        drawn = [each.drawn for each in this.together]
+        if max(drawn) - min(drawn) <= 1:
+            return
+        row, first, count = this.row, this.number, len(this.together)
+        place = this.together.index(this)
+        for each in tuple(this.together):
+            each.row, each.together, each.zipped, each.length = -1, [], 1, 0
+        this.row, this.number = row, first + place
+        site = next((site for site, (known, _) in self._rows.items() if known == row), 0)
+        self._rows[site] = (row, first + count - 1)
+        self.ended.pop(row, None)
+        if row >= 0:
+            self._ring.set_loader_flags(row, LoaderFlag.EVEN if self.joined else 0)
+            self._ring.set_loader_last(row, 0)
+            self._ring.set_loader_counts(row, this.drawn, 0)
+            self._ring.set_loader(row, site, this.number, 0)
 
     def count(self, loader: int, drawn: int) -> None:
         """Record that a pass gave a batch."""

@@ -1,48 +1,43 @@
 """What patches do with the recorder around the user's call. None of it raises: a gap is counted instead.
 
-But Python may run a signal handler while our code is under way, and handlers raise: torch's own when a loader's worker
-dies, a user's on SIGALRM. Such an exception is not ours to keep.
+What a signal handler raises meanwhile is the program's, and is raised again.
 """
 
-import contextlib
-import functools
-import signal
 import sys
 from collections.abc import Callable
-from types import CodeType
 from typing import TypeVar
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.rank.data.loaders import Pass
+from ncclwatch.rank.operations import Issued
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ring.ringfile import NO_WAIT
+from ncclwatch.rank.where.handlers import quietly, raised_by_handler
 
 Answer = TypeVar("Answer")
 
 
 def count_gap(recorder: Recorder) -> None:
     """Count something that could not be recorded, in an `except` clause. Raises again what a signal handler raised."""
-    with contextlib.suppress(Exception):
+    with quietly:
         recorder.ring.count_dropped()
-    if _raised_by_handler(sys.exc_info()[1]):
+    error = sys.exc_info()[1]
+    if not isinstance(error, Exception) or raised_by_handler(error):
         raise
 
 
-def _raised_by_handler(error: BaseException | None) -> bool:
-    """Whether an exception has come through a signal handler that is in force now."""
-    trace = error.__traceback__ if error is not None else None
-    codes: set[CodeType] = set()
-    while trace is not None:
-        codes.add(trace.tb_frame.f_code)
-        trace = trace.tb_next
-    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
+def miss(recorder: Recorder, issued: Issued | None) -> None:
+    """Count an operation of which not all could be recorded, in an `except` clause.
 
-
-def _code_of(handler: object) -> object:
-    """Return the code of a signal handler, None if it is none in Python."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
-    return getattr(called, "__code__", None)
+    What a signal handler raised keeps it from its backend: it is taken back.
+    """
+    try:
+        count_gap(recorder)
+    except BaseException:
+        leave(recorder, NO_WAIT)
+        if issued is not None:
+            attempt(recorder, recorder.refuse, issued)
+        raise
 
 
 def attempt(recorder: Recorder, record: Callable[..., object], *arguments: object) -> None:

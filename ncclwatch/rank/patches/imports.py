@@ -4,7 +4,6 @@ To import FSDP costs a second and 44 MB, and makes every functional collective d
 no watchdog may do that to a job that does not use it. So its names are patched when the job imports them.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from ncclwatch.rank.patches.patching import Patches
+from ncclwatch.rank.where.handlers import quietly
 
 
 def when_imported(patches: Patches, name: str, act: Callable[[], None]) -> None:
@@ -75,5 +75,5 @@ class _Finder(MetaPathFinder):
 
 
 def _attempt(act: Callable[[], None]) -> None:
-    with contextlib.suppress(Exception):  # the job's import goes on, without our names
+    with quietly:  # the job's import goes on, without our names
         act()

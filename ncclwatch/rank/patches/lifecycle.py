@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -11,13 +11,15 @@ from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.ring.layout import NO_GROUP, Word
+from ncclwatch.contract.ring.layout import MAKING_MEMBERS_MAX, NO_GROUP, Word
 from ncclwatch.rank.patches import chosen_device, guarded
-from ncclwatch.rank.patches.collectives import group_of, known_groups
+from ncclwatch.rank.patches.groups import group_of, known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.where.handlers import quietly
 
 _LOCALLY = "use_local_synchronization"  # then a group is named by its members, and others need not make it
+_PARENT = "parent_pg"  # the group that is split: ranks that are not in it need not come
 
 Current = Callable[[], Recorder | None]
 Begin = Callable[[Mapping[str, object] | None], None]
@@ -42,6 +44,8 @@ def install(patches: Patches, current: Current, begin: Begin) -> None:
 
 
 def _make_new_group(original: Callable[..., object], current: Current) -> Callable[..., object]:
+    names = tuple(inspect.signature(original).parameters)
+
     @functools.wraps(original)
     def new_group(*args: object, **kwargs: object) -> object:
         recorder = current()
@@ -51,8 +55,10 @@ def _make_new_group(original: Callable[..., object], current: Current) -> Callab
         if state is None or state.group_wait:
             return original(*args, **kwargs)
         state.group_wait = True
-        number = guarded.ask(recorder, lambda: c10d._world.group_count) or 0
-        outer = guarded.enter(recorder, WaitKind.NEW_GROUP, 2, 0 if kwargs.get(_LOCALLY) else number)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        number = guarded.ask(recorder, lambda: _number_of(given)) or 0
+        guarded.attempt(recorder, _note_making, recorder, given)
+        outer = guarded.enter(recorder, WaitKind.NEW_GROUP, 2, number)
         try:
             made = original(*args, **kwargs)
             if isinstance(made, c10d.ProcessGroup):
@@ -61,12 +67,60 @@ def _make_new_group(original: Callable[..., object], current: Current) -> Callab
             return made
         finally:
             guarded.leave(recorder, outer)
+            guarded.attempt(recorder, _note_made, recorder)
             state.group_wait = False
 
     return new_group
 
 
-def _make_waiting(original: Callable[..., object], current: Current, kind: WaitKind) -> Callable[..., object]:
+def _number_of(given: Mapping[str, object]) -> int:
+    """Return the number of the group that all ranks make now, 0 if only some have to: nobody tells which."""
+    if given.get(_LOCALLY) or given.get(_PARENT) not in (None, dist.group.WORLD):
+        return 0
+    return c10d._world.group_count
+
+
+def _note_made(recorder: Recorder) -> None:
+    """Record how many groups have a number here: also those of which this rank is no member count."""
+    recorder.ring.set_word(Word.GROUPS_MADE, c10d._world.group_count)
+
+
+def _note_making(recorder: Recorder, given: Mapping[str, object]) -> None:
+    """Record who has to come to the group that this thread makes next."""
+    if hasattr(c10d, "_hash_ranks_to_str"):  # older ones take no count into such a name
+        recorder.ring.set_word(Word.GROUPS_HELD, len(c10d._world.pg_names))
+    state = recorder.thread()
+    if state.row >= 0:
+        recorder.ring.set_making(state.row, _members_of(given))
+
+
+def _members_of(given: Mapping[str, object]) -> tuple[int, ...]:
+    """Return who has to come to the group, () if all ranks do or it is not known. torch takes them in ascending order.
+
+    Ranks that can be gone through only once are left to torch.
+    """
+    ranks = given.get("ranks")
+    if ranks is None and given.get(_LOCALLY):
+        members: Sequence[int] = range(dist.get_world_size())
+    elif isinstance(ranks, Collection) and (given.get(_LOCALLY) or _meets_alone(given)):
+        members = sorted(map(int, ranks))
+    else:
+        return ()
+    return tuple(members) if len(members) <= MAKING_MEMBERS_MAX else ()
+
+
+def _meets_alone(given: Mapping[str, object]) -> bool:
+    """Say whether who will not be in a group that all ranks make goes on at once: so it is with gloo.
+
+    NCCL splits the default group for it where a device is bound to that, and for a split all of its ranks are needed.
+    """
+    backend, meets_all = given.get("backend") or dist.get_backend(), getattr(c10d, "_is_barrier_after_init", None)
+    return str(backend).lower() == "gloo" and meets_all is not None and meets_all() != 1
+
+
+def _make_waiting(
+    original: Callable[..., object], current: Current, kind: WaitKind, number_of: Callable[..., int] | None = None
+) -> Callable[..., object]:
     @functools.wraps(original)
     def waiting(*args: object, **kwargs: object) -> object:
         recorder = current()
@@ -76,7 +130,8 @@ def _make_waiting(original: Callable[..., object], current: Current, kind: WaitK
         if state is None or state.group_wait:  # inside init_process_group already, say: the outermost says what it is
             return original(*args, **kwargs)
         state.group_wait = True
-        outer = guarded.enter(recorder, kind, 2)
+        number = guarded.ask(recorder, lambda: number_of(*args, **kwargs)) if number_of is not None else 0
+        outer = guarded.enter(recorder, kind, 2, number or 0)
         try:
             return original(*args, **kwargs)
         finally:
@@ -87,8 +142,14 @@ def _make_waiting(original: Callable[..., object], current: Current, kind: WaitK
 
 
 def _make_init(original: Callable[..., object], current: Current, begin: Begin) -> Callable[..., object]:
-    waiting = _make_waiting(original, current, WaitKind.INIT)
     names = tuple(inspect.signature(original).parameters)
+
+    def size_of(*args: object, **kwargs: object) -> int:
+        """Return how many ranks are to come together, 0 if nobody says so here."""
+        size = {**dict(zip(names, args, strict=False)), **kwargs}.get("world_size")
+        return size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+
+    waiting = _make_waiting(original, current, WaitKind.INIT, size_of)
 
     @functools.wraps(original)
     def init_process_group(*args: object, **kwargs: object) -> object:
@@ -114,19 +175,18 @@ def _note_endpoint(recorder: Recorder) -> None:
 
 
 def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
-    """Record the groups that exist and the default group's timeout. Never raises. `in_use` as in `known_groups`."""
-    try:
+    """Record the groups that exist and the default group's timeout. `in_use` as in `known_groups`."""
+    with quietly:  # a backend without options; the timeout stays unknown
         for _ in known_groups(recorder, in_use=in_use):
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
+        guarded.attempt(recorder, _note_made, recorder)
         guarded.attempt(recorder, chosen_device.note_group, recorder)
         pg = dist.group.WORLD
         device = next(iter(pg._device_types)) if pg is not None else None
         if pg is not None and device is not None:
             timeout = pg._get_backend(device).options._timeout
             recorder.ring.set_word(Word.TIMEOUT_MS, int(timeout.total_seconds() * 1000))
-    except Exception:  # a backend without options; the timeout stays unknown
-        pass
     guarded.attempt(recorder, lambda: recorder.preflight.note_backend(chosen_device.default_group()[1]))
 
 

@@ -22,6 +22,7 @@ from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.where.call_sites import describe
 
 Current = Callable[[], Recorder | None]
+_IGNORED = ("ignored_modules", "ignored_states")  # arguments of FSDP1
 
 
 def install(patches: Patches, current: Current) -> None:
@@ -73,8 +74,8 @@ def _make_use(original: Callable[..., object], current: Current) -> Callable[...
 
 def _note_ddp(recorder: Recorder, given: dict[str, object]) -> None:
     module = given["module"]
-    if isinstance(module, torch.nn.Module):
-        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    if isinstance(module, torch.nn.Module) and isinstance(ignored, Collection):  # an iterator would be used up
         found = [each for each in _parameters(module) if each[0] not in ignored]
         ranks = _ranks(given.get("process_group"), given.get("device_mesh"))
         recorder.preflight.note_wrapped("DDP", ranks, found, _site(recorder))
@@ -83,6 +84,8 @@ def _note_ddp(recorder: Recorder, given: dict[str, object]) -> None:
 
 def _note_fsdp(recorder: Recorder, given: dict[str, object]) -> None:
     module = given["module"]
+    if any(not isinstance(given.get(name) or (), Collection) for name in _IGNORED):
+        return  # a generator would be used up by looking, and without it nobody knows what is wrapped
     if isinstance(module, torch.nn.Module):
         ignored = {id(parameter) for part in _ignored(given) for parameter in part}
         ranks = _ranks(given.get("process_group"), given.get("device_mesh"))
@@ -114,7 +117,7 @@ def _shape(parameter: torch.Tensor) -> str:
 
 def _ignored(given: dict[str, object]) -> Iterator[list[torch.Tensor]]:
     """Return the parameters that FSDP1 was told to leave alone."""
-    for name in ("ignored_modules", "ignored_states"):
+    for name in _IGNORED:
         for each in given.get(name) or ():  # type: ignore[attr-defined]
             yield list(each.parameters()) if isinstance(each, torch.nn.Module) else [each]
 

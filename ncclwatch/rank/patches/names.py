@@ -4,7 +4,6 @@ None of this is needed to judge; where a version of torch keeps these things els
 and nothing else changes.
 """
 
-import contextlib
 import functools
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.where.handlers import quietly
 
 Current = Callable[[], Recorder | None]
 _LOOKED = "_ncclwatch_looked"
@@ -55,10 +55,10 @@ def _make_labelled(
         if recorder is None:
             return original(*args, **kwargs)
         label = 0
-        with contextlib.suppress(Exception):  # a name is never worth an exception in training
+        with quietly:  # a name is never worth an exception in training
             label = recorder.sites.label(describe(*args))
         outer = 0
-        with contextlib.suppress(Exception):
+        with quietly:
             outer = recorder.set_label(label)
         try:
             return original(*args, **kwargs)
@@ -88,7 +88,7 @@ def _make_fsdp1_forward(original: Callable[..., object], current: Current) -> Ca
     @functools.wraps(original)
     def forward(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         if not torch.compiler.is_compiling() and current() is not None and _LOOKED not in vars(self):
-            with contextlib.suppress(Exception):  # as above
+            with quietly:  # as above
                 for name, module in self.named_modules():
                     vars(module)[_LOOKED] = 1  # modules inside are entered later, and know only their own part
                     handle = getattr(module, "_handle", None)
@@ -115,7 +115,7 @@ def _make_ddp_forward(original: Callable[..., object], current: Current) -> Call
         recorder = current()
         looked = vars(self).get(_LOOKED, 0)
         if recorder is not None and looked < LOOKS_MAX and torch.is_grad_enabled():
-            with contextlib.suppress(Exception):  # as above
+            with quietly:  # as above
                 vars(self)[_LOOKED] = looked + 1
                 if _note_buckets(recorder, self):
                     vars(self)[_LOOKED] = LOOKS_MAX

@@ -12,6 +12,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from ncclwatch.rank.where.handlers import raised_by_handler
+
 ERROR_CHARS_MAX = 200
 _CHAIN_MAX = 8
 # What system calls that write answer; any other number may be of a call that has nothing to do with the save.
@@ -51,7 +53,9 @@ def words_of(error: BaseException, refused: int) -> str:
             return words[:ERROR_CHARS_MAX]
         why = f" ([Errno {number}] {why})"
         return words[: ERROR_CHARS_MAX - len(why)] + why
-    except Exception:  # of an exception that cannot be told
+    except Exception as raised:  # of an exception that cannot be told
+        if raised_by_handler(raised):
+            raise
         return type(error).__name__
 
 

@@ -8,14 +8,12 @@ import functools
 import io
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 
-from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches import guarded, save_errors
@@ -26,7 +24,6 @@ from ncclwatch.rank.recorder import Recorder
 
 DCP = "torch.distributed.checkpoint"
 SAFETENSORS = "safetensors.torch"
-THREADS_USED_MAX = config.THREADS_MAX // 2  # a job may save on a new thread each time; others need rows, too
 
 _WHOLE = {"torch.save": True, "safetensors": False}  # one rank writes all of it; whether it writes whole storages
 _STATES = ("obj", "tensors", "tensor_dict", "model")  # names of their first argument
@@ -97,9 +94,6 @@ def _begin(
 ) -> _Begun | None:
     """Record that a save begins; returns what `_end` takes, None if there is no room for it."""
     try:
-        crowded = recorder.ring.word(Word.THREADS_USED) >= THREADS_USED_MAX
-        if crowded and recorder.state().row < 0 and threading.current_thread() is not threading.main_thread():
-            return None
         row = recorder.thread().row
         if row < 0:
             return None

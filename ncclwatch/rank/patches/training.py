@@ -64,6 +64,7 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
+        outside = guarded.ask(recorder, lambda: recorder.ring.word(Word.BACKWARD_SITE)) or 0
         guarded.attempt(recorder, lambda: recorder.begin_backward(recorder.sites.here(2)))
         outer = guarded.enter(recorder, WaitKind.BACKWARD, 2)
         events = guarded.ask(recorder, lambda: recorder.ring.word(Word.EVENTS_HEAD))
@@ -71,6 +72,7 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
             return original(*args, **kwargs)
         finally:
             guarded.leave(recorder, outer)
+            guarded.attempt(recorder, recorder.ring.set_word, Word.BACKWARD_SITE, outside)
             if events is not None:
                 guarded.attempt(recorder, recorder.end_backward, events)
 

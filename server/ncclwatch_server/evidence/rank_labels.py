@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ncclwatch.contract.groups import digest_in, group_key
 from ncclwatch.contract.model.rank import CallSite, RankView, ThreadView
-from ncclwatch.contract.wire import group_key
 from ncclwatch_server.evidence.inspection import Question
 
 NOTES_MAX = 1024
@@ -71,7 +71,7 @@ class Showing:
             self.notes[view.rank] = _note(view)
             for group in view.groups:
                 if len(self.names) < NAMES_MAX:
-                    self.names[group_key(group.name)] = GroupName(name=group.name, desc=group.desc)
+                    self.names[group_key(group.name, digest_in(group))] = GroupName(name=group.name, desc=group.desc)
         while len(self.notes) > NOTES_MAX:
             self.notes.popitem(last=False)
 

@@ -148,7 +148,7 @@ class IncidentBook:
         Each root of a hang is an incident of its own, though the same ranks wait for several: no two verdicts share
         one, and those in `taken` belong to verdicts that are not among these.
         """
-        found = {n: same for n, each in enumerate(verdicts) if (same := self._open_same(key, each)) is not None}
+        found = {n: same for n, each in enumerate(verdicts) if (same := self._same(key, each, now)) is not None}
         left = [n for n in range(len(verdicts)) if n not in found]
         for n in sorted(left, key=lambda n: not any(_share_culprits(verdicts[n], i) for i in self.open_of(key))):
             known = self.match(key, verdicts[n], now, taken.union(each.id for each in found.values()))
@@ -156,32 +156,35 @@ class IncidentBook:
                 found[n] = known
         return tuple(found.get(n) for n in range(len(verdicts)))
 
-    def _open_same(self, key: JobKey, verdict: Verdict) -> Incident | None:
+    def _same(self, key: JobKey, verdict: Verdict, now: float) -> Incident | None:
+        """Return the incident that this very verdict has opened, if it is open, or its ranks ended the job just now."""
         same = self._all.get(fingerprint(key, verdict))
-        return same if same is not None and same.open else None
+        if same is None or same.open:
+            return same
+        return same if _is_ending(verdict) and _closed_just_now(same, now) else None
 
     def match(self, key: JobKey, verdict: Verdict, now: float, taken: frozenset[str] = frozenset()) -> Incident | None:
         """Return the incident that a verdict belongs to, if it is known already and not in `taken` by another one."""
+        if (known := self._same(key, verdict, now)) is not None:
+            return known
         same = self._all.get(fingerprint(key, verdict))
         if same is not None and same.state is IncidentState.ENDED:
             same = None  # of an earlier run under the same name
-        if same is not None and same.open:
-            return same
         ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
-        ending = verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
+        ending = _is_ending(verdict)
         mine = (each for each in self._all.values() if each.key == key)
         for incident in sorted(mine, key=lambda each: not _share_culprits(verdict, each)):
             if incident.verdict.severity is not verdict.severity:
                 continue
-            if incident.id in taken and not ending:
-                continue
+            if incident.id in taken and (not ending or _is_ending(incident.verdict)):
+                continue  # ranks that ended for reasons of their own are told apart
             if incident.verdict.slowness is not None:  # it is told apart
                 continue
             if incident.open and _same_wait(verdict, incident.verdict):
                 return incident
             if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
                 return incident
-            if ending and incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S:
+            if ending and _closed_just_now(incident, now):
                 return incident
         return same
 
@@ -323,6 +326,14 @@ class IncidentBook:
 
     def _open_count(self) -> int:
         return sum(1 for incident in self._all.values() if incident.open)
+
+
+def _is_ending(verdict: Verdict) -> bool:
+    return verdict.cause in _ENDINGS and verdict.severity is Severity.CRITICAL
+
+
+def _closed_just_now(incident: Incident, now: float) -> bool:
+    return incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S
 
 
 def _share_culprits(verdict: Verdict, incident: Incident) -> bool:

@@ -21,7 +21,7 @@ class GroupFrontier:
     """One group: how many operations its members have issued and completed."""
 
     key: str  # 64 bits, hexadecimal
-    name: str  # "" as long as no full view has told it
+    name: str  # "" as long as no full view has told it; with its lowest rank where another group has the same
     size: int  # members that report
     issued: int  # by the member that is furthest
     issued_least: int
@@ -52,21 +52,25 @@ def frontier(picture: Picture, names: Mapping[int, GroupName], limit: int) -> Fr
     sorted_rows, starts = rows[order.order], order.starts[:-1]
     issued = sorted_rows["enqueued"]
     most, least = np.maximum.reduceat(issued, starts), np.minimum.reduceat(issued, starts)
-    done = np.minimum.reduceat(sorted_rows["completed"], starts)
+    done = np.minimum.reduceat(issued - np.minimum(issued, sorted_rows["unfinished"]), starts)
     pending_s = sorted_rows["pending_age_s"]
     oldest_s = np.maximum.reduceat(pending_s, starts)
     waiting = np.add.reduceat(pending_s > 0, starts, dtype=np.int64)
     sizes = np.diff(order.starts)
     apart = most != least
     shown = np.lexsort((-sizes, -oldest_s, ~apart))[:limit].tolist()
+    names_told, times = np.unique(order.names, return_counts=True)
+    shared = set(names_told[times > 1].tolist())
     found = []
     for number in shown:
         key, mine = int(order.keys[number]), slice(int(order.starts[number]), int(order.starts[number + 1]))
-        behind = sorted_rows["rank"][mine][issued[mine] == least[number]] if apart[number] else _NOBODY
+        ranks = sorted_rows["rank"][mine]
+        behind = ranks[issued[mine] == least[number]] if apart[number] else _NOBODY
+        name = str(names[key]) if key in names else ""
         found.append(
             GroupFrontier(
                 key=f"{key:016x}",
-                name=str(names[key]) if key in names else "",
+                name=f"{name} from rank {ranks.min()}" if name and int(order.names[number]) in shared else name,
                 size=int(sizes[number]),
                 issued=int(most[number]),
                 issued_least=int(least[number]),
@@ -75,7 +79,7 @@ def frontier(picture: Picture, names: Mapping[int, GroupName], limit: int) -> Fr
                 oldest_s=round(float(oldest_s[number]), 1),
                 behind=tuple(np.sort(behind)[:BEHIND_MAX].tolist()),
                 behind_count=len(behind),
-                sample=int(sorted_rows["rank"][mine][0]),
+                sample=int(ranks[0]),
             )
         )
     return Frontier(groups=tuple(found), total=order.groups, apart=int(apart.sum()))

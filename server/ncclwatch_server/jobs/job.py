@@ -20,7 +20,7 @@ from ncclwatch_server.state.dataloaders import Loops
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.rank_setup import Likeness
 from ncclwatch_server.state.suspicion import Suspicion
-from ncclwatch_server.state.wait_learning import Patience
+from ncclwatch_server.state.waits.learning import Patience
 from ncclwatch_server.stragglers.closely import Closely
 from ncclwatch_server.stragglers.tracker import Stragglers
 

@@ -17,8 +17,8 @@ from ncclwatch_server.jobs.room import Opener, Room
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.owners import Speaker
 from ncclwatch_server.state.rank_setup import Likeness
-from ncclwatch_server.state.wait_history import Lesson, Memory
-from ncclwatch_server.state.wait_learning import Patience
+from ncclwatch_server.state.waits.history import Lesson, Memory
+from ncclwatch_server.state.waits.learning import Patience
 
 # Instances of jobs whose ranks meet on one node, if they name an address at all: on another node it is another one.
 _LOOPBACK = re.compile(r"(127\.|localhost|\[?::1|:)")

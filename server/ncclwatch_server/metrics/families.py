@@ -191,8 +191,8 @@ def _groups(wall: float, live: list[tuple[str, JobFigures]]) -> Iterator[Metric]
     yield gauge(
         "job_sequence_lag", "Collectives between the first and the last member of a group, the widest", ["job_id"], lags
     )
-    labels = ["job_id", "process_group"]
-    shown = [((job, group.name), group) for job, found in live for group in found.groups]
+    labels = ["job_id", "process_group", "first_rank"]
+    shown = [((job, group.name, str(group.first_rank)), group) for job, found in live for group in found.groups]
     apart = [(at, float(group.lag)) for at, group in shown]
     yield gauge("process_group_sequence_lag", "Collectives between the first and the last member", labels, apart)
     began = [(at, wall - group.inflight_s) for at, group in shown if group.inflight_s > 0]

@@ -1,8 +1,9 @@
 """Says in a few numbers how the ranks of one job stand. Pure, numpy over the copied tables.
 
 What is said of groups is bounded: of a job with thousands of them the default group is shown, and while an incident
-is open those that have waited longest. The labels of groups are torch's names where these are numbers, which is what
-the digest's key can be turned back into; the others go by the key.
+is open those that have waited longest. The labels of a group are its name and the lowest of its ranks that report: of
+several groups of one name (`contract.groups`) each has another. The name is torch's where that is a number, which is
+what its key can be turned back into; the others go by the key.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import name_key
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch_server import limits
 from ncclwatch_server.metrics.moment import JobMoment
@@ -62,6 +64,7 @@ class GroupFigures:
     """One process group."""
 
     name: str
+    first_rank: int  # the lowest of its members that report
     lag: int  # issued collectives between its first and its last member
     completed: int  # by the member that is furthest
     inflight_s: float  # of the oldest unfinished operation; 0: none
@@ -168,7 +171,8 @@ class Groups:
         enqueued = self._enqueued[order]
         self._front = np.maximum.reduceat(enqueued, starts)
         self.lag = self._front - np.minimum.reduceat(enqueued, starts)
-        self._completed = np.maximum.reduceat(rows["completed"].astype(np.int64)[order], starts)
+        completed = self._enqueued - np.minimum(self._enqueued, rows["unfinished"])
+        self._completed = np.maximum.reduceat(completed[order], starts)
         self._inflight_s = np.maximum.reduceat(rows["pending_age_s"].astype(np.float64)[order], starts)
 
     def lag_of_ranks(self, world_size: int) -> Numbers:
@@ -180,35 +184,38 @@ class Groups:
 
     def shown(self, *, urgent: bool) -> tuple[GroupFigures, ...]:
         """Return all groups of a small job; of a big one the default group, and those in trouble if it is `urgent`."""
-        keys = self._topology.keys
+        names = self._topology.names
         if self.count <= GROUPS_SHOWN_MAX:
             chosen = np.arange(self.count)
         else:
-            first = np.flatnonzero(keys == np.uint64(wire.group_key(_DEFAULT_GROUP)))
+            first = np.flatnonzero(names == name_key(_DEFAULT_GROUP))
             worst = np.argsort(-self._inflight_s, kind="stable") if urgent else np.zeros(0, np.int64)
             worst = worst[self._inflight_s[worst] > limits.WAIT_S]
             chosen = np.fromiter(dict.fromkeys([*first.tolist(), *worst.tolist()]), np.int64)[:GROUPS_SHOWN_MAX]
-        return tuple(
+        figures = (
             GroupFigures(
-                name=group_name(int(keys[place]), self.count),
+                name=group_name(int(names[place]), self.count),
+                first_rank=int(self._rank[self._topology.rows_of(place, place + 1)].min()),
                 lag=int(self.lag[place]),
                 completed=int(self._completed[place]),
                 inflight_s=float(self._inflight_s[place]),
             )
             for place in chosen.tolist()
         )
+        # A rank that told of two groups of one name would make two series of the same labels.
+        return tuple({(group.name, group.first_rank): group for group in figures}.values())
 
 
 def group_name(key: int, groups: int) -> str:
-    """Return what torch calls a group, where that is a number; else sixteen digits that stand for its name."""
+    """Return what torch calls the groups whose name has this key, where that is a number; else the key."""
     # Names count the groups of the process, so they may be a little beyond how many there are now.
     numbered = _numbered(1 << max(10, (2 * groups - 1).bit_length()))
-    return numbered.get(key, f"{key:016x}")
+    return numbered.get(key, f"{key:08x}")
 
 
 @lru_cache(maxsize=4)
 def _numbered(count: int) -> dict[int, str]:
-    return {wire.group_key(str(number)): str(number) for number in range(count)}
+    return {name_key(str(number)): str(number) for number in range(count)}
 
 
 def _hosts(job: JobMoment) -> tuple[tuple[tuple[str, int], ...], float]:

@@ -79,6 +79,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def inherited(descriptor: int) -> socket.socket:
+    """Return a listening socket that whoever started this process has opened. Raises `ConfigError`."""
+    try:
+        listener = socket.socket(fileno=descriptor)
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ConfigError(f"descriptor {descriptor} (--listen-fd) does not listen")
+    except OSError as error:
+        raise ConfigError(f"descriptor {descriptor} (--listen-fd) is no socket ({error.strerror})") from error
+    listener.set_inheritable(False)
+    return listener
+
+
 def check_tls(certificate: str, key: str) -> Tls | None:
     """Return what to serve https:// with, None for http://. Raises `ConfigError` if it cannot be used."""
     if not certificate:
@@ -120,6 +132,7 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
     gc.collect()
     gc.freeze()
+    gc.enable()  # off while the command imported and built all of this
     crowd = _make_room(app, serving)
     server = _Server(settings, crowd)
     uvloop.run(_serve(server, serving, listener, app.state.watch))
@@ -179,7 +192,7 @@ async def _serve(server: _Server, serving: Serving, listener: socket.socket, wat
     tasks = [asyncio.create_task(_tell_ready(server, serving, listener))]
     if serving.parent is not None:
         tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
-    if serving.ephemeral:
+    elif serving.ephemeral:  # whoever started it ends it: a training may prepare for minutes before its first rank
         waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic)
         tasks.append(asyncio.create_task(_then_stop(server, waiting)))
     try:

@@ -16,12 +16,12 @@ import click
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network import tls, tokens
 from ncclwatch.contract.network.direct_http import DirectHttp
-from ncclwatch_server.simulation.faults import RIGHT_CAUSES, FaultKind
-from ncclwatch_server.simulation.layout import Layout
+from ncclwatch_server.simulation.job.faults import RIGHT_CAUSES, FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.step_times import Slow
+from ncclwatch_server.simulation.job.timeline import Manner, Timeline, plan
 from ncclwatch_server.simulation.nodes import Nodes, NoServer
 from ncclwatch_server.simulation.offline import heard_offline
-from ncclwatch_server.simulation.step_times import Slow
-from ncclwatch_server.simulation.timeline import Manner, Timeline, plan
 
 EXIT_WRONG, EXIT_UNUSABLE = 1, 2
 _POLL_S = 0.5

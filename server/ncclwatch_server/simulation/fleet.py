@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import Op, ProcessState, RankView, WaitKind
-from ncclwatch_server.simulation.faults import FaultKind
-from ncclwatch_server.simulation.layout import WORLD_NAME, Axis
+from ncclwatch.contract.ring.members import digest_of, digest_of_all
+from ncclwatch_server.simulation.job.faults import FaultKind
+from ncclwatch_server.simulation.job.layout import WORLD_NAME, Axis
+from ncclwatch_server.simulation.job.step_times import Told
 from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
-from ncclwatch_server.simulation.step_times import Told
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 
 _STATE = {state: code for code, state in enumerate(wire.PROCESS_STATES)}
@@ -68,7 +70,7 @@ class Fleet:
         quiet = frozen | (ranks["ended"] != 0)
         ranks["pulse_age_s"][quiet] = (hang_s + self._older_s[own.start : own.stop])[quiet]
         if self.delays is not None:
-            self.delays.put(ranks, own.start, wire.group_key(WORLD_NAME))
+            self.delays.put(ranks, own.start, group_key(WORLD_NAME, digest_of_all(self.still.world_size)))
         return ranks, groups
 
     @cached_property
@@ -100,10 +102,10 @@ class Fleet:
             if step is not None and step.op is Op.RECV:
                 rows["waits_for"][rank] = still.layout.neighbour(rank, step.towards)
                 rows["wait_kind"][rank] = _KIND[WaitKind.RECV]
-                rows["waits_in"][rank] = self._keys[step.axis][rank]
+                rows["waits_in"][rank] = self._keys[step.axis][0][rank]
             elif step is not None:
                 rows["wait_kind"][rank] = _KIND[WaitKind.COLLECTIVE]
-        for axis, keys in self._keys.items():
+        for axis, (keys, _) in self._keys.items():
             rows["waits_in"][self._waits_along(axis)] = keys[self._waits_along(axis)]
         for rank, fault in still.halted.items():
             rows["ended"][rank] = fault.kind is FaultKind.KILLED
@@ -118,22 +120,24 @@ class Fleet:
         for column, axis in enumerate(axes):
             inside = self._waits_along(axis)
             rows["rank"][:, column] = np.arange(self.still.world_size)
-            rows["group"][:, column] = self._keys[axis]
-            rows["completed"][:, column] = self._counted(axis)
+            rows["group"][:, column] = self._keys[axis][0]
+            rows["name"][:, column] = self._keys[axis][1]
             rows["enqueued"][:, column] = self._counted(axis) + inside
+            rows["unfinished"][:, column] = inside
             rows["prefix_hash"][:, column] = self._hashed(axis, inside)
             rows["pending_age_s"][:, column] = np.where(inside, np.maximum(self._older_s, 1e-3), 0.0)
         return rows.reshape(-1)
 
     @cached_property
-    def _keys(self) -> dict[Axis, NDArray[np.uint64]]:
-        """The key of each rank's group along each axis."""
+    def _keys(self) -> dict[Axis, tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
+        """The key of each rank's group along each axis, and that of its name."""
         layout, found = self.still.layout, {}
         for axis in layout.axes:
-            keys = np.zeros(self.still.world_size, np.uint64)
+            keys, names = np.zeros(self.still.world_size, np.uint64), np.zeros(self.still.world_size, np.uint32)
             for number, ranks in enumerate(layout.members[axis]):
-                keys[list(ranks)] = wire.group_key(layout.name(axis, number))
-            found[axis] = keys
+                name = layout.name(axis, number)
+                keys[list(ranks)], names[list(ranks)] = group_key(name, digest_of(ranks)), name_key(name)
+            found[axis] = keys, names
         return found
 
     @cached_property

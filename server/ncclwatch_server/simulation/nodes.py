@@ -19,7 +19,7 @@ from ncclwatch.contract.model.rank import RankView, StackDump, StackFrame
 from ncclwatch.contract.network import tls
 from ncclwatch.contract.network.direct_websocket import DirectWebSocket
 from ncclwatch.contract.version import VERSION
-from ncclwatch_server.simulation.timeline import Timeline
+from ncclwatch_server.simulation.job.timeline import Timeline
 
 DIAL_AT_ONCE = 64  # connections that are being made at the same time
 OPEN_S_MAX = 30.0

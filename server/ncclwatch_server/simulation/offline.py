@@ -9,7 +9,7 @@ from ncclwatch.contract.model.verdict import Severity, Verdict
 from ncclwatch_server.incidents.confirmation import Confirmation
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.hearing import Hearing
-from ncclwatch_server.simulation.timeline import Timeline
+from ncclwatch_server.simulation.job.timeline import Timeline
 from ncclwatch_server.stragglers.words import Whereabouts, verdict_of
 
 

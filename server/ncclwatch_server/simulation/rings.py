@@ -16,7 +16,7 @@ from ncclwatch.contract.ring.members import unpacked
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.operations import Group
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
 __all__ = ["NOW_NS", "Group", "SimulatedRing", "WrittenRing"]

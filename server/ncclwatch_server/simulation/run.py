@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ncclwatch_server.simulation.faults import Fault, apply
-from ncclwatch_server.simulation.layout import AXES, Layout
-from ncclwatch_server.simulation.program import Course, Training, courses
+from ncclwatch_server.simulation.job.faults import Fault, apply
+from ncclwatch_server.simulation.job.layout import AXES, Layout
+from ncclwatch_server.simulation.job.program import Course, Training, courses
 
 _COLLECTIVE, _SEND, _RECV = 0, 1, 2
 

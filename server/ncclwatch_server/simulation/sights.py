@@ -11,9 +11,9 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import CallSite, Ending, Op, ProcessState, ProcessView, RankView, WaitKind
 from ncclwatch.contract.ring.call_sites import SiteText, write
 from ncclwatch.contract.ring.layout import OPS, Word
-from ncclwatch_server.simulation.faults import FaultKind
-from ncclwatch_server.simulation.layout import Axis
-from ncclwatch_server.simulation.program import SCRIPT, Step
+from ncclwatch_server.simulation.job.faults import FaultKind
+from ncclwatch_server.simulation.job.layout import Axis
+from ncclwatch_server.simulation.job.program import SCRIPT, Step
 from ncclwatch_server.simulation.rings import Group, SimulatedRing, WrittenRing
 from ncclwatch_server.simulation.run import Standstill
 

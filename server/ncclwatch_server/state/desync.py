@@ -30,8 +30,8 @@ class Comparison:
         """Compare the next portion. Returns whether the rows are still of what the topology says."""
         rows_max = max(limits.DESYNC_ROWS_MIN, len(groups) // limits.DESYNC_PORTIONS)
         first, end = self._from, topology.portion(self._from, rows_max) if topology.groups else 0
-        fits = not topology.groups or topology.fits(groups, topology.rows_of(first, end))
-        seen = _both_ends(groups, topology.apart(groups, first, end), row_rank) if topology.groups and fits else ()
+        apart = topology.apart(groups, first, end)
+        seen = _both_ends(groups, apart, row_rank) if apart is not None else ()
         remembered = now - self._apart_at <= limits.DESYNC_REMEMBERED_S
         again_s = limits.DESYNC_EVERY_S
         if topology.groups and not (seen or remembered):  # on to the next portion; else the same one is looked at again
@@ -46,7 +46,7 @@ class Comparison:
             self.apart = seen
         if seen:
             self._apart_at = now
-        return fits
+        return apart is not None
 
 
 def _both_ends(groups: Rows, rows: Numbers, row_rank: Numbers) -> tuple[int, ...]:

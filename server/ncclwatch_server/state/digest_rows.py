@@ -1,6 +1,8 @@
 """Reads the rows of digests, joins them, and says whether they can be true."""
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,22 @@ from ncclwatch_server import limits
 RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
 GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
 
-SCREENED_TO = "noted"  # the last of the fields that every tick looks at
+# What every tick looks at. `head` is the rank and the bytes behind it, `ages_s` are both ages, each at once.
+_LOOKED_AT = (
+    "rank", "state", "ended", "detached", "pulse_age_s", "wait_age_s", "issued", "completed", "saves_to", "device",
+    "noted",
+)  # fmt: skip
+_AT: Mapping[str, Any] = RANK_DTYPE.fields or {}
+SCREENED = np.dtype(
+    {
+        "names": [*_LOOKED_AT, "head", "ages_s"],
+        "formats": [*(_AT[name][0] for name in _LOOKED_AT), "<u8", "<u8"],
+        "offsets": [*(_AT[name][1] for name in _LOOKED_AT), _AT["rank"][1], _AT["pulse_age_s"][1]],
+        "itemsize": RANK_DTYPE.itemsize,
+    }
+)
+# The bits of `head` that tell which rank it is, whether it has ended and whether it has detached.
+STANDING = np.uint64(0xFF00FF00FFFFFFFF)
 
 Rows = NDArray[np.void]
 Numbers = NDArray[np.int64]

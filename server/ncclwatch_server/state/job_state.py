@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch_server import limits
-from ncclwatch_server.state import wait_chains
 from ncclwatch_server.state.columns import turned
 from ncclwatch_server.state.desync import Comparison
 from ncclwatch_server.state.digest_rows import (
     GROUP_DTYPE,
     RANK_DTYPE,
-    SCREENED_TO,
+    SCREENED,
+    STANDING,
     Numbers,
     Rows,
     join,
@@ -33,7 +32,8 @@ from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.last_heard import Listening
 from ncclwatch_server.state.owners import Owners, Speaker, Standing
 from ncclwatch_server.state.picture import Picture
-from ncclwatch_server.state.suspicion import Suspicion
+from ncclwatch_server.state.suspicion import Sharing, Suspicion, noted, saving, stopped
+from ncclwatch_server.state.waits import chains
 
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
 _UNKNOWN = Speaker()
@@ -56,16 +56,18 @@ class JobState:
     """The tables of one attempt of one job."""
 
     _ranks: Rows
-    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows up to SCREENED_TO, as of the last fold
+    _newest: Mapping[str, NDArray[Any]]  # the fields of its rows that are SCREENED, as of the last fold
     _groups: Rows
     _row_rank: Numbers  # the rank of each row
     _everyone: bool  # every rank has one
     _group_row_rank: Numbers
+    _standing_told: NDArray[np.uint64]  # what its rows said of their ranks when it was read
+    _some_detached: bool  # some row said so then
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
+    _all_report: bool
     _issued: NDArray[np.uint64]  # as of the last fold
     _completed: NDArray[np.uint64]
-    _known_device: NDArray[np.uint64]  # as of the last look at who shares one
-    _shared: NDArray[np.bool_]  # rows that did then
+    _sharing: Sharing
     _known_rank: NDArray[np.int32]  # what the rows said of their ranks when they were laid out
 
     def __init__(self, world_size: int) -> None:
@@ -81,7 +83,7 @@ class JobState:
         self._stale = False
         self._comparison = Comparison()
         self._topology: Topology | None = None
-        self._led: tuple[wait_chains.Waits, wait_chains.Leads] | None = None
+        self._led: tuple[chains.Waits, chains.Leads] | None = None
         self._heard = Listening()
         self._lost: set[int] = set()
         self.completed = 0  # collectives of all ranks, as far as they were seen to rise
@@ -266,23 +268,40 @@ class JobState:
         rejected: tuple[int, ...] = ()
         if self._owners.waiting:
             self._claim_again(now)
-        self._newest = turned(self._ranks, SCREENED_TO)
+        self._newest = turned(self._ranks, SCREENED)
+        standing = self._newest["head"] & STANDING
+        if self._stale or self._owners.waiting or not np.array_equal(standing, self._standing_told):
+            rejected = self._read_standing(now)
+        issued, completed = self._newest["issued"], self._newest["completed"]
+        moved = issued != self._issued
+        if self._everyone and moved.all():  # as in most ticks of a healthy job
+            self._moved_at[:] = now
+        else:
+            moved |= completed != self._completed
+            if moved.any():
+                self._moved_at[self._row_rank[moved]] = now
+        self.completed += self._risen(completed)
+        self._issued, self._completed = issued, completed
+        return rejected
+
+    def _read_standing(self, now: float) -> tuple[int, ...]:
+        """Read which ranks there are, which have ended and which have detached. Returns as `fold` does."""
+        rejected: tuple[int, ...] = ()
         if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
             rejected = self._lay_out(now)
-        issued, completed = self._newest["issued"], self._newest["completed"]
-        moved = (issued != self._issued) | (completed != self._completed)
-        if moved.any():
-            if self._everyone and moved.all():  # as in most ticks of a healthy job
-                self._moved_at[:] = now
-            else:
-                self._moved_at[self._row_rank[moved]] = now
-            risen = np.where(self._reporting & (completed > self._completed), completed - self._completed, 0)
-            self.completed += int(risen.sum())
-        self._issued, self._completed = issued, completed
         over = self._newest["ended"] != 0
         if over.any():
             self.ended[self._row_rank[over & self._reporting]] = True
+        self._some_detached = bool((self._newest["detached"] != 0).any())
+        self._standing_told = self._newest["head"] & STANDING
         return rejected
+
+    def _risen(self, completed: NDArray[np.uint64]) -> int:
+        """Return by how much the counts of the rows that report have grown since the last fold."""
+        risen = (completed - self._completed).view(np.int64)
+        if not self._all_report or risen.min(initial=0) < 0:
+            risen = np.where(self._reporting & (risen > 0), risen, 0)
+        return int(risen.sum())
 
     def picture(self, now: float) -> Picture:
         """Return everything that figures are made of, in a few microseconds for each thousand ranks."""
@@ -310,55 +329,38 @@ class JobState:
     def suspicion(self, now: float) -> Suspicion:
         """Say what deserves a look, as of the last `fold`."""
         rows, rank = self._newest, self._row_rank
-        live = self._reporting & ~self.ended[rank]
-        if (live & (rows["detached"] != 0)).any():
+        live = self._reporting & ~self.ended[rank] if self.ended.any() else self._reporting
+        if self._some_detached and (live & (rows["detached"] != 0)).any():
             return Suspicion()  # a rank took its patches off: what it does now nobody sees
-        age_s = rows["wait_age_s"]
+        long = bool((rows["ages_s"].view(np.float32) > limits.WAIT_S).any())  # somebody's wait, or since a pulse
+        if not long:
+            self._led = None
+        waiting, longest_s = self._waiting(live, now) if long else ((), 0.0)
+        silent, unheard = self._silence(now)
+        ended = self.ended & self.seen if self.ended.any() else self.ended
+        some_ended = ended.any() and not ended[self.seen].all()
+        return Suspicion(
+            desynced=self._desynced(now),
+            saving=saving(rows, live, rank),
+            sharing=self._sharing.ranks(rows["device"], live, self._reporting, rank),
+            stopped=stopped(rows, live, rank) if long else (),
+            noted=noted(rows, live, rank),
+            waiting=waiting,
+            ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
+            silent=silent,
+            longest_wait_s=longest_s,
+            unheard=unheard,
+        )
+
+    def _waiting(self, live: NDArray[np.bool_], now: float) -> tuple[tuple[int, ...], float]:
+        """Return the ranks that wait and stand still, and the longest of their waits."""
+        age_s, rank = self._newest["wait_age_s"], self._row_rank
         waiting = live & (age_s > limits.WAIT_S)
         if not waiting.any():
             self._led = None
         else:
             waiting &= now - self._moved_at[rank] > limits.STILL_S
-        silent, unheard = self._silence(now)
-        ended = self.ended & self.seen
-        some_ended = ended.any() and not ended[self.seen].all()
-        return Suspicion(
-            desynced=self._desynced(now),
-            saving=self._saving(live),
-            sharing=self._sharing(live),
-            noted=self._noted(live),
-            waiting=tuple(rank[waiting].tolist()),
-            ended=tuple(np.flatnonzero(ended).tolist()) if some_ended else (),
-            silent=silent,
-            longest_wait_s=float(age_s[waiting].max(initial=0.0)),
-            unheard=unheard,
-        )
-
-    def _saving(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
-        """Return ranks that save to a file that another one saves to as well, or whose save is in trouble."""
-        saves_to = self._newest["saves_to"]
-        rows = np.flatnonzero(live & (saves_to != 0))
-        if not len(rows):
-            return ()
-        _, which, count = np.unique(saves_to[rows], return_inverse=True, return_counts=True)
-        odd = (count[which.reshape(-1)] > 1) | (saves_to[rows] == wire.SAVE_TROUBLE)
-        return tuple(self._row_rank[rows[odd]][: limits.SAVING_MAX].tolist())
-
-    def _sharing(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
-        """Return ranks on one device, of which each says that it must be its own. Sorted out when a device changes."""
-        devices = self._newest["device"]
-        if not np.array_equal(devices, self._known_device):
-            self._known_device = devices.copy()
-            own = self._reporting & (devices != 0)
-            keys, times = np.unique(devices[own], return_counts=True)
-            self._shared = own & np.isin(devices, keys[times > 1])
-        found = live & self._shared
-        return tuple(self._row_rank[found][: limits.NOTED_MAX].tolist()) if found.any() else ()
-
-    def _noted(self, live: NDArray[np.bool_]) -> tuple[int, ...]:
-        """Return ranks that have something to tell about themselves."""
-        noted = live & (self._newest["noted"] != 0)
-        return tuple(self._row_rank[noted][: limits.NOTED_MAX].tolist()) if noted.any() else ()
+        return tuple(rank[waiting].tolist()), float(age_s[waiting].max(initial=0.0))
 
     def _desynced(self, now: float) -> tuple[int, ...]:
         """Return ranks that have issued equally much in a group, and not the same; looked for now and then."""
@@ -374,18 +376,18 @@ class JobState:
         if self._topology is not None and not self._topology.fits(rows):
             self._topology, self._stale = None, True
         self._topology = self._topology or Topology.of(rows)
-        members = wait_chains.Memberships(
+        members = chains.Memberships(
             rank=np.clip(rows["rank"], 0, self.world_size - 1).astype(np.int64),  # checked when they are laid out
             topology=self._topology,
             enqueued=rows["enqueued"],
             prefix_hash=rows["prefix_hash"],
         )
-        waits = wait_chains.waits_in(
-            self._ranks[self._reporting], self._row_rank[self._reporting], waiting, self._topology.keys, self.seen
+        waits = chains.waits_in(
+            self._ranks[self._reporting], self._row_rank[self._reporting], waiting, self._topology, self.seen
         )
-        found = wait_chains.follow(waits, members)
+        found = chains.follow(waits, members)
         self._led = waits, found
-        return tuple(wait_chains.worth_a_look(waits, members, found, limit).tolist())
+        return tuple(chains.worth_a_look(waits, members, found, limit).tolist())
 
     def explained_by(self, culprits: Iterable[int]) -> tuple[int, int] | None:
         """Return how many of all waiting ranks wait for these in the end, and how many wait, when ranks were chosen.
@@ -470,12 +472,14 @@ class JobState:
         self._row_rank = self._ranks["rank"].astype(np.int64)
         self._group_row_rank = self._groups["rank"].astype(np.int64)
         self._everyone = bool(np.bincount(self._row_rank, minlength=self.world_size).all())
-        self._newest = turned(self._ranks, SCREENED_TO)
+        self._newest = turned(self._ranks, SCREENED)
         self._known_rank = self._newest["rank"]
-        self._known_device = np.zeros(len(self._ranks), np.uint64)
-        self._shared = np.zeros(len(self._ranks), np.bool_)
+        self._sharing = Sharing(len(self._ranks))
         self._issued, self._completed = self._newest["issued"], self._newest["completed"]
+        self._standing_told = np.zeros(0, np.uint64)
+        self._some_detached = True
         self._reporting = self._owner[self._row_rank] == row_link
+        self._all_report = bool(self._reporting.all())
         self._stale = False
 
     def _forget_replaced(self) -> None:

@@ -24,7 +24,7 @@ from ncclwatch_server import limits, settings
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database, queries, records, retention, tables, upgrading
 from ncclwatch_server.store.batch import Batch, shorten, take_oldest, write_all
 from ncclwatch_server.store.database import cannot

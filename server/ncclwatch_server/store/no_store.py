@@ -6,7 +6,7 @@ from itertools import islice
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store.health import MEMORY, StoreHealth
 from ncclwatch_server.store.retention import Removed
 

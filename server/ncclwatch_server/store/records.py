@@ -10,7 +10,7 @@ from sqlalchemy.engine import Row
 from ncclwatch_server.incidents.book import Incident, JobKey
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, revive
 from ncclwatch_server.security.audit import AuditEntry
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 
 log = logging.getLogger("ncclwatch.server")
 

@@ -52,8 +52,10 @@ def levels(ranks: int, span: int, pauses: float, false: float) -> tuple[float, .
     """Return for k = 0, 1, ... the standard deviations that a sum without its k latest windows has to reach.
 
     `pauses` is the probability of a pause of one rank in one window, `false` that of one wrong suspect among all ranks.
-    More pauses than there are levels are rarer than that.
+    More pauses than there are levels are rarer than that; where all windows may be pauses, no sum is enough.
     """
+    if pauses**span > false / ranks:
+        return (math.inf,)
     freedom = FREEDOM * ranks if ranks >= FEW_TO_MEASURE else math.inf
     rarely = [min(1.0, math.comb(span, k) * pauses**k) for k in range(span)]
     possible = [share for share in rarely if share > false / ranks]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.evidence.inspection import Question
-from ncclwatch_server.stragglers.gradients import SlowBucket, slow_buckets
+from ncclwatch_server.stragglers.reasons.gradients import SlowBucket, slow_buckets
 
 SUSPECTS_MAX = 4
 LIKE_MAX = 3

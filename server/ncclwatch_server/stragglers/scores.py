@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ncclwatch_server.stragglers import few_ranks
 from ncclwatch_server.stragglers.chance import beyond, levels, spread_of
 from ncclwatch_server.stragglers.windows import Floats, Numbers, Window
 
@@ -30,7 +31,8 @@ FALSE_MAX = 4e-6  # probability that some rank of a healthy job passes a bound, 
 FALSE_HABIT_MAX = 1e-6  # the same of the bound on departures from habits, which adds to that
 PAUSE = 4.0  # standard deviations in one window that noise does not make
 PAUSES_MIN = 5e-4  # probability of a pause of a rank in a window, where fewer have been seen
-PAUSES_SEEN_MIN = 1000  # windows of ranks that can show another one: of three ranks, one pause would be frequent
+PAUSES_SEEN_MIN = 1000  # windows of ranks that show another one well; fewer show what they show for certain
+PAUSES_SURE = 2.0  # standard deviations of that: of three ranks, one pause is not yet frequent
 OFTEN = {5: 0.8, 25: 0.6}  # share of the windows in which the rank must be late
 LATE_SIGMAS = {5: 1.5, 25: 0.5}  # by so much
 STILL = 2  # of the newest SPANS[0] windows in which it must be late: what is over is no finding
@@ -66,13 +68,17 @@ class Suspect:
     windows: int  # that were summed
     late_in: int  # of them
     score: float  # standard deviations
+    warn_min: float  # a smaller share nobody is woken for
 
 
 def lateness(window: Window) -> Floats:
     """Return by how much of the time each rank was blocked less than the median of its group; NaN: it is alone.
 
-    In a group of few each rank is compared with the others only: it would move their median itself.
+    In a group of few each rank is compared with the others only: it would move their median itself. Where messages
+    are waited for, one that nobody waits for may be ahead of all: only who waits less than every other is late.
     """
+    if window.by_messages:
+        return _less_than_all(window.blocked)
     if len(window.rank) >= FEW and bool((window.home == window.home[0]).all()):
         middle = float(np.sort(window.blocked.astype(np.float32))[len(window.rank) // 2])
         return middle - window.blocked
@@ -92,6 +98,14 @@ def lateness(window: Window) -> Floats:
             others = np.median(np.delete(blocked, column, axis=1), axis=1)
             found[places[:, column]] = others - blocked[:, column]
     return found
+
+
+def _less_than_all(blocked: Floats) -> Floats:
+    """Return by how much less than the least of the others each rank waited."""
+    first, second = np.sort(blocked)[:2]
+    late: Floats = first - blocked
+    late[int(np.argmin(blocked))] = second - first
+    return late
 
 
 def in_sigmas(late: Floats, bounds: Bounds) -> Floats:
@@ -129,9 +143,11 @@ class Scores:
         self._learn(window.rank)
         self._add(self._spread(window.rank, np.nan_to_num(late)), self._spread(window.rank, in_sigmas(late, bounds)))
         found: dict[int, Suspect] = {}
-        for look in self._looks(window.rank):
+        for look in self._looks(window.rank) if not window.by_messages else ():
             for suspect in self._suspects(look, bounds):
                 found.setdefault(suspect.rank, suspect)
+        for suspect in self._late_for_long(window.rank):
+            found.setdefault(suspect.rank, suspect)
         self._suspected = np.fromiter(found, np.int64)
         return tuple(sorted(found.values(), key=lambda suspect: (-suspect.share, suspect.rank)))
 
@@ -213,17 +229,30 @@ class Scores:
                 continue
             if beyond(own, wide, limits):
                 score = float(look.score[place]) / spread
-                found.append(Suspect(rank=rank, share=share, windows=span, late_in=late_in, score=score))
+                found.append(
+                    Suspect(
+                        rank=rank, share=share, windows=span, late_in=late_in, score=score, warn_min=bounds.warn_min
+                    )
+                )
         return found
+
+    def _late_for_long(self, present: Numbers) -> Iterator[Suspect]:
+        """Return who is late among so few ranks that the late ones themselves are the spread."""
+        for rank, share in few_ranks.late_for_long(self._late, present).items():
+            yield Suspect(
+                rank=rank, share=share, windows=few_ranks.WINDOWS, late_in=few_ranks.WINDOWS,
+                score=few_ranks.SIGMAS_MIN, warn_min=few_ranks.WARN_MIN,
+            )  # fmt: skip
 
     def _pausing(self, but: Numbers) -> float:
         """Return the probability of a pause of a rank in a window, by what all others than these had."""
         others = (self._world_size - len(but)) * len(self._sigmas)
-        if others < PAUSES_SEEN_MIN:
+        if not others:
             return PAUSES_MIN
-        own = sum(int((each[but] > PAUSE).sum()) for each in self._sigmas)
+        seen = sum(self._pauses) - sum(int((each[but] > PAUSE).sum()) for each in self._sigmas)
+        sure = float(seen) if others >= PAUSES_SEEN_MIN else seen - PAUSES_SURE * math.sqrt(seen)
         # To four digits upwards, so that the same bounds serve again.
-        return max(PAUSES_MIN, math.ceil((sum(self._pauses) - own) / others * 1e4) / 1e4)
+        return max(PAUSES_MIN, math.ceil(sure / others * 1e4) / 1e4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ncclwatch.contract.model.slowness import SlowKind
-from ncclwatch_server.stragglers import kinds
-from ncclwatch_server.stragglers.batches import EXPLAINS, Batches, Mixture
-from ncclwatch_server.stragglers.kinds import Spending
+from ncclwatch_server.stragglers.message_windows import MessageWindows
 from ncclwatch_server.stragglers.pace import Pace, Slowdown
-from ncclwatch_server.stragglers.pipeline_stages import Stages
-from ncclwatch_server.stragglers.scores import Bounds, Scores, Suspect
+from ncclwatch_server.stragglers.pipeline_stages import MESSAGES_MIN, Stages
+from ncclwatch_server.stragglers.reasons import kinds
+from ncclwatch_server.stragglers.reasons.batches import EXPLAINS, Batches, Mixture
+from ncclwatch_server.stragglers.reasons.kinds import Spending
+from ncclwatch_server.stragglers.reasons.pauses import HORIZON, PAUSES, Pause, Pauses
+from ncclwatch_server.stragglers.scores import Scores, Suspect
 from ncclwatch_server.stragglers.windows import Numbers, Rows, Window, Windows
 
 WARMUP = 1  # windows that are not looked at: loading, compilation, the first use of everything
 _WORKS = (SlowKind.COMPUTE, SlowKind.OUTSIDE)  # what big batches look like
+_OF_STAGE = (SlowKind.COMPUTE, SlowKind.CPU_CONTENTION, SlowKind.SEQUENCE_IMBALANCE)
 FINDINGS_MAX = 4  # of one job at a time
 SPANS_MAX = 64  # ranks whose clocks are asked how long a window was
 GONE_AFTER = 5  # windows in which a rank is not late beyond its bound any more
@@ -46,6 +49,8 @@ class Finding:
     slowdown: Slowdown | None = None
     stage: tuple[int, ...] = ()  # the ranks of a stage that the others wait for
     mixture: Mixture | None = None  # of the first rank's batches
+    by_messages: bool = False  # measured by waits for messages
+    by_pauses: bool = False  # recorded pauses of its kind come together with the others' wait
     missed: int = 0  # windows in a row without it
 
     @property
@@ -59,8 +64,10 @@ class Stragglers:
 
     def __init__(self, world_size: int) -> None:
         self._windows = Windows(world_size)
+        self._messages = MessageWindows()
         self._scores = Scores(world_size)
         self._spending = Spending(world_size)
+        self._pauses = Pauses(world_size)
         self._pace = Pace()
         self._stages = Stages()
         self.batches = Batches()
@@ -75,7 +82,7 @@ class Stragglers:
 
     def add_rows(self, rows: Rows, rank: Numbers, now: float) -> bool:
         """Add the newest rows of the ranks that live. Returns whether a window has ended, so that findings are new."""
-        window = self._windows.cut(rows, rank)
+        window = self._windows.cut(rows, rank) or self._messages.cut(rows, rank, now)
         if window is None:
             return False
         self._spending.add_rows(rows, rank, now)
@@ -83,13 +90,54 @@ class Stragglers:
         self._seen += 1
         if self._seen <= WARMUP:
             return False
-        suspects = self._scores.score(window)[: FINDINGS_MAX * 4]
+        waited = self._with_messages(window)
+        suspects = self._scores.score(waited)[: FINDINGS_MAX * 4]
         slow = dict(zip(rank.tolist(), rows["gpu_slow"].tolist(), strict=True)) if len(suspects) else {}
         new = [self._finding(window, suspect, slow.get(suspect.rank, 0), now) for suspect in suspects]
+        pauses = self._pauses.add_window(waited, self._spending.newest_s(PAUSES, window.rank), passed_s)
+        new = [each for each in new if not self._drawn(waited, each)]
+        known = {suspect.rank for suspect in suspects}
+        new += [self._held_up(window, pause, now) for pause in pauses[:FINDINGS_MAX] if pause.rank not in known]
+        # Stages of a pipeline are unlike on purpose: one that computes longer has no bad machine.
+        staged = [_as_stage(each, now) for each in new if window.by_messages and each.kind in _OF_STAGE]
+        new = [each for each in new if not (window.by_messages and each.kind in _OF_STAGE)]
         self._keep(_together(new), passed_s)
-        ongoing = self._stage(window, now), self._slowdown(rows, window, now)
-        self._keep_of_all([finding for finding in ongoing if finding is not None], now, late=bool(suspects))
+        ongoing = *staged, self._stage(window, now), self._slowdown(rows, window, now)
+        self._keep_of_all([finding for finding in ongoing if finding is not None], now, late=bool(new))
         return True
+
+    def _with_messages(self, window: Window) -> Window:
+        """Return a window in which who waited for messages was blocked too: it is late for who kept it waiting."""
+        if window.by_messages:
+            return window
+        messages = self._spending.messages(window.rank)
+        if float(messages.max()) < MESSAGES_MIN:
+            return window
+        return replace(window, blocked=np.minimum(1.0, window.blocked + messages))
+
+    def _drawn(self, window: Window, finding: Finding) -> bool:
+        """Whether a rank waited for large items of its loader that any rank may draw."""
+        return finding.kind is SlowKind.DATA_LOADING and self._pauses.by_chance(window, finding.ranks[0])
+
+    def _held_up(self, window: Window, pause: Pause, now: float) -> Finding:
+        """Return a rank whose recorded pauses explain the others' wait."""
+        excess = self._spending.excess(pause.rank, kinds.members(window.home, window.rank, pause.rank))
+        windows = min(self._seen, HORIZON)
+        span_s = float(window.span_s[window.rank == pause.rank][0])
+        return Finding(
+            kind=pause.kind,
+            ranks=(pause.rank,),
+            share=pause.share,
+            since=now - span_s * windows,
+            lost_s=pause.share * span_s * windows,
+            waiting=len(window.rank) - 1,
+            windows=windows,
+            late_in=round(pause.often * windows),
+            severe=pause.severe,
+            excess=excess,
+            usual={each: self._spending.share(each, pause.rank) - excess[each] for each in excess},
+            by_pauses=True,
+        )
 
     def _finding(self, window: Window, suspect: Suspect, gpu_slow: int, now: float) -> Finding:
         like = kinds.members(window.home, window.rank, suspect.rank)
@@ -110,7 +158,9 @@ class Stragglers:
             waiting=len(window.rank) - 1,
             windows=suspect.windows,
             late_in=int((sigmas[recent] > LATE_AGAIN).sum()),
-            severe=suspect.share >= Bounds.of(len(window.rank)).warn_min,
+            # Of two that only exchange messages one may be there to wait for the other.
+            severe=suspect.share >= suspect.warn_min and not (window.by_messages and len(window.rank) == 2),
+            by_messages=window.by_messages,
             excess=excess,
             usual={each: self._spending.share(each, suspect.rank) - excess[each] for each in excess},
             mixture=mixture,
@@ -164,6 +214,8 @@ class Stragglers:
 
     def _slowdown(self, rows: Rows, window: Window, now: float) -> Finding | None:
         """Return the moment since which all steps take longer."""
+        if window.by_messages:
+            return None  # cut by time
         steps = int(rows["steps"].max(initial=0))
         stepped, self._steps = steps > self._steps or steps == 0, steps
         if not stepped:
@@ -195,6 +247,13 @@ class Stragglers:
             since = min(known.since, finding.since) if known is not None else finding.since
             lost_s = finding.share * (now - since)
             self._found[finding.kind, ()] = replace(finding, since=since, lost_s=lost_s)
+
+
+def _as_stage(finding: Finding, now: float) -> Finding:
+    """Return a rank that computes while others wait for its messages as a stage of a pipeline that has more to do."""
+    return replace(
+        finding, kind=SlowKind.PIPELINE_IMBALANCE, stage=finding.ranks, ranks=(), since=now, lost_s=0.0, severe=False
+    )
 
 
 def _together(found: list[Finding]) -> list[Finding]:

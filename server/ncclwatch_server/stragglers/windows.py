@@ -28,6 +28,7 @@ class Window:
     blocked: Floats  # share of the time, 0..1
     span_s: Floats  # by the rank's own clock
     operations: Numbers  # of the home group
+    by_messages: bool = False  # blocked in sends and receives, and cut by time: see `message_windows`
 
 
 class Windows:

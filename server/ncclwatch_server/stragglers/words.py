@@ -165,6 +165,16 @@ def _explanation(finding: Finding, slowness: Slowness, where: Whereabouts) -> st
         )
     if finding.stage:
         return f"The ranks of this stage wait for messages less than those of the others, all of them alike. {lost}"
+    if finding.by_pauses:
+        return (
+            f"Again and again the others waited for as long as {ranks_words(finding.ranks)} stood still: what is "
+            f"recorded of that explains {finding.share:.0%} of the time. {lost}"
+        )
+    if finding.by_messages:
+        return (
+            f"In {finding.late_in} of {finding.windows} windows {ranks_words(finding.ranks)} was blocked in sends and "
+            f"receives for less of the time than each of the others. {lost}"
+        )
     return (
         f"In {finding.late_in} of {finding.windows} windows {ranks_words(finding.ranks)} came last: blocked in "
         f"collectives, of all groups together, for less of the time than the ranks like {_it(finding)}. {lost}"

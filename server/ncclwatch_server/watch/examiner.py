@@ -81,18 +81,18 @@ class Examiner:
     async def finish(self, job: Job) -> None:
         """Judge a job that is over for the last time."""
         verdicts = await self._verdicts(job)
+        if job.gathering is not None and not job.gathering.opened:
+            self._open(job, job.gathering)  # so that the last words on a hang find its incident
         now = self._clock()
         standing = job.confirmation.confirm(verdicts or (), now, final=True)
-        waiting = job.gathering.verdicts if job.gathering and not job.gathering.opened else []
         job.gathering = Gathering(
             started_at=now,
-            verdicts=waiting,
+            verdicts=self._settle(job, verdicts or (), standing),
             judged_at=now,
             dumps=dict(job.stacks),
             testimonies=dict(job.testimonies),
             communicators=job.communicators,
         )
-        job.gathering.verdicts += self._settle(job, verdicts or (), standing)
         self._open(job, job.gathering)
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
             self._publisher.closed(incident)

@@ -11,7 +11,7 @@ from ncclwatch_server.incidents.event_stream import Announcements, What
 from ncclwatch_server.incidents.terminal_text import first_line, render
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.security.audit import SERVER, Act, AuditEntry, AuditTrail
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.watch.counters import Counters
 
 log = logging.getLogger("ncclwatch.server")

@@ -12,7 +12,7 @@ import numpy as np
 from ncclwatch_server import limits
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.state.columns import turned
-from ncclwatch_server.state.digest_rows import RANK_DTYPE, SCREENED_TO
+from ncclwatch_server.state.digest_rows import RANK_DTYPE, SCREENED
 
 
 class Screening:
@@ -52,7 +52,7 @@ def _shown(jobs: list[Job], now: float) -> list[Job]:
     quiet = (job.seen > 0 and now - job.state.heard_at > limits.SILENT_S / 2 for job in jobs)
     found = np.fromiter(quiet, np.bool_, len(jobs))
     if sizes.any():
-        rows = turned(np.frombuffer(b"".join(parts), RANK_DTYPE), SCREENED_TO)
+        rows = turned(np.frombuffer(b"".join(parts), RANK_DTYPE), SCREENED)
         odd = (rows["wait_age_s"] > limits.WAIT_S) | (rows["ended"] != 0) | (rows["detached"] != 0)
         odd |= (rows["saves_to"] != 0) | (rows["noted"] != 0)
         places = np.repeat(np.arange(len(jobs)), sizes)

@@ -15,7 +15,7 @@ from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentStat
 from ncclwatch_server.incidents.event_stream import Announcements
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
-from ncclwatch_server.state.wait_history import Lesson, Memory
+from ncclwatch_server.state.waits.history import Lesson, Memory
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller

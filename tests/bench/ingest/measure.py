@@ -24,8 +24,8 @@ import numpy as np
 
 from ncclwatch.contract import wire
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import cruising
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 from tests.bench.ingest.sender import Way

@@ -18,7 +18,7 @@ HONEST, OTHER = 1, 2  # connections; the honest one speaks for ranks 0 and 1, an
 def digest(ranks: tuple[int, ...], *, wait_s: float = 0.0, enqueued: int = 5) -> bytes:
     """Return a digest of ranks with one group each."""
     rows = [(rank, 0, 0, 1, 0, 0.1, wait_s, enqueued, enqueued - 1, 3, *wire.NO_WAIT, *wire.NO_FACTS) for rank in ranks]
-    return wire.pack_digest(0, rows, [(rank, wait_s, 9, enqueued, enqueued - 1, 1) for rank in ranks])
+    return wire.pack_digest(0, rows, [(rank, wait_s, 9, enqueued, 1, 1, 8) for rank in ranks])
 
 
 _HONEST = wire.split_digest(digest((0, 1)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import ncclwatch
 from ncclwatch.contract.network import sockets
 from ncclwatch.rank import worker_server
-from ncclwatch.rank.ringfile import process_start_ticks
+from ncclwatch.rank.ring.ringfile import process_start_ticks
 
 FILES = 40
 

@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader
 
 import ncclwatch
 from ncclwatch.contract import config
-from ncclwatch.rank import attach, ringfile
+from ncclwatch.rank import attach
+from ncclwatch.rank.operations import Group
 from ncclwatch.rank.patches import collectives
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ring import ringfile
 from ncclwatch.rank.where import call_sites
 
 warnings.simplefilter("ignore")
-NATIVE = sys.argv[1] == "native"
 NEVER = {"__init__", "memory", "close", "forget"}  # a constructor's failure is another test's
 
 
@@ -75,12 +76,13 @@ def recorder_functions() -> list[tuple[object, str]]:
     for owner in dict.fromkeys((recorder, Recorder, ringfile.RingFile, call_sites.Sites)):
         found += [(owner, name) for name, value in vars(owner).items() if inspect.isfunction(value)]
     found += [(collectives, name) for name in ("group_of", "_first_tensor", "_global_rank")]
+    found += [(Group, "next_label")]
     found += [(call_sites, "describe"), (call_sites, "is_users")]
     return [(owner, name) for owner, name in found if name not in NEVER]
 
 
 def with_fault(owner: object, name: str, expected: list[float]) -> None:
-    ncclwatch.attach(native=NATIVE)
+    ncclwatch.attach()
     original = vars(owner)[name]
     setattr(owner, name, broken)
     try:
@@ -98,7 +100,7 @@ def without_room(expected: list[float]) -> None:
         original = getattr(config, limit)
         setattr(config, limit, 0)
         try:
-            ncclwatch.attach(native=NATIVE)
+            ncclwatch.attach()
             assert train() == expected, limit
             works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(600)]
             for work in works:
@@ -129,15 +131,15 @@ def patched_by_another(expected: list[float]) -> None:
     for order in ("before", "after"):
         calls: list[str] = []
         if order == "after":
-            ncclwatch.attach(native=NATIVE)
+            ncclwatch.attach()
         undo = [wrap(Work, "wait", calls), wrap(_BaseDataLoaderIter, "__next__", calls)]
         if order == "before":
-            ncclwatch.attach(native=NATIVE)
+            ncclwatch.attach()
         assert train() == expected
         assert {"wait", "__next__"} <= set(calls), "the other library is not called any more"
         ncclwatch.detach()
         assert train() == expected
-        ncclwatch.attach(native=NATIVE)  # in the order "after", our dead wrapper is still inside theirs
+        ncclwatch.attach()  # in the order "after", our dead wrapper is still inside theirs
         assert train() == expected
         from ncclwatch.contract.ring.reader import Ring
 
@@ -153,8 +155,9 @@ def patched_by_another(expected: list[float]) -> None:
 def main() -> None:
     dist.init_process_group("gloo")
     expected = train()
-    ncclwatch.attach(native=NATIVE)
-    assert type(attach.current()).__name__ == ("NativeRecorder" if NATIVE else "Recorder")
+    ncclwatch.attach()
+    assert type(attach.current()).__name__ == ("NativeRecorder" if sys.argv[1] == "native" else "Recorder")
+    assert (attach.current().hot is not None) == (sys.argv[1] == "hot")
     faults = recorder_functions()
     ncclwatch.detach()
     for owner, name in faults:

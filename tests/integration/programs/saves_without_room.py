@@ -16,7 +16,7 @@ from ncclwatch.contract.ring.views import Picture
 from ncclwatch.rank.patches import saves
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.saves.progress import SaveWatch
 
 KILOBYTE = 256  # elements of four bytes

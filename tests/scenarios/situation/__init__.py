@@ -12,11 +12,15 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     modes RANKS codec/quantize/Quantizer/eval  the mode of a module now
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
+    device RANKS GROUP#N send|recv SITE for S root=PEER [sync]   so many messages to or from one rank; who knows
+                                               whether they are through
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
     send|recv RANK PEER#N SITE for S [through=N]   blocked in p2p; receives that are through, if not all before it
     seen RANKS S [taken S]                     their views came so long ago, and were asked for so long before that
     init RANKS SITE for S                      in init_process_group
-    making RANKS SITE for S [number N]         in new_group, of the group with that number
+    making RANKS SITE for S [number N] [of RANKS] [alone RANKS]   in new_group, of the group with that number; who will
+                                               be in it; who alone makes it
+    numbered RANKS N [held N]                  so many groups have a number there, the default group first; known there
     made RANKS GROUP SITE                      where these ranks made the group
     named RANKS GROUP NAME                     at the end: these ranks know the group by another name
     key RANKS SITE for S                       waits for a key of the store
@@ -33,14 +37,17 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     loader RANKS SITE pass N drawn N [exhausted] [last N]
     history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [ago S] [from=...]   completed, counters grow by one
     source RANKS SITE [text LINE] [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"]
-         [leaves "TEXT"]
+         [leaves "TEXT"] [outer "HEAD" outer_lines A-B] [outer_escape "TEXT"]   the loop round that one
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations
-    names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it
+    names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it,
+                                               and waits in it
     destroyed RANKS GROUP                      these ranks have destroyed the group
     hash RANKS GROUP N [late]                  the hash over all that they issued in a group
     kernel RANKS PLACE                         where the main thread sits in the kernel
+    lost_thread RANKS NAME "Type: text" SITE ago S   an exception ended a thread of theirs, the one of that name
+    answer RANKS                               what the main thread may wait for receives from a socket
     child RANKS PID stopped | killed N         what is wrong with a process that they have started
     standing RANKS "FUNCTION FILE:LINE"        the innermost frame of the main thread, in none of the user's
     refused RANKS                              the kernel does not tell of their I/O
@@ -73,6 +80,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     steps RANKS N                              optimizer steps made
     known S                                    for how long the server has known the job
     stack RANKS "FUNCTION FILE:LINE"...        what py-spy shows of the main thread, innermost first
+    child_stack RANKS PID "FUNCTION FILE:LINE"...   the same of a process that they wait for
     unstacked RANKS "WHY"                      there are no stacks of them
     silent RANKS [for S]                       their node tells nothing any more
     speaks RANKS                               it does again

@@ -15,6 +15,7 @@ def loader(state: State, words: list[str]) -> None:
             site=site_of(words[1]), passes=int(found["pass"]), drawn=int(found["drawn"]),
             exhausted="exhausted" in found,
             last_drawn=int(found.get("last", found["drawn"] if "exhausted" in found else "0")),
+            length=int(found.get("length", "0")),
         )  # fmt: skip
         state.change(rank, loaders=(*state.ranks[rank].loaders, loader))
 

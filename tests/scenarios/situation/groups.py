@@ -42,9 +42,18 @@ def uninitialised(state: State, words: list[str]) -> None:
 
 
 def group(state: State, words: list[str]) -> None:
+    """group NAME RANKS [as DESCRIPTION]: these ranks are in a group of that name, which is its description as well."""
+    state.descs |= dict(zip(words[:1], words[3:], strict=False))
     state.groups[words[0]] = ranks_of(words[1])
     for rank in state.groups[words[0]]:
         state.put_group(rank, words[0], 0, None)
+
+
+def numbered(state: State, words: list[str]) -> None:
+    """numbered RANKS N [held N]: so many groups have a number there, the default group first; how many torch knows."""
+    held = int(options_of(words[2:]).get("held", "0"))
+    for rank in ranks_of(words[0]):
+        state.change(rank, groups_made=int(words[1]), groups_held=held)
 
 
 def made(state: State, words: list[str]) -> None:
@@ -165,6 +174,7 @@ COMMANDS: Mapping[str, Command] = {
     "uninitialised": uninitialised,
     "group": group,
     "made": made,
+    "numbered": numbered,
     "named": named,
     "lost": lost,
     "unused": unused,

@@ -83,12 +83,17 @@ def in_(state: State, words: list[str]) -> None:
             kind=WaitKind.COLLECTIVE, age_s=float(found["for"]), group=issued.group, seq=issued.seq, op=issued.op,
             peer=issued.peer, site=issued.site,
         )  # fmt: skip
-        state.block(rank, wait)
+        second = any(each.tid == issued.thread and each.name and not each.main for each in state.ranks[rank].threads)
+        (state.block_second if second else state.block)(rank, wait)
 
 
 def device(state: State, words: list[str]) -> None:
     names, target, op, site, *rest = words
     name = target.partition("#")[0]
+    if "root" in options_of(rest) and Op(op).is_p2p:
+        for rank in ranks_of(names):
+            _message_on_device(state, rank, target, Op(op), site_of(site), options_of(rest))
+        return
     for rank in ranks_of(names):
         before = next(group for group in state.ranks[rank].groups if group.name == name)
         _issue(state, rank, target, Op(op), site_of(site), options_of(rest))
@@ -100,6 +105,25 @@ def device(state: State, words: list[str]) -> None:
             pending=None if blind else oldest.pending,
         )  # fmt: skip
         state.change(rank, groups=(*others, group))
+
+
+def _message_on_device(state: State, rank: int, target: str, op: Op, site: CallSite, found: dict[str, str]) -> None:
+    name, _, count = target.partition("#")
+    issued = OpView(
+        group=name, seq=int(count), op=op, peer=int(found["root"]), site=site, age_s=float(found["for"]),
+        thread=1000 + rank, in_order="sync" in found,
+    )  # fmt: skip
+    view, key = state.ranks[rank], (name, issued.peer)
+    before = next((each for each in view.peers if (each.group, each.peer) == key), PeerView(group=name, peer=key[1]))
+    counted = dataclasses.replace(before, **{"sends" if op is Op.SEND else "recvs": issued.seq})
+    others = tuple(each for each in view.peers if each is not before)
+    groups = tuple(
+        dataclasses.replace(each, asynchronous=True, blind=True, completed=0, pending=None)
+        if each.name == name
+        else each
+        for each in view.groups
+    )
+    state.change(rank, peers=(*others, counted), history=(*view.history, issued), groups=groups)
 
 
 def backward(state: State, words: list[str]) -> None:
@@ -138,12 +162,13 @@ def history(state: State, words: list[str]) -> None:
     for rank in ranks_of(names):
         done = [
             OpView(
-                group=group, seq=seq, op=Op(op), site=site_of(site), completed=True,
-                numel=0 if op == "barrier" else 100, dtype="" if op == "barrier" else "float32",
+                group=group, seq=seq, op=Op(op), site=site_of(site), completed=True, peer=int(found.get("root", "-1")),
+                numel=0 if op == "barrier" else int(found.get("numel", "100")),
+                dtype="" if op == "barrier" else found.get("dtype", "float32"), reduce_op=found.get("reduce", ""),
                 batch=int(found["batch"]) + n if "batch" in found else 0, loader=1 if "batch" in found else 0,
                 forwards=int(found["forward"]) + n if "forward" in found else 0,
                 thread=int(found.get("thread", "1")) * 1000 + rank,
-                age_s=float(found.get("ago", "60")),
+                age_s=float(found.get("ago", "60")), in_order="sync" in found,
                 route=_route(state, rank, site_of(site), found), module=_module(state, rank, found),
             )
             for n, seq in enumerate(range(int(first), int(last or first) + 1))
@@ -153,18 +178,26 @@ def history(state: State, words: list[str]) -> None:
 
 
 def init(state: State, words: list[str]) -> None:
-    age_s = float(options_of(words[2:])["for"])
+    """init RANKS SITE for S [of N]: in init_process_group, for so many ranks as they said."""
+    found = options_of(words[2:])
+    age_s, size = float(found["for"]), int(found.get("of", "0"))
     for rank in ranks_of(words[0]):
         state.change(rank, initialised=False)
-        state.block(rank, WaitView(kind=WaitKind.INIT, age_s=age_s, site=site_of(words[1])))
+        state.block(rank, WaitView(kind=WaitKind.INIT, age_s=age_s, seq=size, site=site_of(words[1])))
 
 
 def making(state: State, words: list[str]) -> None:
-    """making RANKS SITE for S [number N]: in new_group, of the group with that number."""
+    """making RANKS SITE for S [number N] [of RANKS] [alone RANKS]: in new_group, of the group with that number.
+
+    0: not all ranks make it, but these alone. `of`: who will be in it.
+    """
     found = options_of(words[2:])
-    seq = int(found.get("number", "0"))
+    alone = tuple(ranks_of(found["alone"])) if "alone" in found else ()
+    members = tuple(ranks_of(found["of"])) if "of" in found else alone
+    seq = int(found.get("number", "0" if alone else "1"))
+    age_s, site = float(found["for"]), site_of(words[1])
     for rank in ranks_of(words[0]):
-        state.block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=float(found["for"]), seq=seq, site=site_of(words[1])))
+        state.block(rank, WaitView(kind=WaitKind.NEW_GROUP, age_s=age_s, seq=seq, site=site, members=members))
 
 
 def key(state: State, words: list[str]) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import (
+    ChildStack,
+    EndedThread,
     Ending,
     LockFile,
     ProcessState,
@@ -140,11 +142,17 @@ def seen(state: State, words: list[str]) -> None:
 
 
 def thread(state: State, words: list[str]) -> None:
+    """thread RANKS issued N still S [in CALL]: a second thread, and the system call that it is in."""
     found = options_of(words[1:])
     still_s = float(found.get("still", "0"))
     for rank in ranks_of(words[0]):
         thread = ThreadView(
-            tid=2000 + rank, main=False, issued=int(found["issued"]), same_s=still_s, cpu_still_s=still_s
+            tid=2000 + rank,
+            main=False,
+            issued=int(found["issued"]),
+            same_s=still_s,
+            cpu_still_s=still_s,
+            in_kernel=found.get("in", ""),
         )
         state.change(rank, threads=(*state.ranks[rank].threads, thread))
 
@@ -153,7 +161,7 @@ def names(state: State, words: list[str]) -> None:
     """names RANKS NAME NAME: the main thread and a second one, "-" for one that Python has no name for."""
     for rank in ranks_of(words[0]):
         state.main(rank, name=words[1])
-        second = ThreadView(tid=2000 + rank, main=False, issued=1, name=words[2].strip("-"), alive=True)
+        second = ThreadView(tid=2000 + rank, main=False, issued=10, name=words[2].strip("-"), alive=True)
         state.change(rank, threads=(*state.ranks[rank].threads, second))
         state.change(rank, threads=tuple(dataclasses.replace(t, same_s=9.0, cpu_still_s=9.0) for t in
                                          state.ranks[rank].threads))  # fmt: skip
@@ -173,6 +181,26 @@ def child(state: State, words: list[str]) -> None:
             state.process(rank, stopped_child=int(pid))
         else:
             state.process(rank, killed_child=int(pid), killed_by=int(number[0]))
+
+
+def lost_thread(state: State, words: list[str]) -> None:
+    """lost_thread RANKS NAME "Type: text" SITE ago S: an exception ended a thread of theirs, the one of that name."""
+    ended = EndedThread(
+        name=words[1], exception=words[2], site=site_of(words[3]), age_s=float(options_of(words[4:])["ago"])
+    )
+    for rank in ranks_of(words[0]):
+        threads = state.ranks[rank].threads
+        state.change(
+            rank,
+            ended_thread=ended,
+            threads=tuple(dataclasses.replace(each, alive=each.name != ended.name) for each in threads),
+        )
+
+
+def answer(state: State, words: list[str]) -> None:
+    """answer RANKS: a thread beside the main one receives from a socket."""
+    for rank in ranks_of(words[0]):
+        state.process(rank, awaits_answer=True)
 
 
 def kernel(state: State, words: list[str]) -> None:
@@ -227,6 +255,7 @@ def work(state: State, words: list[str]) -> None:
 def source(state: State, words: list[str]) -> None:
     found = options_of(words[2:])
     lines = tuple(int(part) for part in found.pop("lines", "0-0").split("-"))
+    outer = tuple(int(part) for part in found.pop("outer_lines", "0-0").split("-"))
     note = SourceNote(
         site=site_of(words[1]),
         text=found.get("text", "..."),
@@ -235,6 +264,9 @@ def source(state: State, words: list[str]) -> None:
         loop=found.get("loop", ""),
         loop_lines=(lines[0], lines[1]),
         loop_escapes=(found["escape"],) if "escape" in found else (),
+        outer_loop=found.get("outer", ""),
+        outer_lines=(outer[0], outer[1]),
+        outer_escapes=(found["outer_escape"],) if "outer_escape" in found else (),
         early_exits=(found["return"],) if "return" in found else (),
         rank_exit=found.get("leaves", ""),
     )
@@ -246,6 +278,14 @@ def stack(state: State, words: list[str]) -> None:
     """stack RANKS "FUNCTION FILE:LINE"...: what py-spy shows of the main thread, innermost first."""
     for rank in ranks_of(words[0]):
         state.stacks[rank] = StackDump(rank=rank, threads=(("MainThread", tuple(map(frame_of, words[1:]))),))
+
+
+def child_stack(state: State, words: list[str]) -> None:
+    """child_stack RANK PID "FUNCTION FILE:LINE"...: what py-spy shows of a process that it waits for."""
+    child = ChildStack(pid=int(words[1]), frames=tuple(map(frame_of, words[2:])))
+    for rank in ranks_of(words[0]):
+        known = state.stacks.get(rank) or StackDump(rank=rank)
+        state.stacks[rank] = dataclasses.replace(known, children=(*known.children, child))
 
 
 def unstacked(state: State, words: list[str]) -> None:
@@ -268,6 +308,7 @@ def speaks(state: State, words: list[str]) -> None:
 
 COMMANDS: Mapping[str, Command] = {
     "stack": stack,
+    "child_stack": child_stack,
     "unstacked": unstacked,
     "silent": silent,
     "speaks": speaks,
@@ -287,6 +328,8 @@ COMMANDS: Mapping[str, Command] = {
     "names": names,
     "kernel": kernel,
     "child": child,
+    "answer": answer,
+    "lost_thread": lost_thread,
     "standing": standing,
     "lock": lock,
     "timed": timed,

@@ -16,6 +16,7 @@ class State:
         self.ranks: dict[int, RankView] = {}
         self.world = 0
         self.groups: dict[str, list[int]] = {}
+        self.descs: dict[str, str] = {}  # of groups that have another one than their name
         self.habits: dict[WaitClass, Habit] = {}
         self.under_way: dict[tuple[str, int], tuple[WaitClass, ...]] = {}
         self.testimonies: dict[int, Testimony] = {}
@@ -53,12 +54,19 @@ class State:
         self.main(rank, wait=wait, doing=wait.site, frames=(wait.site,), **still)
         self.process(rank, cpu_still_s=wait.age_s, io_still_s=wait.age_s)
 
+    def block_second(self, rank: int, wait: WaitView) -> None:
+        """Let its second thread stand in a wait, beside what the main thread does."""
+        main, second = self.ranks[rank].threads
+        still = {"cpu_still_s": wait.age_s, "same_s": wait.age_s}
+        second = dataclasses.replace(second, wait=wait, doing=wait.site, frames=(wait.site,), **still)
+        self.change(rank, threads=(main, second))
+
     def put_group(self, rank: int, name: str, enqueued: int, pending: OpView | None) -> None:
         """Let it have come so far in a group; `pending` is what it waits for there."""
         completed = enqueued - (1 if pending else 0)
         group = GroupView(
-            name=name, desc=name, ranks=tuple(self.groups[name]), enqueued=enqueued, completed=completed,
-            prefix_hash=0, pending=pending,
+            name=name, desc=self.descs.get(name, name), ranks=tuple(self.groups[name]), enqueued=enqueued,
+            completed=completed, prefix_hash=0, pending=pending,
         )  # fmt: skip
         others = tuple(g for g in self.ranks[rank].groups if g.name != name)
         self.change(rank, groups=(*others, group))

@@ -258,10 +258,10 @@ def test_views_that_waited_in_the_spool_say_how_old_they_are() -> None:
 
 
 def test_stat_is_read_whatever_the_process_calls_itself() -> None:
-    tail = b" S 7" + b" 0" * 9 + b" 30 12 0 0 20 0 1 0 136898" + b" 0" * 29 + b" 768"
+    tail = b" Z 7" + b" 0" * 9 + b" 30 12 0 0 20 0 1 0 136898" + b" 0" * 29 + b" 768"
     found = parse_stat(b"42 (a) R (b" + b")" + tail)
     assert found is not None
-    assert (found.state, found.parent, found.cpu_ticks) == (ProcessState.SLEEPING, 7, 42)
+    assert (found.state, found.parent, found.cpu_ticks) == (ProcessState.ZOMBIE, 7, 42)
     assert (found.start_ticks, found.exit_status) == (136898, 768)
     assert parse_stat(b"") is None
     assert parse_stat(b"42 (x) S") is None
@@ -276,6 +276,10 @@ def test_io_is_the_sum_of_what_went_through_the_page_cache_and_past_it() -> None
 PLACES = [
     ("202 0x0 0x0", "futex_do_wait", "futex (futex_do_wait)"),
     ("9999 0x0", "0", "system call 9999"),
+    ("0 0x0 0x7f", "n_tty_read", "read of standard input (n_tty_read)"),
+    ("270 0x1 0x7f", "0", "pselect6 of standard input"),
+    ("0 0x3 0x7f", "pipe_read", "read (pipe_read)"),
+    ("232 0x0 0x7f", "ep_poll", "epoll_wait (ep_poll)"),
     ("running", "0", ""),
     ("", "folio_wait", "folio_wait"),
     ("-1 0x0", "", ""),

@@ -1,11 +1,13 @@
 """What `ncclwatch run` tells and reports is of its own command, however much else a server has seen."""
 
+import threading
 import time
 
 import msgspec
 import pytest
 
 from ncclwatch.cli.client.answers import Incident, Job
+from ncclwatch.cli.client.http import ServerUnreachable
 from ncclwatch.cli.running import following
 from ncclwatch.cli.running.following import Following
 
@@ -15,7 +17,7 @@ class Server:
 
     def __init__(self) -> None:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
-        self.state = "running"
+        self.state, self.cause, self.one_of = "running", "host_stall", False
         self.answered: list[int] = []
 
     def open(self, incident: str, job: str, ago_s: float = 0.0) -> None:
@@ -30,7 +32,9 @@ class Server:
     def incidents(self, within_s: float) -> tuple[Incident, ...]:
         lately = time.monotonic() - within_s
         found = tuple(
-            Incident(id=i, job=job, state="open", cause="", certainty="", severity="critical", summary=i)
+            Incident(
+                id=i, job=job, state="open", cause="", certainty="", severity="critical", summary=i, one_of=self.one_of
+            )
             for i, (job, at) in self.opened.items() if at >= lately
         )  # fmt: skip
         self.answered.append(len(found))
@@ -40,7 +44,7 @@ class Server:
         return incident
 
     def report(self, job: str) -> bytes:
-        mine = [{"id": i} for i, (of, _) in self.opened.items() if of == job]
+        mine = [{"id": i, "cause": self.cause, "state": self.state} for i, (of, _) in self.opened.items() if of == job]
         return msgspec.json.encode({"schema": 1, "job": job, "world_size": 2, "incidents": mine})
 
 
@@ -63,3 +67,109 @@ def test_only_what_opened_since_the_command_is_asked_for_told_and_reported(monke
     assert sorted(told) == ["now", "of its twin"]
     assert [each["id"] for each in report["incidents"]] == ["now"]
     assert max(server.answered) <= 4
+
+
+class Silent(Server):
+    """A server of this run that is too busy to answer until it is told to."""
+
+    def __init__(self, *, alive: bool = True) -> None:
+        super().__init__()
+        self.alive = alive
+        self.ready = True
+        self.answers = threading.Event()
+        self.asked = threading.Semaphore(0)
+
+    def jobs(self) -> tuple[Job, ...]:
+        self.asked.release()
+        if not self.answers.is_set():
+            raise ServerUnreachable("no ncclwatch server answers")
+        return super().jobs()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_S", "RETRY_S", "SILENT_S"):
+        monkeypatch.setattr(following, name, 0.01)
+
+
+def followed_of(server: Silent, told: list[str]) -> Following:
+    followed = Following(server, "mine", told.append, server)  # type: ignore[arg-type]
+    followed.begin()
+    followed.start()
+    for _ in range(20):
+        assert server.asked.acquire(timeout=10)
+    return followed
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_server_that_lives_is_asked_again_and_what_it_says_late_is_told_and_reported() -> None:
+    server, told = Silent(), []
+    followed = followed_of(server, told)
+    server.open("now", "mine")
+    server.answers.set()
+    assert followed.abort_wanted.wait(10)
+    server.state = "ended"
+    report = msgspec.json.decode(followed.finish())
+    assert [line.partition(":")[0] for line in told] == ["ncclwatch", "ncclwatch", "now"]
+    assert "lives and has not answered" in told[0]
+    assert "unwatched" not in told[0]
+    assert "is watched" in told[1]
+    assert [each["id"] for each in report["incidents"]] == ["now"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_server_that_has_ended_is_told_as_that_once() -> None:
+    server, told = Silent(alive=False), []
+    followed_of(server, told).finish()
+    assert told == ["ncclwatch: the server of this run has ended. The training runs on, unwatched.\n"]
+
+
+def test_a_server_that_is_slow_for_a_moment_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    server, told = Silent(), []
+    followed = followed_of(server, told)
+    server.answers.set()
+    server.state = "ended"
+    followed.finish()
+    assert told == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_an_aborted_job_does_while_it_dies_does_not_change_what_was_said_of_its_hang() -> None:
+    server, told = Silent(), []
+    server.answers.set()
+    server.open("hang", "mine")
+    followed = Following(server, "mine", told.append, server, aborts=True)  # type: ignore[arg-type]
+    followed.begin()
+    followed.start()
+    assert followed.abort_wanted.wait(10)
+    for _ in range(3):  # the report of that moment is in
+        assert server.asked.acquire(timeout=10)
+    server.cause = "rank_conditional_collective"
+    server.open("goodbye", "mine")
+    server.state = "ended"
+    report = msgspec.json.decode(followed.finish())
+    assert told == ["hang"]
+    assert report["incidents"] == [{"id": "hang", "cause": "host_stall", "state": "ended"}]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_job_is_not_aborted_while_ranks_may_yet_tell_which_of_several_is_the_culprit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "DECIDED_S", 3600.0)
+    server, told = Silent(), []
+    server.answers.set()
+    server.one_of = True
+    server.open("hang", "mine")
+    followed = Following(server, "mine", told.append, server, aborts=True)  # type: ignore[arg-type]
+    followed.begin()
+    followed.start()
+    for _ in range(3):
+        assert server.asked.acquire(timeout=10)
+    undecided = followed.abort_wanted.is_set()
+    server.one_of = False
+    assert followed.abort_wanted.wait(10)
+    server.state = "ended"
+    followed.finish()
+    assert not undecided

@@ -9,7 +9,7 @@ from ncclwatch.contract.model.rank import Op
 from ncclwatch.contract.ring.layout import OPS, Flag
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 
 ALL_REDUCE = OPS.index(Op.ALL_REDUCE)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import parse_note
@@ -16,7 +17,7 @@ import io, sys
 from ncclwatch.rank import endings
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 recorder = Recorder(RingFile(sys.argv[1], rank=0, local_rank=0, world=(1, 1), attempt=0))
 endings.install(Patches(), lambda: recorder, lambda: None)
 """
@@ -84,6 +85,28 @@ recorder.thread().issued += 1
 sys.exit(3)
 """
 
+IN_A_THREAD = """
+import threading
+def work():
+    raise ValueError("of a thread")
+thread = threading.Thread(target=work, name="filler")
+thread.start(); thread.join()
+"""
+LEAVES_A_THREAD = """
+import threading
+thread = threading.Thread(target=sys.exit, name="filler")
+thread.start(); thread.join()
+"""
+
+
+def lost_thread_of(program: str, ring: Path) -> facts.Facts:
+    """Run a program, and return what its ring says of itself."""
+    ended = subprocess.run([sys.executable, "-", str(ring)], input=program, text=True, capture_output=True, timeout=60)
+    with Ring(str(ring)) as reader:
+        found = facts.parse(reader.string(reader.words()[Word.FACTS]))
+    assert ("ValueError: of a thread" in ended.stderr) == (found.thread is not None)  # as without us
+    return found
+
 
 def ending_of(program: str, ring: Path, *how: str) -> Ending | None:
     """Run a program, and return what its ring says of its end."""
@@ -141,3 +164,14 @@ def test_a_module_that_is_run_has_its_exception_found_below_the_frames_that_run_
         found = parse_note(reader.string(reader.words()[Word.ENDED]))
     assert found is not None
     assert found.exception == "ValueError: of the program"
+
+
+def test_an_exception_that_ends_a_thread_is_known(tmp_path: Path) -> None:
+    found = lost_thread_of(BEGIN + IN_A_THREAD, tmp_path / "0-1.ring")
+    assert found.thread is not None
+    assert (found.thread.name, found.thread.exception) == ("filler", "ValueError: of a thread")
+    assert found.thread_ns > 0
+
+
+def test_a_thread_that_leaves_is_ended_by_no_exception(tmp_path: Path) -> None:
+    assert lost_thread_of(BEGIN + LEAVES_A_THREAD, tmp_path / "0-1.ring").thread is None

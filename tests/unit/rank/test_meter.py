@@ -13,7 +13,7 @@ from ncclwatch.contract.ring.layout import METER_SLOTS, OPS, Flag, Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.operations import Group
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 
 SUM = (-1, 1, 1)
 CODE = {op: OPS.index(op) for op in Op}

@@ -1,17 +1,21 @@
 """The recorder's books: sequence numbers, prefix hashes, waits, works."""
 
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import Op, WaitKind
-from ncclwatch.contract.ring.layout import OPS, Flag
+from ncclwatch.contract.ring.call_sites import parse
+from ncclwatch.contract.ring.layout import OPS, Flag, Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.operations import Group
-from ncclwatch.rank.recorder import NEWEST_KEPT, RETIRED_NUMEL_MAX, WORKS_MAX, Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.recorder import NEWEST_KEPT, P2P_MAX, RETIRED_NUMEL_MAX, WORKS_MAX, Recorder
+from ncclwatch.rank.ring.ringfile import RingFile
+from ncclwatch.rank.where import call_sites
+from ncclwatch.rank.where.call_sites import describe_exception
 
 ALL_REDUCE, BARRIER, SEND = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.BARRIER, Op.SEND))
 SUM = (-1, 1, 1)
@@ -107,6 +111,61 @@ def test_p2p_is_counted_by_peer_and_apart_from_collectives(recorder: Recorder):
     assert group.enqueued == 0
     with read(recorder) as ring:
         assert [(peer.peer, peer.sends) for peer in ring.peers()] == [(1, 2), (2, 1)]
+
+
+def test_a_send_that_the_backend_refuses_is_not_counted(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    recorder.issue(group, SEND, 8, (1, 1, 0), 0)
+    recorder.refuse(recorder.issue(group, SEND, 8, (1, 1, 0), 0))
+    assert read(recorder).peers()[0].sends == 1
+    assert recorder.issue(group, SEND, 8, (1, 1, 0), 0).seq == 2
+
+
+def test_of_more_sends_than_works_are_asked_at_once_every_completion_is_counted(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    works = [FakeWork() for _ in range(4 * WORKS_MAX)]
+    for work in works:
+        recorder.track(recorder.issue(group, SEND, 8, (1, 1, 0), 0), work)
+    for work in works:
+        work.completed = True
+    recorder.drain_all()
+    (peer,) = read(recorder).peers()
+    assert (peer.sends, peer.sends_completed) == (4 * WORKS_MAX, 4 * WORKS_MAX)
+    assert read(recorder).words()[Word.DROPPED] == 0
+
+
+def test_sends_beyond_all_bounds_are_counted_as_dropped_and_finished_ones_make_room(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    works = [FakeWork() for _ in range(P2P_MAX + 1)]
+    for work in works:
+        recorder.track(recorder.issue(group, SEND, 8, (1, 1, 0), 0), work)
+    assert read(recorder).words()[Word.DROPPED] == 1
+    works[0].completed = True
+    recorder.track(recorder.issue(group, SEND, 8, (1, 1, 0), 0), FakeWork())
+    assert read(recorder).words()[Word.DROPPED] == 1
+    assert read(recorder).peers()[0].sends_completed == 1
+
+
+def test_the_head_of_the_events_never_steps_back(recorder: Recorder):
+    group = recorder.add_group("0", "", [0, 1], 0)
+    recorder.ring.set_word(Word.EVENTS_HEAD, 7)  # another thread has come further
+    recorder.issue(group, ALL_REDUCE, 8, SUM, 0)
+    assert recorder.ring.word(Word.EVENTS_HEAD) == 7
+
+
+def test_a_program_that_makes_code_for_ever_has_its_lines_known_as_long_as_it_uses_them(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(call_sites, "KNOWN_MAX", 200)
+    asked: list[str] = []
+    monkeypatch.setattr(call_sites, "is_users", lambda path: bool(asked.append(path)) or path.startswith("/made"))
+    for number in range(500):
+        made: dict[str, Callable[[Recorder], int]] = {}
+        exec(compile("def f(recorder):\n    return recorder.sites.here(1)", f"/made{number}.py", "exec"), made)
+        asked.clear()
+        assert made["f"](recorder) == made["f"](recorder) > 0
+        assert asked.count(f"/made{number}.py") == 1
+    assert len(recorder.sites._users) <= 200
 
 
 def test_a_destroyed_group_is_flagged_and_its_name_can_be_used_again(recorder: Recorder):
@@ -232,3 +291,22 @@ def test_the_timeout_of_a_group_is_kept_beside_its_frontier(recorder: Recorder):
     recorder.flag(group, Flag.ASYNC)
     row = read(recorder).groups()[0]
     assert (row.timeout_ms, row.enqueued, row.flags) == (7_200_000, 1, Flag.ASYNC)
+
+
+def test_the_line_of_an_exception_has_the_whole_path_as_lines_of_operations_have(recorder: Recorder):
+    """Python keeps the name of a program as it was given: `python train.py`."""
+    program = compile("raise ValueError('bad label')", "train.py", "exec")
+    with pytest.raises(ValueError) as raised:
+        exec(program)
+    assert describe_exception(raised.value, recorder.sites)["exc_file"] == str(Path("train.py").absolute())
+
+
+def test_alike_functions_of_two_files_are_two_places(recorder: Recorder):
+    source = "def f(recorder):\n    return recorder.sites.here(1)"
+    one: dict[str, Callable[[Recorder], int]] = {}
+    other: dict[str, Callable[[Recorder], int]] = {}
+    exec(compile(source, "/made/one.py", "exec"), one)
+    exec(compile(source, "/made/other.py", "exec"), other)
+    sites = [made["f"](recorder) for made in (one, other)]
+    files = [parse(read(recorder).string(site)) for site in sites]
+    assert [found.file for found in files if found is not None] == ["/made/one.py", "/made/other.py"]

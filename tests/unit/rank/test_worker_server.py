@@ -82,3 +82,17 @@ def test_a_socket_is_reached_however_long_its_path_is(tmp_path: Path, depth: int
         assert Path(path).is_socket()
         with sockets.short_path(path) as short:
             client.connect(short)
+
+
+def test_a_thread_that_is_inside_of_a_call_on_a_descriptor_is_seen() -> None:
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=os.read, args=(reading, 1))
+    assert not worker_server._is_called_on(reading)
+    thread.start()
+    worker_server._await_accept(reading)
+    assert worker_server._is_called_on(reading)
+    os.write(writing, b"x")
+    thread.join()
+    assert not worker_server._is_called_on(reading)
+    os.close(reading)
+    os.close(writing)

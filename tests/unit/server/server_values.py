@@ -68,6 +68,8 @@ def digest(
         )
         for rank, wait_s in ranks.items()
     ]
-    groups: list[tuple[float, ...]] = [(rank, wait_s, 9, enqueued, 4, 1) for rank, wait_s in ranks.items()]
+    groups: list[tuple[float, ...]] = [
+        (rank, wait_s, 9, enqueued, 1, max(0, enqueued - 4), 8) for rank, wait_s in ranks.items()
+    ]
     _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, groups))
     state.receive_digest(link, rank_rows, group_rows, now)

@@ -20,7 +20,7 @@ import ncclwatch
 
 PHOTOS = 1600
 BATCH_SIZE = 8
-EPOCHS = 3
+EPOCHS = 2
 LOG_EVERY = 5
 
 # Aspect ratio (height / width) and the size at which photos of that shape are trained.

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import ncclwatch
 import onset
 
-SAMPLES, BATCH_SIZE = 1600, 8
+SAMPLES, BATCH_SIZE = 2800, 8
 READ_S = {0: 0.003, 1: 0.014, 2: 0.003}  # of one sample, by the mount of the rank
 
 

@@ -6,6 +6,7 @@ torchrun --standalone --nproc-per-node 4 f09_limited.py
 import os
 import subprocess
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ncclwatch
 import onset
 
-STEPS, LIMIT_AT = 100, 10
+BUDGET_S, LIMIT_AT = 40.0, 10
 LIMITER = """
 import os, signal, sys, time
 while True:
@@ -34,7 +35,8 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(*(nn.Conv2d(c, 16, 3, padding=1) for c in (3, 16, 16))))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     limiter = None
-    for step in range(STEPS):
+    began, step, over = time.monotonic(), 0, torch.zeros(1)
+    while not over.item():
         if rank == 1 and step == LIMIT_AT:
             onset.mark()
             limiter = subprocess.Popen([sys.executable, "-c", LIMITER, str(os.getpid())])
@@ -45,6 +47,9 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and step % 20 == 0:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
+        over.fill_(time.monotonic() - began > BUDGET_S)
+        dist.all_reduce(over, op=dist.ReduceOp.MAX)
+        step += 1
     if limiter is not None:
         limiter.kill()
         limiter.wait()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.devices import DeviceView
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.contract.wire import group_key
 from ncclwatch.rank.checks.facts import Facts
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.gpu.node_gpus import Gpu, NodeGpus, parse, with_node
 from ncclwatch_agent.ranks.facts import NEWS_S, RankFacts
 
@@ -63,7 +63,7 @@ def test_a_digest_tells_a_device_that_is_exclusive_and_what_is_new(tmp_path: Pat
         told.tell("device", index=1, backend="cuda:nccl", chosen=1)
         assert found.row(0) == (0, 0)  # nobody knows which GPU that is
         found.read(ALIKE)
-        assert found.row(0) == (group_key("GPU-b"), 0)
+        assert found.row(0) == (text_key("GPU-b"), 0)
         told.tell("device", sharing="MPS")
         assert found.row(0) == (0, 0)
         told.tell("rng", saved=3, present=2, at_ns=10**9)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +16,11 @@ from ncclwatch.contract.network.sockets import worker_socket
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
 from ncclwatch_agent.ranks.rank_rows import LocalRank
-from ncclwatch_agent.ranks.rings import BAD_S, IDENTITY_S, RingDirectory
+from ncclwatch_agent.ranks.rings import BAD_S, IDENTITY_S, STEADY_NS, RingDirectory
 
 S = 1_000_000_000
 MakeRank = Callable[..., LocalRank]
@@ -198,6 +199,65 @@ def test_a_process_that_begins_anew_by_exec_is_found_anew_though_its_ring_has_th
     assert rings.new_rings(2.0) == []
     for each in (before, after, first, second):
         each.close()
+
+
+@pytest.fixture
+def settled(tmp_path: Path) -> Iterator[RingDirectory]:
+    """A directory in which all rings are known, and which was changed long ago by the clock of who looks."""
+    top = open_private(str(tmp_path))
+    yield RingDirectory(top, wall_ns=lambda: time.time_ns() + 3600 * S)
+    top.close()
+
+
+def test_a_directory_that_is_as_before_is_not_read_again(
+    make_rank: MakeRank, settled: RingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_rank(0).path
+    assert [ring.path for ring in settled.new_rings(0.0)] == [path]
+    monkeypatch.setattr(os, "scandir", pytest.fail)
+    assert settled.new_rings(1.0) == []
+
+
+def test_a_ring_that_joins_known_ones_is_found(make_rank: MakeRank, settled: RingDirectory) -> None:
+    place = Path(make_rank(0).path).parent
+    assert len(settled.new_rings(0.0)) == 1
+    later = make_rank(1).path
+    os.utime(place, ns=(0, 1))  # whatever the kernel's tick was
+    assert [ring.path for ring in settled.new_rings(1.0)] == [later]
+
+
+def test_a_directory_that_was_changed_just_now_is_read_again(
+    make_rank: MakeRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rank(0)
+    read: list[int] = []
+    scandir = os.scandir
+    with open_private(str(tmp_path)) as top:
+        rings = RingDirectory(top, wall_ns=lambda: tmp_path.stat().st_ctime_ns + STEADY_NS - 1)
+        assert len(rings.new_rings(0.0)) == 1
+        monkeypatch.setattr(os, "scandir", lambda fd: read.append(fd) or scandir(fd))
+        assert rings.new_rings(1.0) == []
+    assert len(read) == 2, "one more ring may have come within the same tick of the kernel"
+
+
+def test_a_ring_that_is_to_be_opened_anew_is_found_in_a_directory_that_is_as_before(
+    make_rank: MakeRank, settled: RingDirectory
+) -> None:
+    path = make_rank(0).path
+    assert len(settled.new_rings(0.0)) == 1
+    settled.forget(path)
+    assert [ring.path for ring in settled.new_rings(1.0)] == [path]
+
+
+def test_a_file_that_becomes_a_ring_where_it_lies_is_found_though_its_directory_is_as_before(
+    make_rank: MakeRank, settled: RingDirectory
+) -> None:
+    path = Path(make_rank(0).path)
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    assert settled.new_rings(0.0) == []
+    path.write_bytes(whole)
+    assert [ring.path for ring in settled.new_rings(BAD_S)] == [str(path)]
 
 
 def test_a_ring_whose_writer_is_not_ready_is_waited_for_a_while(tmp_path: Path) -> None:

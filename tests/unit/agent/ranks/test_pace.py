@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import group_key
 from ncclwatch.contract.model.devices import DeviceView, GpuSlow
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.members import digest_of
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.gpu.node_gpus import Gpu, GpuDesk, NodeGpus, parse, slow_of
 from ncclwatch_agent.gpu.nvml import slow_by
 from ncclwatch_agent.process.kernel_log import KernelLog, KernelNote, Trouble, same_pci
 from ncclwatch_agent.process.kernel_log import parse as parse_record
 from ncclwatch_agent.process.quota import parse_stolen_ticks, parse_throttled_ms, quota_files
 from ncclwatch_agent.ranks.delays import Delays
-from ncclwatch_agent.ranks.waits import key_of
 
 S = 1_000_000_000
 NAMES = [name for name, _ in wire.RANK_FIELDS][-len(wire.NO_PACE) :]
@@ -61,7 +62,17 @@ def test_a_rank_is_cut_by_the_widest_group_that_it_uses_often(writer: Recorder, 
         go(writer, 2, 1 + 5 * second, 6 + 5 * second)
         chosen.append(told(delays, reader, 100 + second)["pace_group"])
     assert set(chosen[:3]) == {0}
-    assert set(chosen[4:]) == {key_of("pair")}
+    assert set(chosen[4:]) == {group_key("pair", digest_of([0, 1]))}
+
+
+def test_nobody_is_compared_in_a_group_whose_members_are_unknown(writer: Recorder, reader: Ring) -> None:
+    writer.add_group("1", "", [], 0)
+    delays = Delays(reader, 0)
+    chosen = set()
+    for second in range(12):
+        go(writer, 0, 1 + 5 * second, 6 + 5 * second)
+        chosen.add(told(delays, reader, 100 + second)["pace_group"])
+    assert chosen == {0}
 
 
 def test_boundaries_are_so_far_apart_that_a_server_sees_each(writer: Recorder, reader: Ring) -> None:

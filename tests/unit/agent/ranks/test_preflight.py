@@ -84,7 +84,7 @@ class Ring:
     def words(self) -> list[int]:
         return self._words
 
-    def threads(self) -> list[SimpleNamespace]:
+    def threads(self, words: list[int]) -> list[SimpleNamespace]:
         return [SimpleNamespace(wait=None), SimpleNamespace(wait=self._wait)]
 
 
@@ -97,7 +97,14 @@ def rank(
     **changes: object,
 ) -> SimpleNamespace:
     ring = Ring(initialised=initialised, waits_in=waits_in, pulse_ns=pulse_ns)
-    known = {"rank": 0, "gone": False, "detached": False, "ending": None, "header": SimpleNamespace(pid=pid)}
+    known = {
+        "words": ring.words(),
+        "rank": 0,
+        "gone": False,
+        "detached": False,
+        "ending": None,
+        "header": SimpleNamespace(pid=pid),
+    }
     return SimpleNamespace(ring=ring, **(known | changes))
 
 

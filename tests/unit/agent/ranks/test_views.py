@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
 from ncclwatch.contract.ring import views
 from ncclwatch.contract.ring.layout import Flag, Word
+from ncclwatch.contract.ring.members import digest_of
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, pending_event
 from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.operations import RECV, SEND, Group
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank, sites_to_read
 
@@ -26,6 +28,7 @@ ALL_REDUCE = tuple(Op).index(Op.ALL_REDUCE)
 NONE = (-1, 0, 0)
 SITE = CallSite(file="/train.py", line=7, function="main")
 S = 1_000_000_000
+WORLD = group_key("0", digest_of(range(4)))
 
 
 class Pending:
@@ -96,10 +99,19 @@ def test_a_digest_row_says_who_where_and_how_far(writer: Writer, rank: LocalRank
     assert found["pulse_age_s"] == pytest.approx(2.0)
     assert wire.PROCESS_STATES[int(found["state"])] in (ProcessState.RUNNING, ProcessState.SLEEPING)
     group = group_row(rank, now)
-    assert (group["group"], group["enqueued"], group["completed"]) == (wire.group_key("0"), 3, 3)
+    assert (group["group"], group["enqueued"], group["unfinished"]) == (WORLD, 3, 0)
     assert group["prefix_hash"] == writer.group.prefix
     assert group["pending_age_s"] == 0
     assert len(wire.pack_digest(1, [tuple(found.values())], [tuple(group.values())])) > 0
+
+
+def test_groups_of_one_name_and_other_members_are_told_by_other_keys(writer: Writer, rank: LocalRank) -> None:
+    lists: list[list[int]] = [[2, 3], [3, 1], []]
+    for number, ranks in enumerate(lists, 1):
+        writer.recorder.add_group(f"{number}", "", ranks, 0)
+    found = [(row[2], row[-1]) for row in rank.rows(time.monotonic_ns())[1]]
+    digests = [digest_of(range(4)), digest_of([2, 3]), digest_of([3, 1]), 0]
+    assert found == [(group_key(name, d), name_key(name)) for name, d in zip("0123", digests, strict=True)]
 
 
 def test_the_age_of_the_oldest_unfinished_operation_outlives_newer_ones(writer: Writer, rank: LocalRank) -> None:
@@ -364,6 +376,14 @@ def test_a_group_that_is_made_again_has_a_name_of_its_own(writer: Writer, rank: 
     assert len({row[2] for row in rows}) == 2
 
 
+def test_a_group_beside_a_new_default_group_is_told_by_that_one(writer: Writer, rank: LocalRank):
+    """A rank that was in no group "1" before has the same name for the new one as a rank that was."""
+    for name in ("0", "1", "0", "1", "1"):
+        writer.recorder.add_group(name, "undefined", [0, 1], 0)
+    names = [group.name for group in rank.view(time.monotonic_ns()).groups]
+    assert names == ["0", "0~2", "1~2", "0~3", "1~3", "1~3.2"]
+
+
 def waits(rank: LocalRank, now_ns: int) -> tuple[int, int, WaitKind | None]:
     """Return what the digest says of the wait of a rank: group, peer and kind."""
     found = row(rank, now_ns)
@@ -375,11 +395,11 @@ def test_a_digest_says_in_which_group_a_rank_waits_or_for_which_rank(writer: Wri
     assert waits(rank, time.monotonic_ns()) == (0, -1, None)
     issued = writer.recorder.issue(writer.group, ALL_REDUCE, 8, NONE, writer.site)
     outer = writer.recorder.enter(WaitKind.COLLECTIVE, writer.site, issued)
-    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), -1, WaitKind.COLLECTIVE)
+    assert waits(rank, time.monotonic_ns()) == (WORLD, -1, WaitKind.COLLECTIVE)
     writer.recorder.leave(outer)
     received = writer.recorder.issue(writer.group, RECV, 4, (2, 1, 0), writer.site)
     writer.recorder.enter(WaitKind.RECV, writer.site, received)
-    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), 2, WaitKind.RECV)
+    assert waits(rank, time.monotonic_ns()) == (WORLD, 2, WaitKind.RECV)
 
 
 def test_a_digest_of_a_rank_in_backward_or_on_a_device_names_the_oldest_unfinished_operation(
@@ -389,12 +409,12 @@ def test_a_digest_of_a_rank_in_backward_or_on_a_device_names_the_oldest_unfinish
     writer.issue(1, done=False, group=second)
     writer.issue(1, done=False)
     writer.recorder.enter(WaitKind.BACKWARD, writer.site)
-    assert waits(rank, time.monotonic_ns()) == (wire.group_key("1"), -1, WaitKind.COLLECTIVE)
+    assert waits(rank, time.monotonic_ns()) == (group_key("1", digest_of([2, 3])), -1, WaitKind.COLLECTIVE)
     issued = writer.recorder.issue(writer.group, ALL_REDUCE, 8, NONE, writer.site)
     writer.recorder.enter(WaitKind.COLLECTIVE, writer.site, issued)
-    assert waits(rank, time.monotonic_ns()) == (wire.group_key("0"), -1, WaitKind.COLLECTIVE)
+    assert waits(rank, time.monotonic_ns()) == (WORLD, -1, WaitKind.COLLECTIVE)
     writer.recorder.flag(writer.group, Flag.ASYNC)
-    assert waits(rank, time.monotonic_ns()) == (wire.group_key("1"), -1, WaitKind.COLLECTIVE)
+    assert waits(rank, time.monotonic_ns()) == (group_key("1", digest_of([2, 3])), -1, WaitKind.COLLECTIVE)
 
 
 def test_a_digest_of_a_rank_in_a_rendezvous_names_no_group(writer: Writer, rank: LocalRank):
@@ -403,12 +423,12 @@ def test_a_digest_of_a_rank_in_a_rendezvous_names_no_group(writer: Writer, rank:
 
 
 def test_the_loop_of_a_rank_has_its_line_pass_counts_and_buckets(writer: Writer, rank: LocalRank):
-    assert rank.loop() is None
+    assert rank.loop(time.monotonic_ns()) is None
     this = writer.recorder.loaders.begin([0] * 9, 0)
     for shape in ((8, 3), (8, 5), (8, 3)):
         writer.recorder.count_drawn(this, shape, lambda bucket: bucket)
 
-    loop = rank.loop()
+    loop = rank.loop(time.monotonic_ns())
 
     assert loop is not None
     assert loop.loader.startswith(__file__)
@@ -418,7 +438,7 @@ def test_the_loop_of_a_rank_has_its_line_pass_counts_and_buckets(writer: Writer,
 
     writer.recorder.loaders.end(this)
     function = "test_the_loop_of_a_rank_has_its_line_pass_counts_and_buckets"
-    ended = rank.loop()
+    ended = rank.loop(time.monotonic_ns())
     assert ended is not None
     assert [(name, timed) for name, timed, _ in ended.costs] in ([("8x3", 1), ("8x5", 1)], [("8x5", 1), ("8x3", 1)])
     assert ended == Loop(3, loop.loader, 1, 3, 9, True, False, loop.buckets, function, ended.costs)

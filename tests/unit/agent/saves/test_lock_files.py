@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch_agent.saves import lock_files
-from ncclwatch_agent.saves.lock_files import lock_file
+from ncclwatch_agent.saves.lock_files import counts_as, lock_file
 
 
 @pytest.fixture
@@ -74,6 +74,43 @@ def test_of_a_file_that_other_nodes_may_use_nothing_is_said(
     monkeypatch.setattr(lock_files, "_mounts", lambda _: mounts)
     found = lock_file(os.getpid(), str(file))
     assert found is not None and (found.writer, found.ended) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "ended"),
+    [
+        ("1 0 0:1 / / rw - overlay overlay rw\n", True),
+        ("1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /{} rw - ext4 /dev/vda rw\n", False),
+        ("1 0 0:1 / / rw - ext4 /dev/vda rw\n", False),
+    ],
+)
+def test_of_what_other_containers_write_to_nobody_in_one_says_that_its_process_has_ended(
+    tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch, mounts: str, ended: bool
+) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(str(dead))
+    monkeypatch.setattr(lock_files, "_mounts", lambda _: mounts.format(str(tmp_path).strip("/")))
+    monkeypatch.setattr(lock_files, "_namespace", lambda: 4026532177)
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.writer, found.ended) == (dead, ended)
+
+
+def test_a_process_of_another_container_that_has_the_number_there_may_have_written_it(
+    tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens.lock"
+    file.write_text(str(dead))
+    own, read_text = f"/proc/{os.getpid()}/status", lock_files.read_text
+    monkeypatch.setattr(
+        lock_files, "read_text", lambda path: f"NSpid:\t{os.getpid()}\t{dead}" if path == own else read_text(path)
+    )
+    found = lock_file(os.getpid(), str(file))
+    assert found is not None and (found.writer, found.ended) == (dead, False)
+
+
+@pytest.mark.parametrize(("number", "has_it"), [(4711, True), (7, True), (47, False), (1, False)])
+def test_a_process_has_a_number_in_each_of_its_namespaces(number: int, has_it: bool) -> None:
+    assert counts_as("Name:\tpython\nPid:\t4711\nNSpid:\t4711\t7\nThreads:\t1\n", number) is has_it
 
 
 @pytest.mark.timeout(20)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch_agent.saves import file_places
 from ncclwatch_agent.saves.file_places import FilePlaces, Mount, look, mount_of, parse_mounts
@@ -158,7 +159,7 @@ def test_a_digest_names_the_file_of_a_save_for_a_while_after_its_end(tmp_path: P
     watch.observe(2 * S, [row(path, S, 2 * S)])
     until(lambda: places.get(path))
     key = watch.key()
-    assert key == wire.group_key(look(path).identity)
+    assert key == text_key(look(path).identity)
     watch.observe(11 * S, [row(path, S, 2 * S)])
     assert watch.key() == key
     watch.observe(13 * S, [row(path, S, 2 * S)])

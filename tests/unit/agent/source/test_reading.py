@@ -134,6 +134,30 @@ def test_the_nearest_loop_is_found(tmp_path: Path, source: str, head: str, lines
     assert (note.loop, note.loop_lines) == (head, lines)
 
 
+def test_the_loop_round_the_nearest_one_is_found_with_its_own_ways_out(tmp_path: Path) -> None:
+    note = note_of(
+        tmp_path,
+        """
+        def train():
+            for epoch in range(10):
+                for batch in loader:
+                    if bad:
+                        break
+                    step()  # here
+                if stop():
+                    break
+        """,
+    )
+    assert (note.loop, note.outer_loop) == ("for batch in loader", "for epoch in range(10)")
+    assert (note.outer_lines, note.outer_escapes) == ((3, 9), ("9: if stop(): break",))
+    assert note.loop_escapes == ("6: if bad: break",)
+
+
+def test_a_loop_of_a_caller_is_round_none(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "def one(b):\n    for x in b:\n        step(x)  # here\nfor b in loader:\n    one(b)")
+    assert (note.loop, note.outer_loop, note.outer_lines, note.outer_escapes) == ("for x in b", "", (0, 0), ())
+
+
 def test_only_conditional_ways_out_of_this_very_loop_are_listed(tmp_path: Path) -> None:
     note = note_of(
         tmp_path,
@@ -229,3 +253,37 @@ RANK_EXITS = [
 @pytest.mark.parametrize(("source", "way"), RANK_EXITS)
 def test_a_way_out_for_some_ranks_only_is_found(source: str, way: str, tmp_path: Path):
     assert note_of(tmp_path, source).rank_exit == way
+
+
+CHECKPOINTER = """
+import torch
+import torch.distributed as dist
+class Checkpointer:
+    def save(self):
+        dist.barrier()  # here
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "condition"),
+    [
+        ("if rank == 0:\n    torch.save({}, 'a.pt')\nCheckpointer().save()", ""),
+        ("if rank == 0:\n    torch.save({}, 'a.pt')", ""),
+        ("optimizer = torch.optim.SGD([])\nif rank == 0:\n    optimizer.save()", ""),
+        ("def f(anything):\n    if rank == 0:\n        anything.save()", ""),
+        ("def f(anything):\n    anything.save()\nif rank == 0:\n    Checkpointer().save()", ""),
+        ("keeper = Checkpointer()\nif rank == 0:\n    keeper.save()\ntorch.save({}, 'a.pt')",
+         "if rank == 0 (line 9, where save() is called)"),
+        ("def f(keeper: Checkpointer):\n    if rank == 0:\n        keeper.save()",
+         "if rank == 0 (line 9, where save() is called)"),
+        ("class Best(Checkpointer):\n    def keep(self):\n        if rank == 0:\n            self.save()",
+         "if rank == 0 (line 10, where save() is called)"),
+        ("class Best(Checkpointer):\n    def save(self):\n        if rank == 0:\n            super().save()",
+         "if rank == 0 (line 10, where save() is called)"),
+        ("class Other:\n    def save(self): ...\n    def keep(self):\n        if rank:\n            self.save()", ""),
+        ("class Best(Checkpointer):\n    def save(self): ...\n    def f(self):\n        if rank:\n"
+         "            self.save()", ""),
+    ],
+)  # fmt: skip
+def test_a_call_of_another_function_of_that_name_is_no_caller(tmp_path: Path, calls: str, condition: str) -> None:
+    assert note_of(tmp_path, CHECKPOINTER + calls).condition == condition

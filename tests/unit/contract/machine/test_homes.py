@@ -7,7 +7,7 @@ import pytest
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine import homes
-from ncclwatch.native import build
+from ncclwatch.native import build, loading, prebuilt
 
 MAKESHIFT = (Path(f"/var/tmp/ncclwatch-{os.getuid()}"), True)
 
@@ -88,6 +88,7 @@ def test_without_a_home_there_is_no_native_recorder_and_building_one_says_what_t
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("NCCLWATCH_NATIVE_DIR", raising=False)
-    assert build.load() is None
+    monkeypatch.setattr(prebuilt, "DIRECTORY", Path("/nowhere"))
+    assert loading.load() is None
     with pytest.raises(build.NativeError, match="Name a directory in NCCLWATCH_NATIVE_DIR"):
         build.build()

@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,10 @@ def test_threads_that_live_have_rows_as_far_as_there_are_and_one_more_is_counted
     )
 
 
+def _twice(tids: Iterable[int]) -> list[int]:
+    return [tid for tid in tids for _ in range(2)]
+
+
 def test_threads_that_have_ended_make_room_for_others(ring: SimulatedRing):
     ring.recorder.add_group("0", "", [0, 1], 0)
     issue(ring)
@@ -139,9 +144,27 @@ def test_a_thread_that_got_the_row_of_another_has_nothing_of_what_that_one_said(
     for _ in range(config.THREADS_MAX):
         in_a_thread(wait)
     in_a_thread(lambda: issue(ring))
-    first, *others = ring.view().threads
-    assert (first.wait, first.leaf, first.issued) == (None, "", 1)
-    assert {other.leaf for other in others} == {"f t.py:1"}
+    newest, *others = sorted(ring.view().threads, key=lambda thread: -thread.issued)
+    assert (newest.wait, newest.leaf, newest.issued) == (None, "", 1)
+    assert {(other.leaf, other.issued) for other in others} == {("f t.py:1", 0)}
+
+
+def test_operations_of_a_thread_that_has_ended_are_not_those_of_the_one_that_got_its_row(ring: SimulatedRing):
+    ring.recorder.add_group("0", "", [0, 1], 0)
+    tids: list[int] = []
+
+    def work() -> None:
+        tids.append(threading.get_native_id())
+        issue(ring)
+        issue(ring)
+
+    for _ in range(3 * config.THREADS_MAX):
+        in_a_thread(work)
+    view = ring.view()
+    known = {thread.tid for thread in view.threads}
+    assert {op.thread for op in view.history[-2:]} == {tids[-1]}
+    assert all(op.thread in {0, tid} for op, tid in zip(reversed(view.history), _twice(reversed(tids)), strict=False))
+    assert max(Counter(op.thread for op in view.history if op.thread in known).values()) == 2
 
 
 def test_the_pulse_takes_no_thread_for_the_one_that_had_its_row_before(tmp_path: Path, ring: SimulatedRing):

@@ -16,9 +16,9 @@ from ncclwatch.contract.ring.call_sites import SiteText, parse, write
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
-from ncclwatch.rank import ringfile
 from ncclwatch.rank.checks.facts import Facts
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring import ringfile
+from ncclwatch.rank.ring.ringfile import RingFile
 
 WORLD = list(range(98_304))
 SCATTERED = random.Random(14).sample(range(98_304), 98_304)

@@ -18,7 +18,7 @@ from ncclwatch.rank.checks.preflight import gather, members_text, unmet_interfac
 from ncclwatch.rank.patches import models  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
-from ncclwatch.rank.ringfile import RingFile  # noqa: E402
+from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
 
 
 @pytest.fixture
@@ -173,6 +173,22 @@ def test_parameters_that_ddp_is_told_to_ignore_are_not_compared(patched: Recorde
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["1.weight", "1.bias"])
     DistributedDataParallel(module)
     assert parse_parameters(text(patched), ("DDP", "0")) == ("0.weight float32 2x3", "0.bias float32 2")
+
+
+def test_an_iterator_of_what_ddp_ignores_is_left_to_it(patched: Recorder, group: None):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    module._ddp_params_and_buffers_to_ignore = iter(["1.weight", "1.bias"])  # type: ignore[assignment]
+    assert DistributedDataParallel(module).parameters_to_ignore == {"1.weight", "1.bias"}
+
+
+def test_a_generator_of_what_fsdp_ignores_is_left_to_it(patched: Recorder, group: None):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    wrapped = FullyShardedDataParallel(
+        module, ignored_states=(each for each in module[1].parameters()), device_id=torch.device("cpu")
+    )
+    assert len(wrapped._ignored_params) == 2
 
 
 def test_a_model_that_ddp_refuses_raises_as_without_us_and_leaves_no_mark(patched: Recorder, group: None):

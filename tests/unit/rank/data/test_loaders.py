@@ -1,6 +1,6 @@
 """Batches of a loop are counted, in all and by data bucket."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of, bucket_words, length_of
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch.rank.where.call_sites import Sites
 
 
@@ -135,3 +135,87 @@ def _warm_up(recorder: Recorder, this: Pass) -> bytes | None:
 
 def _train(recorder: Recorder, this: Pass) -> bytes | None:
     return guarded.enter_draw(recorder, this, 1)
+
+
+def begun_at_one_line(
+    known: Loaders, one: object, other: object, then: Callable[[Pass], None] = lambda _: None
+) -> list[Pass]:
+    """Begin passes at one line, and do something with each."""
+    found = []
+    for each in (one, other):
+        found.append(known.begin(each, 1))
+        then(found[-1])
+    return found
+
+
+def test_loaders_that_a_loop_draws_from_together_are_one_pass_as_long_as_the_shortest(ring: RingFile):
+    known = loaders(ring)
+    first, second = begun_at_one_line(known, range(9), range(7))
+
+    assert (first.number, second.number, second.row) == (1, 1, first.row)
+    with Ring(ring.path) as read:
+        (row,) = read.loaders()
+    assert (row.passes, row.length, row.flags >> LoaderFlag.ZIPPED_SHIFT) == (1, 7, 2)
+
+
+def test_a_pass_that_has_given_a_batch_is_not_drawn_from_together_with_the_next(ring: RingFile):
+    known = loaders(ring)
+    first, second = begun_at_one_line(known, range(9), range(7), then=lambda this: known.count(this.row, draw(this)))
+
+    assert (first.number, second.number, second.zipped) == (1, 2, 1)
+
+
+def test_a_pass_that_ended_without_a_batch_is_not_drawn_from_together_with_the_next(ring: RingFile):
+    known = loaders(ring)
+    first, second = begun_at_one_line(known, (), range(7), then=known.end)
+
+    assert (first.number, second.number, second.zipped) == (1, 2, 1)
+
+
+def test_a_pass_that_nobody_holds_any_more_is_not_drawn_from_together_with_the_next(ring: RingFile):
+    known = loaders(ring)
+    numbers = [known.begin(range(length), 1).number for length in (9, 7)]
+
+    assert numbers == [1, 2]
+
+
+def test_iterators_of_one_line_that_are_not_drawn_from_in_turn_are_passes_of_their_own(ring: RingFile):
+    recorder = Recorder(ring)
+    first, second = begun_at_one_line(recorder.loaders, range(9), range(7))
+    for _ in range(2):
+        recorder.count_drawn(second, None)
+
+    assert (first.row, second.number) == (-1, 2)
+    with Ring(ring.path) as read:
+        (row,) = read.loaders()
+    assert (row.passes, row.drawn, row.length, row.flags) == (2, 2, 0, 0)
+
+
+def test_iterators_of_one_line_that_are_drawn_from_in_turn_stay_together(ring: RingFile):
+    recorder = Recorder(ring)
+    both = begun_at_one_line(recorder.loaders, range(9), range(7))
+    for this in both * 5:
+        recorder.count_drawn(this, None)
+
+    assert [(this.row, this.number) for this in both] == [(both[0].row, 1)] * 2
+    with Ring(ring.path) as read:
+        (row,) = read.loaders()
+    assert (row.passes, row.drawn, row.length, row.flags >> LoaderFlag.ZIPPED_SHIFT) == (1, 5, 7, 2)
+
+
+def test_a_pass_after_iterators_that_were_taken_apart_has_a_number_that_none_of_them_has(ring: RingFile):
+    recorder = Recorder(ring)
+    numbers = []
+    for loaders_of_it in ((range(9), range(7)), (range(9), range(7))):
+        both = begun_at_one_line(recorder.loaders, *loaders_of_it)
+        for _ in range(2):
+            recorder.count_drawn(both[0], None)
+        numbers.append(both[0].number)
+
+    assert numbers == [1, 3]
+
+
+def draw(this: Pass) -> int:
+    """Count a batch of a pass."""
+    this.drawn += 1
+    return this.drawn

@@ -18,7 +18,7 @@ from ncclwatch.rank.data.samplers import told_of  # noqa: E402
 from ncclwatch.rank.patches import training  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
-from ncclwatch.rank.ringfile import RingFile  # noqa: E402
+from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
 
 DATA = list(range(10))
 

@@ -14,7 +14,7 @@ from ncclwatch.contract.ring.reader import Ring  # noqa: E402
 from ncclwatch.rank.patches import chosen_device  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
-from ncclwatch.rank.ringfile import RingFile  # noqa: E402
+from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
 from tests.unit.rank.pretended_devices import pretend  # noqa: E402
 
 

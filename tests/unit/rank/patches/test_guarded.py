@@ -11,7 +11,8 @@ from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches import guarded
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ringfile import RingFile
+from ncclwatch.rank.ring.ringfile import RingFile
+from ncclwatch.rank.where.handlers import quietly
 
 
 @pytest.fixture
@@ -58,6 +59,34 @@ def test_what_a_signal_handler_raises_in_our_code_reaches_the_user(
         guarded.attempt(recorder, interrupted)
     with pytest.raises(TimeoutError, match="the user's own"):
         guarded.ask(recorder, interrupted)
+
+
+def test_a_block_whose_exceptions_nobody_misses_keeps_none_of_a_signal_handlers(
+    handle: Callable[[object], None],
+) -> None:
+    handle(Limit().over)
+    with quietly:
+        raise RuntimeError("ours")
+    with pytest.raises(TimeoutError, match="the user's own"), quietly:
+        interrupted()
+
+
+def test_a_handler_is_heard_while_a_gap_is_counted(
+    recorder: Recorder, handle: Callable[[object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle(Limit().over)
+    monkeypatch.setattr(recorder.ring, "count_dropped", interrupted)
+    with pytest.raises(TimeoutError, match="the user's own"):
+        guarded.ask(recorder, lambda: 1 // 0)
+
+
+def test_a_handler_is_heard_while_a_call_site_looks_for_its_module(
+    recorder: Recorder, handle: Callable[[object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle(Limit().over)
+    monkeypatch.setattr(recorder.sites.modules, "now", lambda depth: interrupted())
+    with pytest.raises(TimeoutError, match="the user's own"):
+        recorder.sites.here(1)
 
 
 def test_what_our_own_code_raises_does_not_and_is_counted(

@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclwatch.contract.model.rank import WaitKind  # noqa: E402 - needs torch
+from ncclwatch.contract import config  # noqa: E402 - needs torch
+from ncclwatch.contract.model.rank import WaitKind  # noqa: E402
 from ncclwatch.contract.ring.call_sites import parse  # noqa: E402
 from ncclwatch.contract.ring.layout import SAVE_TEXT_MAX, SAVES_AT  # noqa: E402
 from ncclwatch.contract.ring.reader import Ring  # noqa: E402
@@ -22,7 +23,7 @@ from ncclwatch.contract.ring.rows import SaveRow  # noqa: E402
 from ncclwatch.rank.patches import save_errors, saves  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
-from ncclwatch.rank.ringfile import RingFile  # noqa: E402
+from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
 
 
 class Watched:
@@ -143,14 +144,14 @@ def test_ten_thousand_paths_take_no_more_room_than_one(watched: Watched, tmp_pat
     assert row.path.endswith("/end")
 
 
-def test_other_threads_save_and_do_not_use_up_the_table_of_threads(watched: Watched, tmp_path: Path):
+def test_threads_that_save_once_each_are_seen_for_ever_and_do_not_use_up_the_table(watched: Watched, tmp_path: Path):
     for number in range(40):
         thread = threading.Thread(target=torch.save, args=(number, tmp_path / f"{number}.pt"))
         thread.start()
         thread.join()
     paths = [row.path for row in watched.ring.saves()]
-    assert str(tmp_path / "0.pt") in paths
-    assert len(watched.ring.threads()) == saves.THREADS_USED_MAX
+    assert str(tmp_path / "39.pt") in paths
+    assert len(watched.ring.threads()) == config.THREADS_KEPT
     torch.save(0, tmp_path / "main.pt")
     assert str(tmp_path / "main.pt") in [row.path for row in watched.ring.saves()]
 

@@ -269,3 +269,20 @@ def test_a_hang_of_the_same_ranks_is_no_part_of_what_they_differ_in() -> None:
     drift = verdict(Cause.CONFIGURATION_DRIFT, (1,), severity=Severity.WARNING, group="", seq=0, about="clocks")
     book.open(Opening(key=KEY, job="job", world_size=4, verdict=drift), 0.0)
     assert book.match(KEY, VERDICT, 1.0) is None
+
+
+def test_two_endings_of_one_judgement_keep_their_own_incidents_after_the_job_is_over() -> None:
+    book = IncidentBook()
+    first, second = (replace(verdict(culprits=(rank,)), cause=Cause.RANK_CRASHED) for rank in (0, 2))
+    known = opened(book, first), opened(book, second)
+    book.close(KEY, IncidentState.ENDED, 101.0)
+    found = book.assign(KEY, (first, second), 102.0)
+    assert [each.id for each in found if each is not None] == [each.id for each in known]
+
+
+def test_a_second_ending_of_one_judgement_is_no_news_of_the_first_one() -> None:
+    book = IncidentBook()
+    first, second = (replace(verdict(culprits=(rank,)), cause=Cause.RANK_CRASHED) for rank in (0, 2))
+    known = opened(book, first)
+    found = book.assign(KEY, (first, second), 102.0)
+    assert found[0] is not None and found[0].id == known.id and found[1] is None

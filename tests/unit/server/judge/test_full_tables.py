@@ -17,7 +17,6 @@ from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing
 
 ALL_REDUCE, SEND, RECV = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.SEND, Op.RECV))
-ALIVE = threading.get_native_id()  # rows of threads that have ended are taken over
 WORLD, LONG_S = 1024, 400.0
 Write = Callable[[SimulatedRing, int], None]
 
@@ -43,7 +42,7 @@ def written(rank: int, write: Write) -> Iterator[RankView]:
         ring.say(Word.IDENTITY, '{"host": "n0"}')
         ring.file.set_word(Word.INITIALISED, 1)
         ring.turn_back(LONG_S)
-        ring.add_thread(ALIVE, main=True)
+        ring.add_thread(threading.get_native_id(), main=True)
         write(ring, rank)
         ring.beat(0.2)
         row_ns = ring.turn_back(LONG_S)
@@ -126,11 +125,27 @@ def circle(threads: int) -> Write:
     def write(ring: SimulatedRing, rank: int) -> None:
         for name in ("a", "b"):
             ring.recorder.add_group(name, name, [0, 1], 0)
-        for _ in range(threads):
-            ring.file.add_thread(ALIVE, False)
+        with alive(threads) as tids:  # rows of threads that have ended are taken over
+            for tid in tids:
+                ring.file.add_thread(tid, False)
         collective(ring, "ab"[rank])
 
     return write
+
+
+@contextmanager
+def alive(count: int) -> Iterator[list[int]]:
+    """Return the ids of so many threads, which live meanwhile."""
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [thread.native_id or 0 for thread in threads]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.parametrize("threads", [config.THREADS_MAX - 2, config.THREADS_MAX - 1])

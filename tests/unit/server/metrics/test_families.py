@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as older_families
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import name_key
 from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, Opening
@@ -24,10 +25,10 @@ from ncclwatch_server.metrics import PerRank, Scrapes, Wanted, moment
 from ncclwatch_server.metrics.families import SUSPECTS_MAX, Families
 from ncclwatch_server.metrics.per_rank import escaped
 from ncclwatch_server.metrics.summary import GROUPS_SHOWN_MAX, RankState, Spread, group_name
-from ncclwatch_server.simulation.faults import FaultKind, drawn
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind, drawn
+from ncclwatch_server.simulation.job.layout import Axis, Layout
+from ncclwatch_server.simulation.job.program import Training, courses
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.counters import RefusedAt
@@ -147,7 +148,7 @@ def test_a_hang_shows_in_waits_lags_groups_and_suspects(fleet: Fleet) -> None:
     assert found['ncclwatch_job_rank_lag_collectives_bucket{job_id="llm",le="0.0"}'] < 64
     labels = f'cause="uneven_batches",host="host0",incident_id="{incident}",job_id="llm",rank="1",severity="critical"'
     assert found[f"ncclwatch_suspect_rank_info{{{labels}}}"] == 1
-    assert 'ncclwatch_process_group_sequence_lag{job_id="llm",process_group="0"}' in found
+    assert 'ncclwatch_process_group_sequence_lag{first_rank="0",job_id="llm",process_group="0"}' in found
     shown = [name for name in found if name.startswith("ncclwatch_process_group_sequence_lag{")]
     assert 1 < len(shown) <= GROUPS_SHOWN_MAX < found['ncclwatch_process_groups{job_id="llm"}']
 
@@ -156,7 +157,21 @@ def test_while_nothing_is_wrong_only_the_default_group_of_many_is_told(fleet: Fl
     watch = watching()
     big(watch, fleet)
     shown = [name for name in series(watch) if name.startswith("ncclwatch_process_group_sequence_lag{")]
-    assert shown == ['ncclwatch_process_group_sequence_lag{job_id="llm",process_group="0"}']
+    assert shown == ['ncclwatch_process_group_sequence_lag{first_rank="0",job_id="llm",process_group="0"}']
+
+
+def test_groups_of_one_name_are_told_by_the_first_of_their_ranks_and_not_mixed() -> None:
+    layout = Layout.parse("tp=2,pp=2,dp=2,names=own")
+    at = [step.axis for step in courses(layout, SHORT, 3)[1].steps].index(Axis.TENSOR)
+    fault = Fault(kind=FaultKind.STUCK, rank=5, at=at)
+    watch = watching()
+    big(watch, Fleet(run(layout, SHORT, [fault], steps=3)))
+    found = series(watch)
+    name = str(layout.axes.index(Axis.TENSOR))
+    series_of = 'ncclwatch_process_group_sequence_lag{{first_rank="{}",job_id="llm",process_group="{}"}}'
+    assert [found[series_of.format(first, name)] for first in (0, 2, 4, 6)] == [0, 0, 1, 0]
+    assert found['ncclwatch_process_groups{job_id="llm"}'] == sum(map(len, layout.members.values()))
+    assert found['ncclwatch_job_sequence_lag{job_id="llm"}'] == 1
 
 
 def test_suspects_are_bounded_and_those_of_critical_incidents_come_first() -> None:
@@ -318,9 +333,9 @@ def test_time_in_hangs_is_counted_while_a_critical_incident_is_open() -> None:
 
 
 def test_groups_are_called_what_torch_calls_them_where_that_is_a_number() -> None:
-    assert group_name(wire.group_key("0"), 1) == "0"
-    assert group_name(wire.group_key("5000"), 4000) == "5000"
-    assert group_name(wire.group_key("mesh_dp"), 4) == f"{wire.group_key('mesh_dp'):016x}"
+    assert group_name(name_key("0"), 1) == "0"
+    assert group_name(name_key("5000"), 4000) == "5000"
+    assert group_name(name_key("mesh_dp"), 4) == f"{name_key('mesh_dp'):08x}"
 
 
 def test_ranks_are_counted_below_at_and_above_a_bound() -> None:

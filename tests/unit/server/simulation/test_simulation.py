@@ -7,17 +7,20 @@ import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import group_key
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch.contract.ring.members import unpacked
-from ncclwatch_server.simulation.faults import Fault, FaultKind, drawn
+from ncclwatch_server import limits
+from ncclwatch_server.metrics.summary import Groups
 from ncclwatch_server.simulation.fleet import Fleet
-from ncclwatch_server.simulation.hearing import hear
-from ncclwatch_server.simulation.layout import AXES, Axis, Layout
-from ncclwatch_server.simulation.program import Training, courses
+from ncclwatch_server.simulation.hearing import Hearing, hear
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind, drawn
+from ncclwatch_server.simulation.job.layout import AXES, Axis, Layout
+from ncclwatch_server.simulation.job.program import Training, courses
+from ncclwatch_server.simulation.job.step_times import Slow, Span, StepTimes
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.simulation.sights import written
-from ncclwatch_server.simulation.step_times import Slow, Span, StepTimes
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 
 LAYOUTS = ["tp=2,pp=2,dp=4,ep=2", "tp=4,pp=3,dp=2,ep=1", "tp=1,pp=4,dp=4,ep=4", "tp=1,pp=1,dp=5", "tp=2,pp=1,dp=1"]
@@ -103,6 +106,7 @@ def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
     }
     for view in fleet.views(range(SMALL.world_size), 7.0):
         row, (thread,) = rows[view.rank], view.threads
+        keys = {group.name: group_key(group.name, group.members_digest) for group in view.groups}
         wait_s = thread.wait.age_s if thread.wait else 0.0
         assert row["wait_age_s"] == pytest.approx(wait_s)
         assert wire.PROCESS_STATES[row["state"]] is view.process.state
@@ -111,10 +115,46 @@ def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
         if thread.wait is not None:
             assert wire.WAIT_KINDS[row["wait_kind"]] is thread.wait.kind
             assert row["waits_for"] == thread.wait.peer
-            assert row["waits_in"] == wire.group_key(thread.wait.group)
-        told = [(wire.group_key(g.name), g.enqueued, g.completed, g.prefix_hash) for g in view.groups]
-        assert told == [(g["group"], g["enqueued"], g["completed"], g["prefix_hash"]) for g in by_rank[view.rank]]
+            assert row["waits_in"] == keys[thread.wait.group]
+        told = [(keys[g.name], g.enqueued, g.enqueued - g.completed, g.prefix_hash) for g in view.groups]
+        assert told == [(g["group"], g["enqueued"], g["unfinished"], g["prefix_hash"]) for g in by_rank[view.rank]]
     assert rows[12]["state"] == wire.PROCESS_STATES.index(ProcessState.STOPPED)
+
+
+SIZES = "tp=2,pp=2,dp=4,ep=2"
+BIG = "tp=2,pp=2,dp=68"  # more ranks than are all looked at
+
+
+def own_and_other_names_say_the_same(text: str, kind: FaultKind) -> bool:
+    said = []
+    for layout in (Layout.parse(text), Layout.parse(f"{text},names=own")):
+        fault = drawn(kind, layout, courses(layout, Training(), 8), 6, random.Random(1))
+        verdicts = hear(Fleet(run(layout, Training(), (fault,), steps=8, from_step=6)))
+        said.append([(v.cause, v.certainty, v.one_of, [c.rank for c in v.culprits], v.explained) for v in verdicts])
+    return said[0] == said[1] != []
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_where_ranks_make_only_their_own_groups_and_these_share_names_the_same_is_said(kind: FaultKind):
+    assert own_and_other_names_say_the_same(SIZES, kind)
+
+
+def test_the_same_is_said_of_shared_names_where_not_all_ranks_are_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "INSPECT_ALL_MAX", 64)
+    monkeypatch.setattr(limits, "INSPECT_MAX", 64)
+    assert own_and_other_names_say_the_same("tp=2,pp=2,dp=20", FaultKind.SKIP)
+
+
+@pytest.mark.parametrize("text", [f"{SIZES},names=own", f"{BIG},names=own"])
+def test_a_healthy_job_whose_groups_share_names_is_not_suspicious(text: str):
+    fleet = Fleet(cruising(Layout.parse(text), Training(), steps=3, at_step=2))
+    hearing = Hearing(fleet=fleet)
+    for number in range(12):
+        hearing.report(float(number))
+        assert not hearing.tick(float(number)), hearing.job.suspicion
+    figures = Groups(hearing.job.state.picture(11.0))
+    assert figures.count == sum(map(len, fleet.still.layout.members.values()))
+    assert figures.lag.tolist() == [0] * figures.count
 
 
 # What the kernel says of the process that runs this test is no part of a simulated job.

@@ -6,7 +6,7 @@ from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.state.group_index import Topology
-from ncclwatch_server.state.wait_chains import Leads, Memberships, Waits, follow, worth_a_look
+from ncclwatch_server.state.waits.chains import Leads, Memberships, Waits, follow, worth_a_look
 
 RECV, COLLECTIVE, INIT = (WAIT_KINDS.index(k) for k in (WaitKind.RECV, WaitKind.COLLECTIVE, WaitKind.INIT))
 Entry = tuple[int, int, int, int]  # (rank, group, enqueued, hash)
@@ -25,7 +25,7 @@ def waits_of(world: int, inside: dict[int, int], peers: dict[int, int], init: tu
 
 def members_of(entries: list[Entry]) -> Memberships:
     """Return the memberships of these entries."""
-    rows = np.array([(rank, 0.0, group, enqueued, 0, prefix) for rank, group, enqueued, prefix in entries], GROUP_DTYPE)
+    rows = np.array([(rank, 0.0, key, issued, prefix, 0, key) for rank, key, issued, prefix in entries], GROUP_DTYPE)
     return Memberships(
         rank=rows["rank"].astype(np.int64),
         topology=Topology.of(rows),

@@ -8,9 +8,9 @@ import pytest
 from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
-from ncclwatch_server.state import wait_history
-from ncclwatch_server.state.wait_history import JobHabits, Lesson, Memory, bound_s
-from ncclwatch_server.state.wait_learning import Patience
+from ncclwatch_server.state.waits import history
+from ncclwatch_server.state.waits.history import JobHabits, Lesson, Memory, bound_s
+from ncclwatch_server.state.waits.learning import Patience
 from tests.unit.server.server_values import verdict
 
 STEP, SAVE, VALIDATE = (
@@ -42,7 +42,7 @@ def test_one_outlier_among_many_raises_the_bound_by_its_quantile_only() -> None:
 def test_a_wide_distribution_does_not_allow_for_days() -> None:
     generator = random.Random(1)
     waits = [math.exp(generator.gauss(1.0, 3.0)) for _ in range(150)]
-    assert bound_s(waits) <= wait_history.BOUND_FACTOR_MAX * max(waits) * (1 + 1e-9)
+    assert bound_s(waits) <= history.BOUND_FACTOR_MAX * max(waits) * (1 + 1e-9)
 
 
 def test_waits_of_the_same_distribution_stay_below_the_bound() -> None:
@@ -54,7 +54,7 @@ def test_waits_of_the_same_distribution_stay_below_the_bound() -> None:
 
 
 def test_a_lesson_keeps_the_newest_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_history, "KEPT_MAX", 3)
+    monkeypatch.setattr(history, "KEPT_MAX", 3)
     lesson = Lesson(kind=STEP)
     for waited in (9.0, 1.0, 2.0, 3.0):
         lesson = lesson.with_wait(waited, waited / 2)
@@ -63,7 +63,7 @@ def test_a_lesson_keeps_the_newest_and_counts_all(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_class_that_taught_nothing_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_history, "CLASSES_MAX", 2)
+    monkeypatch.setattr(history, "CLASSES_MAX", 2)
     job = JobHabits()
     for kind in (STEP, SAVE, STEP, VALIDATE):
         job.learn(kind, 5.0, 0.0)
@@ -73,7 +73,7 @@ def test_the_class_that_taught_nothing_for_longest_is_forgotten(monkeypatch: pyt
 def test_a_job_of_the_same_name_finds_its_habits_again_and_the_number_of_names_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wait_history, "JOBS_MAX", 2)
+    monkeypatch.setattr(history, "JOBS_MAX", 2)
     memory = Memory({"old": [Lesson(kind=SAVE).with_wait(40.0, 0.0)]})
     memory.of("a").learn(STEP, 5.0, 0.0)
     assert memory.of("old").habits[SAVE].longest_s == 40.0

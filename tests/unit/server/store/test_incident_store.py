@@ -14,7 +14,7 @@ from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import IncidentState
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database
 from ncclwatch_server.store.incident_store import Store
 from tests.unit.server.incidents.test_texts import INCIDENT

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.settings import Keeping
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database, retention
 from ncclwatch_server.store.incident_store import Store, StoreFailed
 from ncclwatch_server.store.no_store import NoStore

@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch_server.state.wait_history import Lesson
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database, tables, upgrading
 from ncclwatch_server.store.incident_store import Store
 from tests.unit.server.incidents.test_texts import INCIDENT

@@ -39,10 +39,15 @@ def test_without_pauses_one_level_is_left_and_it_grows_with_the_ranks() -> None:
 
 
 def test_where_pauses_are_frequent_more_windows_are_left_out_and_the_rest_has_to_say_more() -> None:
-    rare, frequent = levels(RANKS, 5, 5e-4, 1e-6), levels(RANKS, 5, 2e-2, 1e-6)
+    rare, frequent = levels(RANKS, 5, 5e-4, 1e-6), levels(RANKS, 5, 1e-2, 1e-6)
     assert len(rare) < len(frequent)
     assert all(one < other for one, other in zip(rare[1:], frequent[1:], strict=False))
     assert list(rare) == sorted(rare, reverse=True)
+
+
+def test_where_every_window_may_be_a_pause_no_sum_is_enough() -> None:
+    bounds = levels(8, 5, 0.25, 4e-6)
+    assert not beyond(np.full(5, 6.0), 1.0, bounds)
 
 
 def test_a_pause_of_any_length_does_not_carry_a_rank_over_the_bound_and_steady_lateness_does() -> None:

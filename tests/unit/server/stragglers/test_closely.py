@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import Op, OpView, RankView
 from ncclwatch_server.stragglers.closely import AGAIN_S, LIKE_MAX, Closely, Detail
-from ncclwatch_server.stragglers.gradients import STEPS_MIN, gaps, slow_buckets
+from ncclwatch_server.stragglers.reasons.gradients import STEPS_MIN, gaps, slow_buckets
 from tests.unit.server.server_values import view
 
 GAPS = {"gradient bucket 1 (b)": 0.010, "gradient bucket 2 (c)": 0.020}

@@ -1,7 +1,5 @@
 """From digests to findings: windows, blame, kinds, and the life of an incident about a slow rank."""
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pytest
 
@@ -9,54 +7,14 @@ from ncclwatch.contract.model.slowness import SlowKind
 from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.state.digest_rows import RANK_DTYPE
-from ncclwatch_server.stragglers.batches import Mixture, mixture
-from ncclwatch_server.stragglers.kinds import SPENT, kind_of
 from ncclwatch_server.stragglers.pipeline_stages import MORE_MIN, WINDOWS_MIN, Stages
+from ncclwatch_server.stragglers.reasons.batches import Mixture, mixture
+from ncclwatch_server.stragglers.reasons.kinds import SPENT, kind_of
 from ncclwatch_server.stragglers.scores import Bounds, lateness
-from ncclwatch_server.stragglers.tracker import GONE_AFTER, Finding, Stragglers
+from ncclwatch_server.stragglers.tracker import GONE_AFTER, Stragglers
 from ncclwatch_server.stragglers.windows import Rows, Window, Windows
-from ncclwatch_server.stragglers.words import Whereabouts, verdict_of
-
-S = 1000
-WORLD = 4
-NOWHERE = Whereabouts(host_of=lambda rank: f"node{rank}", site_of=lambda _: None)
-Blocked = Callable[[int, int], float]  # rank, window -> share of the time
-
-
-class Fleet:
-    """Ranks that report once a second; a window is two seconds and eight operations long."""
-
-    def __init__(self, blocked: Blocked, world: int = WORLD, **spent: dict[int, float]) -> None:
-        self.world, self.blocked, self.spent = world, blocked, spent
-        self.rows = np.zeros(world, RANK_DTYPE)
-        self.rows["rank"] = np.arange(world)
-        self.rows["pace_group"] = 7
-        self.window, self.now = 0, 100.0
-
-    def step(self) -> tuple[Rows, np.ndarray]:
-        self.window += 1
-        self.now += 2.0
-        self.rows["pace_seq"] += 8
-        self.rows["steps"] += 8
-        self.rows["pace_ms"] += 2 * S
-        for rank in range(self.world):
-            self.rows["pace_waited_ns"][rank] += int(self.blocked(rank, self.window) * 2e9)
-        for name, shares in self.spent.items():
-            for rank, share in shares.items():
-                self.rows[name][rank] += int(share * 2 * S)
-        return self.rows.copy(), np.arange(self.world)
-
-    def findings(self, windows: int, known: Stragglers | None = None) -> tuple[Finding, ...]:
-        stragglers = known or Stragglers(self.world)
-        for _ in range(windows):
-            stragglers.add_rows(*self.step(), self.now)
-        return stragglers.findings
-
-
-def slow(which: Iterable[int], share: float = 0.5) -> Blocked:
-    """Ranks that never wait while the others do."""
-    late = set(which)
-    return lambda rank, _: 0.0 if rank in late else share
+from ncclwatch_server.stragglers.words import verdict_of
+from tests.unit.server.stragglers.fleet import NOWHERE, WORLD, Fleet, S, slow
 
 
 def window(blocked: list[float], home: list[int] | None = None) -> Window:
@@ -168,7 +126,7 @@ def test_ranks_that_are_late_in_turns_are_not_slow() -> None:
 
 
 def test_two_ranks_that_are_late_for_one_reason_are_one_finding() -> None:
-    (finding,) = Fleet(slow([2, 5]), world=8, data_ms={2: 0.5, 5: 0.5}).findings(8)
+    (finding,) = Fleet(slow([2, 5]), world=8, data_ms={2: 0.5, 5: 0.5}).findings(20)
     assert (finding.ranks, finding.kind) == ((2, 5), SlowKind.DATA_LOADING)
 
 

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.groups import group_key
+from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.evidence.rank_labels import GroupName
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.jobs.group_progress import frontier
 from ncclwatch_server.jobs.rank_states import RankState, states_of
 from ncclwatch_server.jobs.read_model import sight_of
-from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import cruising, run
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.ui.batches import BUCKETS_MAX, loop_tables
@@ -110,7 +112,7 @@ def test_a_job_that_waits_is_not_called_well_before_its_verdict(one_step: int):
 
 def test_the_frontier_names_who_is_behind_and_shows_those_groups_first(one_step: int):
     job = hearing(Fault(kind=FaultKind.STUCK, rank=5, at=one_step), 20.0).job
-    found = frontier(job.state.picture(20.0), {wire.group_key("3"): GroupName(name="3", desc="tp")}, 4)
+    found = frontier(job.state.picture(20.0), {group_key("3", digest_of((4, 5))): GroupName(name="3", desc="tp")}, 4)
     assert found.total == sum(len(members) for members in LAYOUT.members.values())
     assert len(found.groups) == 4
     first = next(group for group in found.groups if group.name)

@@ -18,7 +18,7 @@ from ncclwatch_server.incidents.book import IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.read_model import sight_of
 from ncclwatch_server.judge import judge
-from ncclwatch_server.state.wait_history import Memory
+from ncclwatch_server.state.waits.history import Memory
 from ncclwatch_server.store.incident_store import Store
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.publisher import Keeper

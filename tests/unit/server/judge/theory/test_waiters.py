@@ -5,11 +5,11 @@ import pytest
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.telling.waiters import AWAITED_MAX, ROWS_MAX
-from ncclwatch_server.simulation.faults import Fault, FaultKind
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
-from ncclwatch_server.simulation.layout import Layout
-from ncclwatch_server.simulation.program import Training
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import run
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")

@@ -1,0 +1,60 @@
+"""Says whether what the main thread may wait for, a thread or a process, waits for an answer from elsewhere itself.
+
+A pool of threads asks a service, and the main thread sits in a futex until all of them are back; or a child process
+does, and the main thread reads from a pipe, or waits for that process. What a thread asks is
+seen by its system call: it receives from a socket, or polls one socket with a timeout, as Python does for a socket that
+has one. A server's own idle threads accept, select or wait for many descriptors at once.
+"""
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from ncclwatch.contract.model.rank import FOR_CHILDREN
+from ncclwatch_agent.process.procfs import call_name, read_text
+
+THREADS_MAX = 256  # that are looked at
+_RECEIVES = frozenset({"recvfrom", "recvmsg"})
+_SOCKET_WAITS = ("wait_woken", "sk_wait", "tcp_")  # where a read() from a socket sits
+_ASKS_MS, _ENDLESS_MS = 2000, 1 << 31  # of a timeout of poll; a server's own loop polls for less than that at a time
+
+
+def awaits_answer(pid: int, children: Iterable[int] = ()) -> bool:
+    """Say whether a process's other threads, or its children where it waits for such, receive from a socket now.
+
+    Never raises.
+    """
+    if call_name(read_text(f"/proc/{pid}/syscall").partition(" ")[0]) in FOR_CHILDREN:
+        return any(_receives(child, str(child)) for child in children)
+    try:
+        tids = [each.name for each in Path(f"/proc/{pid}/task").iterdir() if each.name != str(pid)]
+    except OSError:
+        return False
+    return any(_receives(pid, tid) for tid in tids[:THREADS_MAX])
+
+
+def _receives(pid: int, tid: str) -> bool:
+    number, *words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()[:4] or [""]
+    call = call_name(number)
+    if call in _RECEIVES:
+        return True
+    if call == "read":
+        return any(word in read_text(f"/proc/{pid}/task/{tid}/wchan") for word in _SOCKET_WAITS)
+    if call != "poll" or len(words) != 3:
+        return False
+    address, descriptors, timeout = (int(word, 16) for word in words)
+    return descriptors == 1 and _ASKS_MS <= timeout & 0xFFFFFFFF < _ENDLESS_MS and _is_socket(pid, address)
+
+
+def _is_socket(pid: int, address: int) -> bool:
+    """Say whether what a process polls is a socket; `address` is where its only descriptor is told."""
+    with contextlib.suppress(OSError, OverflowError, struct.error):
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            (descriptor,) = struct.unpack("=i", os.pread(memory, 4, address))
+        finally:
+            os.close(memory)
+        return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink()).startswith("socket:")
+    return False

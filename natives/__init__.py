@@ -1,0 +1,1 @@
+"""Builds what the package brings of the native recorder."""

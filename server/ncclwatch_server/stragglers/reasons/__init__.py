@@ -1,0 +1,1 @@
+"""Tells what keeps a slow rank from its work."""

@@ -1,0 +1,2 @@
+#pragma once
+#define TORCH_VERSION "0.0.0"

@@ -1,0 +1,131 @@
+"""Who waits to make a group, or to initialise, says for how many ranks, or that these are not all of the job."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402 - needs torch
+from torch.distributed import distributed_c10d as c10d  # noqa: E402
+
+from ncclwatch.contract.model.rank import WaitKind  # noqa: E402
+from ncclwatch.contract.ring.reader import Ring  # noqa: E402
+from ncclwatch.contract.ring.views import Picture, rank_view  # noqa: E402
+from ncclwatch.rank.patches import lifecycle  # noqa: E402
+from ncclwatch.rank.patches.patching import Patches  # noqa: E402
+from ncclwatch.rank.recorder import Recorder  # noqa: E402
+from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
+
+
+class Seen:
+    """What the ring says of the main thread's wait whenever torch makes a group."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.waits: list[tuple[WaitKind, int]] = []
+        self.held: list[int] = []  # groups that torch knew
+
+    def look(self) -> None:
+        with Ring(self._recorder.ring.path) as ring:
+            view = rank_view(Picture.of(ring, 1 << 62))
+            wait = view.threads[0].wait
+        assert wait is not None
+        self.waits.append((wait.kind, wait.seq))
+        self.held.append(view.groups_held)
+
+    def groups_made(self) -> int:
+        """Return how many groups have a number, by the ring."""
+        with Ring(self._recorder.ring.path) as ring:
+            return rank_view(Picture.of(ring, 1 << 62)).groups_made
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    recorder = Recorder(RingFile(str(tmp_path / "0-1.ring"), rank=0, local_rank=0, world=(4, 4), attempt=0))
+    found, original = Seen(recorder), c10d._new_process_group_helper
+
+    def helper(*args: object, **kwargs: object) -> object:
+        found.look()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(c10d, "_new_process_group_helper", helper)
+    patches = Patches()
+    lifecycle.install(patches, lambda: recorder, lambda given: None)
+    yield found
+    patches.restore()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_who_initialises_says_for_how_many_ranks(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert seen.waits == [(WaitKind.INIT, 1)]
+
+
+def test_who_says_no_number_has_that_of_the_environment(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    dist.init_process_group("gloo")
+    assert seen.waits == [(WaitKind.INIT, 1)]
+
+
+def test_a_group_that_all_ranks_make_has_a_number(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.new_group([0])
+    assert seen.waits[1:] == [(WaitKind.NEW_GROUP, 1)]
+
+
+@pytest.mark.parametrize("given", [((), {"use_local_synchronization": True}), ((None, None, None, True), {})])
+def test_a_group_that_its_members_alone_make_has_none(seen: Seen, given: tuple[tuple[object, ...], dict[str, object]]):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    args, kwargs = given
+    dist.new_group([0], *args, **kwargs)
+    assert seen.waits[1:] == [(WaitKind.NEW_GROUP, 0)]
+
+
+@pytest.mark.usefixtures("seen")
+def test_who_alone_makes_a_group_is_known_as_torch_takes_it():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    locally = {"use_local_synchronization": True}
+    given = [{"ranks": [2, 0], **locally}, locally, {"ranks": range(5000), **locally}]
+    assert [lifecycle._members_of(each) for each in given] == [(0, 2), (0,), ()]
+
+
+@pytest.mark.usefixtures("seen")
+def test_of_a_group_that_all_make_with_gloo_its_members_meet_alone(monkeypatch: pytest.MonkeyPatch):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    given = [{"ranks": [2, 0]}, {"ranks": None}, {"ranks": [0], "backend": "nccl"}, {"split_ranks": [[0]]}]
+    assert [lifecycle._members_of(each) for each in given] == [(0, 2), (), (), ()]
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    assert lifecycle._members_of(given[0]) == ()
+
+
+def test_groups_with_a_number_are_counted_also_without_this_rank(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert seen.groups_made() == 1
+    dist.new_group([0])
+    assert seen.groups_made() == 2
+
+
+def test_a_generator_of_members_is_left_to_torch():
+    ranks = (rank for rank in [0])
+    assert lifecycle._members_of({"ranks": ranks, "use_local_synchronization": True}) == ()
+    assert list(ranks) == [0]
+
+
+def test_of_how_many_groups_torch_knows_a_group_gets_its_name_is_known(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.new_group([0])
+    dist.new_group([0], use_local_synchronization=True)
+    assert seen.held == [0, 1, 2]
+
+
+def test_parts_of_a_group_that_not_all_ranks_are_in_have_no_number(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    whole, part = dist.group.WORLD, dist.new_group([0])
+    assert [lifecycle._number_of({"parent_pg": parent}) for parent in (None, whole, part)] == [2, 2, 0]

@@ -1,0 +1,1 @@
+"""Scores what ncclwatch said about a program against what is true of it, and sums up the whole zoo."""
