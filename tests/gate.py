@@ -11,17 +11,19 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 UNSTABLE_MAX = 5  # of one run, over all of its stages
+SLOW_FILES = 12  # listed in the summary
 REPORTS = Path("build/gate")
 TESTS_FAILED = 1  # pytest's exit status; others mean that it could not run, or was stopped
 
 
 class Stage(NamedTuple):
-    """What became of a stage."""
+    """The result of a stage."""
 
     name: str
     passed: bool
@@ -52,6 +54,7 @@ def summary(stages: Sequence[Stage]) -> str:
     """Return a table of the stages, then each failure with the command that repeats it."""
     lines = ["", f"{'stage':<18}{'result':<10}{'seconds':>8}"]
     lines += [f"{each.name:<18}{'ok' if each.passed else 'FAILED':<10}{each.seconds:>8.0f}" for each in stages]
+    lines += [f"slow: {seconds:>4.0f} s  {file}" for file, seconds in _slowest(stages)]
     lines += [f"unstable: {test}: {told}" for stage in stages for test, told in stage.unstable.items()]
     for stage in stages:
         if stage.passed:
@@ -76,6 +79,23 @@ def failures(report: Path) -> dict[str, str] | None:
             failed.setdefault(said["nodeid"], _first_line(said.get("longrepr")))
         status = said.get("exitstatus", status)
     return failed if status in (0, TESTS_FAILED) else None
+
+
+def seconds_by_file(report: Path) -> Counter[str]:
+    """Return the seconds that each test file took, set-up and tear-down included."""
+    seconds: Counter[str] = Counter()
+    for line in report.read_text().splitlines() if report.exists() else ():
+        said = json.loads(line)
+        if said.get("$report_type") == "TestReport":
+            seconds[said["nodeid"].partition("::")[0]] += said["duration"]
+    return seconds
+
+
+def _slowest(stages: Sequence[Stage]) -> list[tuple[str, float]]:
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(seconds_by_file(_report(stage.name)))
+    return total.most_common(SLOW_FILES)
 
 
 def _first_line(error: object) -> str:

@@ -52,6 +52,7 @@ def test_a_live_test_that_passes_when_it_runs_alone_is_unstable_and_the_run_is_g
     code, said = gate(tmp_path, {"live": line}, "live")
     assert code == 0, said
     assert "unstable: test_chance.py::test_first_time[one]: AssertionError: assert 'one' == 'was busy'\n" in said
+    assert " s  test_chance.py\n" in said  # in the list of slow files
     assert said.endswith("all green\n")
 
 
