@@ -97,6 +97,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
         lifespan=lifespan,
         docs_url=None,  # they load scripts from other hosts, which a cluster may not reach
         redoc_url=None,
+        openapi_url=None,  # FastAPI's own would be open to all: `add_routes` gives it a gate
     )
     app.state.watch = watch
     app.state.access = access

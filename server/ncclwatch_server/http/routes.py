@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BeforeValidator
 
 from ncclwatch.contract import config
@@ -87,8 +87,19 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, tra
     app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_stream_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_description_routes(app), dependencies=[gate])
     operator = Depends(AuditedGate(access, trail, Act.STACKS))
     app.include_router(stack_routes(reader.watch), dependencies=[operator], responses=refusal)
+
+
+def _description_routes(app: FastAPI) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/openapi.json")
+    async def description() -> Response:
+        return JSONResponse(app.openapi())
+
+    return router
 
 
 def _health_routes(reader: Reader) -> APIRouter:

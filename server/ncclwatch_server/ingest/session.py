@@ -300,7 +300,8 @@ class Door:
         request = HTTPConnection({"type": "websocket", "headers": headers.raw})
         address = origin(line.peer, headers.get("x-forwarded-for", ""), self._trusted)
         word = shown(request, self._access.sessions)
-        caller, wait_s = self._access.judge_from(address, word, Scope.AGENT)
+        found, wait_s = self._access.recognise(address, word, Scope.AGENT)
+        caller = self._access.permit(found, Scope.AGENT)
         return _Session(self, line, caller, _Wait(guesses=self._access.guesses, address=address, seconds=wait_s))
 
     def welcome(self, data: bytes, caller: Caller) -> Link:

@@ -1,8 +1,13 @@
-"""Reads what a request shows, and lets it through or not. The rules are in `scopes`."""
+"""Reads what a request shows, and lets it through or not. The rules are in `scopes`.
+
+First it is asked whose token that is (`recognised`, once for each request, before anything else is looked at), then
+what that token allows (`Gate`, for each route).
+"""
 
 import asyncio
 import logging
 import math
+from typing import cast
 
 from fastapi import HTTPException, Request
 from starlette.requests import HTTPConnection
@@ -11,7 +16,7 @@ from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.words.text import harmless
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.crowd import SEAT, Seat
-from ncclwatch_server.security.scopes import Access, Caller, Denial, Lack, Scope
+from ncclwatch_server.security.scopes import Access, Caller, Denial, Grant, Lack, Scope
 from ncclwatch_server.security.sessions import Sessions
 
 log = logging.getLogger("ncclwatch.server")
@@ -19,6 +24,7 @@ log = logging.getLogger("ncclwatch.server")
 COOKIE = "ncclwatch_session"  # a browser sends no header with the address of a page
 TOLD_EVERY_S = 60.0  # of wrong tokens
 TOLD_MAX = 20  # addresses of them; the others are told together
+_FOUND = "whose_token_was_shown"  # name of what `recognised` has found, in the scope of a request
 
 
 class Gate:
@@ -29,25 +35,37 @@ class Gate:
         self._scope = scope
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
-        """Let the request through or answer 401, 403 or 429; whoever guesses waits for the answer."""
-        address = client_of(connection)
-        word = shown(connection, self._access.sessions)
-        found, wait_s = self._access.judge_from(address, word, self._scope)
-        if wait_s:
-            self._access.guesses.waits(address, 1)
-            try:
-                await asyncio.sleep(wait_s)
-            finally:
-                self._access.guesses.waits(address, -1)
+        """Let the request through or answer 401, 403 or 429."""
+        found = self._access.permit(await recognised(connection, self._access), self._scope)
         if isinstance(found, Denial):
-            headers = {"WWW-Authenticate": found.challenge}
-            if found.lack is Lack.GUESSED:
-                headers["Retry-After"] = str(math.ceil(TOLD_EVERY_S))
-            raise HTTPException(status_code=found.status, detail=found.sentence, headers=headers)
+            raise HTTPException(status_code=found.status, detail=found.sentence, headers=headers_of(found))
         seat = connection.scope.get("state", {}).get(SEAT)
         if isinstance(seat, Seat):
             seat.show()
         return found
+
+
+async def recognised(connection: HTTPConnection, access: Access) -> Grant | Denial | None:
+    """Return whose token a request shows, once the answer may be given: whoever guesses waits for it."""
+    if _FOUND not in connection.scope:
+        address = client_of(connection)
+        found, wait_s = access.recognise(address, shown(connection, access.sessions), Scope.VIEWER)
+        if wait_s:
+            access.guesses.waits(address, 1)
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                access.guesses.waits(address, -1)
+        connection.scope[_FOUND] = found
+    return cast("Grant | Denial | None", connection.scope[_FOUND])
+
+
+def headers_of(denial: Denial) -> dict[str, str]:
+    """Return the headers of an answer that lets nobody through."""
+    headers = {"WWW-Authenticate": denial.challenge}
+    if denial.lack is Lack.GUESSED:
+        headers["Retry-After"] = str(math.ceil(TOLD_EVERY_S))
+    return headers
 
 
 def client_of(connection: HTTPConnection) -> str:

@@ -1,4 +1,7 @@
-"""Refuses before any route sees it: pages of strangers, foreign names, bodies too long or too slow.
+"""Refuses before any route sees it: wrong tokens, pages of strangers, foreign names, bodies too long or too slow.
+
+A token is judged before anything else, on every path that is not open to all: no other answer may tell a right one from
+a wrong one. What is open to all is answered as if no token had been shown.
 
 A browser sends what a stranger's page tells it to, from inside the network and with our cookie. It cannot hide
 where the page came from: Origin is checked on WebSockets and on whatever changes something. Where no token is asked
@@ -16,18 +19,20 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ncclwatch_server import limits
-from ncclwatch_server.security.access import shown
-from ncclwatch_server.security.scopes import Access
+from ncclwatch_server.security.access import headers_of, recognised
+from ncclwatch_server.security.neighbours import OPEN_PATHS
+from ncclwatch_server.security.scopes import Access, Denial
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE = {"connection": "close"}  # whatever of a refused body is still to come would be taken for the next request
+_LOGIN, _ASSETS = "/login", "/static/"  # open to all, as what the login page is made of must be
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class Boundary:
     """Looks at every request before the application does."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None, access: Access | None = None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, access: Access) -> None:
         self._app = app
         self._access = access
         self._hosts = hosts  # names to which it answers besides addresses; None: to any
@@ -37,20 +42,24 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        found = None if _is_open(scope["path"]) else await recognised(HTTPConnection(scope), self._access)
+        if isinstance(found, Denial):
+            headers = headers_of(found) | _CLOSE
+            await JSONResponse({"detail": found.sentence}, found.status, headers)(scope, receive, send)
+            return
         changes = scope["method"] not in _READING
-        bytes_max = self._body_bytes_max(scope)
+        known = found is not None or not self._access.guarded
+        bytes_max = limits.BODY_BYTES_MAX if known else limits.STRANGE_BODY_BYTES_MAX
         status, sentence = problem(Headers(scope=scope), self._hosts, changes=changes, bytes_max=bytes_max)
         if sentence:
             await JSONResponse({"detail": sentence}, status_code=status, headers=_CLOSE)(scope, receive, send)
         else:
             await self._app(scope, _Body(receive, bytes_max).receive, send)
 
-    def _body_bytes_max(self, scope: Scope) -> int:
-        """Return how long a body may be: short where nobody known sends it."""
-        if self._access is None or not self._access.guarded:
-            return limits.BODY_BYTES_MAX
-        known = self._access.knows(shown(HTTPConnection(scope), self._access.sessions))
-        return limits.BODY_BYTES_MAX if known else limits.STRANGE_BODY_BYTES_MAX
+def _is_open(path: str) -> bool:
+    """Whether a path is answered without a token."""
+    return path in OPEN_PATHS or path == _LOGIN or path.startswith(_ASSETS)
+
 
 
 class _Body:

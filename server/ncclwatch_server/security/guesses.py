@@ -12,7 +12,8 @@ from dataclasses import dataclass
 FREE = 20  # wrong tokens of one address in a row that are answered at once: somebody mistypes
 FORGOTTEN_S = 60.0  # after the last wrong one
 WAIT_S = (0.125, 2.0)  # first and longest; an agent waits 3 s for its welcome
-WAITING_MAX = 32  # answers that wait at one address: then nothing more is looked at there
+# Answers that wait at one address; then nothing more is looked at there. With the longest wait that is 8 a second.
+WAITING_MAX = 16
 WAITING_ALL_MAX = 512
 ADDRESSES_MAX = 4096
 HOLDERS_MAX = 16_384

@@ -98,61 +98,56 @@ class Access:
         """Whether anybody has to show anything."""
         return bool(self._grants)
 
-    def judge_from(self, address: str, shown: str, scope: Scope) -> tuple[Caller | Denial, float]:
-        """Judge what came from an address. Returns the answer, and in how many seconds it may be given."""
+    def recognise(self, address: str, shown: str, scope: Scope) -> tuple[Grant | Denial | None, float]:
+        """Say whose token came from an address, and in how many seconds the answer may be given.
+
+        Nothing else tells a right token from a wrong one: what depends on the answer comes after it, and after the
+        wait. None: no token was shown, or none is asked for. `scope` is the one that the sentence names.
+        """
         if not shown or not self._grants:
-            return self.judge(shown, scope), 0.0
+            return None, 0.0
         digest, now = _digest(shown), self._clock()
         wait_s = self.guesses.wait_s(address, digest, now)
-        found = self._judge(shown, scope)
-        wrong = isinstance(found, Denial) and found.lack is Lack.WRONG
-        if wrong:
+        grant = self._grant(digest)
+        if grant is None:
             self.guesses.wrong(address, now)
         if wait_s < 0:
-            found = Denial(
-                lack=Lack.GUESSED,
-                sentence=f"too many wrong tokens came from {address}, so this one was not looked at; try again later",
-            )
-        elif not wrong:
-            self.guesses.good(address, digest)
-        if isinstance(found, Denial):
-            self.denials[found.lack] += 1
-        return found, max(0.0, wait_s)
+            words = f"too many wrong tokens came from {address}, so this one was not looked at; try again later"
+            return self._deny(Lack.GUESSED, words), 0.0
+        if grant is None:
+            words = f"this server does not know the token that was shown; {_how(scope)}"
+            return self._deny(Lack.WRONG, words), wait_s
+        self.guesses.good(address, digest)
+        return grant, wait_s
 
-    def knows(self, shown: str) -> bool:
-        """Say whether a token is one of this server, good or not; anything is where none is asked for."""
-        digest = _digest(shown)
-        return not self._grants or sum(hmac.compare_digest(digest, known) for known, _ in self._grants) > 0
-
-    def judge(self, shown: str, scope: Scope) -> Caller | Denial:
-        """Say whether a token lets its holder do something. `shown` is "" where there was none."""
+    def permit(self, found: Grant | Denial | None, scope: Scope) -> Caller | Denial:
+        """Say whether the token that was recognised lets its holder do something."""
         if not self._grants:
             return Caller(name="anyone")
-        found = self._judge(shown, scope)
-        if isinstance(found, Denial):
-            self.denials[found.lack] += 1
-        return found
-
-    def _judge(self, shown: str, scope: Scope) -> Caller | Denial:
-        if not shown:
-            return Denial(lack=Lack.ABSENT, sentence=f"this server wants a token; {_how(scope)}")
-        digest, found = _digest(shown), None
-        for known, grant in self._grants:  # all of them: how long it takes says nothing
-            if hmac.compare_digest(digest, known):
-                found = grant
         if found is None:
-            return Denial(
-                lack=Lack.WRONG, sentence=f"this server does not know the token that was shown; {_how(scope)}"
-            )
+            return self._deny(Lack.ABSENT, f"this server wants a token; {_how(scope)}")
+        if isinstance(found, Denial):
+            return found
         token, name = found.token, _name(found)
         if token.until is not None and token.until <= self._wall():
             when = datetime.fromtimestamp(token.until, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-            return Denial(lack=Lack.EXPIRED, sentence=f"the token of {name} ended on {when}; {_how(scope)}")
+            return self._deny(Lack.EXPIRED, f"the token of {name} ended on {when}; {_how(scope)}")
         if scope not in found.scopes:
             scopes = " and ".join(sorted(each.value for each in found.scopes))
             sentence = f"the token of {name} is one of scope {scopes}, this wants scope {scope.value}; {_how(scope)}"
-            return Denial(lack=Lack.SCOPE, sentence=sentence)
+            return self._deny(Lack.SCOPE, sentence)
         return Caller(name=name, until=token.until, bounds=token.bounds)
+
+    def _grant(self, digest: bytes) -> Grant | None:
+        found = None
+        for known, grant in self._grants:  # all of them: how long it takes says nothing
+            if hmac.compare_digest(digest, known):
+                found = grant
+        return found
+
+    def _deny(self, lack: Lack, sentence: str) -> Denial:
+        self.denials[lack] += 1
+        return Denial(lack=lack, sentence=sentence)
 
 
 def _digest(secret: str) -> bytes:
