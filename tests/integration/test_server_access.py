@@ -101,6 +101,23 @@ def test_an_agent_without_a_good_token_is_told_what_is_wrong_with_it(
         line.recv(timeout=10)
 
 
+def test_a_wrong_token_is_counted_however_it_is_shown(server: ServerProcess) -> None:
+    def wrong() -> float:
+        figures = ask(server, "GET", "/metrics", "s3-viewer").text
+        (line,) = [line for line in figures.splitlines() if line.startswith('ncclwatch_tokens_denied_total{why="wrong"')]
+        return float(line.split()[1])
+
+    before = wrong()
+    url, shown = server.url + "/api/v1/jobs/a/stacks", {"Authorization": "Bearer s3-viewe"}
+    for method in ("GET", "HEAD", "OPTIONS", "POST"):
+        assert ask(server, method, "/api/v1/nothing", "s3-viewe").status_code == 401
+    assert httpx2.post(url, headers=shown, content=b"x" * 20_000, timeout=10).status_code == 401
+    assert httpx2.post(url, headers=shown, content=iter([b"x" * 20_000]), timeout=10).status_code == 401
+    assert log_in(server, "s3-viewe").status_code == 401
+    assert isinstance(reply(open_line(server.url, "s3-viewe")), wire.Refused)
+    until(lambda: wrong() == before + 8, what="eight more wrong tokens")
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1", "file://", "http://[:"])
 def test_a_page_of_another_origin_opens_no_websocket_and_changes_nothing(server: ServerProcess, origin: str) -> None:
     address = server.url.replace("http", "ws", 1) + wire.AGENT_PATH
