@@ -4,13 +4,19 @@ python -m tests.integration.other_user UID listen HOST PORT FILE   accept, and w
 python -m tests.integration.other_user UID greet HOST PORT FILE    the same, and answer what no server does
 python -m tests.integration.other_user UID hold HOST PORT FILE     accept only after a line on standard input
 python -m tests.integration.other_user UID ask PORT PATH...        print what a server answers, as JSON
+python -m tests.integration.other_user UID serve OPTION...         be ncclwatch-server
+
+User 0 is left without capabilities, as root of a container is.
 """
 
+import codecs
 import contextlib
+import ctypes
 import http.client
 import json
 import os
 import socket
+import struct
 import sys
 import threading
 from typing import BinaryIO
@@ -21,6 +27,9 @@ UPGRADE = {
 }  # fmt: skip
 
 
+_CAPABILITIES_3 = 0x20080522  # capset(2): the version of what follows
+
+
 def main() -> None:
     """Become the user, and do as told."""
     uid, what, *arguments = sys.argv[1:]
@@ -28,6 +37,9 @@ def main() -> None:
     if what == "ask":
         _become(int(uid))
         print(json.dumps([_ask(int(arguments[0]), path) for path in arguments[1:]]), flush=True)
+        return
+    if what == "serve":
+        _serve(int(uid), arguments)
         return
     with open(arguments[2], "ab", buffering=0) as file:
         _become(int(uid))
@@ -38,6 +50,19 @@ def _become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+    if uid == 0 and ctypes.CDLL(None).capset(struct.pack("=Ii", _CAPABILITIES_3, 0), bytes(24)):
+        raise OSError("capset")
+
+
+def _serve(uid: int, options: list[str]) -> None:
+    import ncclwatch_server.app
+    import ncclwatch_server.serving.uvicorn_server  # noqa: F401  before this user may not be able to read them
+    from ncclwatch_server.__main__ import main as serve
+
+    for encoding in ("ascii", "latin-1", "unicode_escape"):
+        codecs.lookup(encoding)
+    _become(uid)
+    serve(options)
 
 
 def _listen(address: tuple[str, int], file: BinaryIO, what: str) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.integration.launch import PROGRAMS
-from tests.integration.machine import MALLORY, Machine, needs_root
+from tests.integration.machine import ALICE, MALLORY, Machine, needs_root
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
@@ -159,6 +159,24 @@ def test_a_server_that_one_user_started_for_a_job_refuses_another_even_with_its_
     answer = machine.ends("-m", "tests.integration.other_user", str(MALLORY), "ask", port, "/api/v1/jobs")
     assert json.loads(answer.stdout)[0][0] == 403
     assert "this connection is of uid" in answer.stdout
+
+
+@pytest.mark.parametrize(("allowed", "status"), [((), 403), (("--allow-user", "root"), 200)])
+def test_root_without_capabilities_is_another_user_to_a_server_without_a_token(
+    machine: Machine, allowed: tuple[str, ...], status: int
+) -> None:
+    options = ("--port", "0", "--ready-fd", "1", "--ephemeral", *allowed)
+    server = machine.start("-m", "tests.integration.other_user", str(ALICE), "serve", *options)
+    assert server.stdout is not None and server.stderr is not None
+    port = server.stdout.readline().strip()
+    assert port.isdigit(), server.stderr.read()
+    asked = ("ask", port, "/api/v1/jobs", "/healthz")
+    done = machine.ends("-m", "tests.integration.other_user", "0", *asked)
+    (jobs, body), (health, _) = json.loads(done.stdout)
+    assert (jobs, health) == (status, 200)
+    assert allowed or "uid 0, which a container that shares this network may be as well" in body
+    own = machine.ends("-m", "tests.integration.other_user", str(ALICE), *asked)
+    assert json.loads(own.stdout)[0][0] == 200
 
 
 def serving(machine: Machine, tmp_path: Path, *options: str, **environ: str) -> str:

@@ -104,7 +104,9 @@ def test_an_agent_without_a_good_token_is_told_what_is_wrong_with_it(
 def test_a_wrong_token_is_counted_however_it_is_shown(server: ServerProcess) -> None:
     def wrong() -> float:
         figures = ask(server, "GET", "/metrics", "s3-viewer").text
-        (line,) = [line for line in figures.splitlines() if line.startswith('ncclwatch_tokens_denied_total{why="wrong"')]
+        (line,) = [
+            line for line in figures.splitlines() if line.startswith('ncclwatch_tokens_denied_total{why="wrong"')
+        ]
         return float(line.split()[1])
 
     before = wrong()

@@ -65,7 +65,10 @@ def other_end(local: Address, peer: Address) -> End | None:
 
 
 def is_ours(uid: int) -> bool:
-    """Whether a user is this one, or root, who can do all that this one can."""
+    """Whether a user is this one, or has the number of root, who can do all that this one can.
+
+    The number is no proof of that: a container on the host's network may have it, and no rights. Servers ask for more.
+    """
     return uid in (0, os.geteuid())
 
 

@@ -56,10 +56,10 @@ class Boundary:
         else:
             await self._app(scope, _Body(receive, bytes_max).receive, send)
 
+
 def _is_open(path: str) -> bool:
     """Whether a path is answered without a token."""
     return path in OPEN_PATHS or path == _LOGIN or path.startswith(_ASSETS)
-
 
 
 class _Body:

@@ -1,8 +1,10 @@
 """Keeps the other users of a machine away from a server that is only for the user who started it.
 
 On the loopback address no token need be set, and every user of the machine can connect. There the kernel is asked who
-holds the other end of each connection: this user and root are served, anybody else reads one sentence. A browser that
-comes through `ssh -L` is its user's, whose sshd dials. What shows no state of a job, to probes, stays open to all.
+holds the other end of each connection: this user is served, anybody else reads one sentence. Root is anybody else: uid 0
+is also root of a container that shares this network and has no rights here, and an unprivileged server cannot tell the
+two apart. A browser that comes through `ssh -L` is its user's, whose sshd dials. What shows no state of a job, to
+probes, stays open to all.
 """
 
 import asyncio
@@ -29,7 +31,7 @@ class Neighbours:
     def __init__(self, *, private: bool, guarded: bool, users: frozenset[int] = frozenset()) -> None:
         self._private = private  # only for the user who started it, and for `users`
         self._guarded = guarded
-        self._users = users
+        self._users = users | {os.geteuid()}
         self._logged: set[int | None] = set()
 
     def refusal(self, transport: asyncio.Transport) -> str:
@@ -38,7 +40,7 @@ class Neighbours:
             return ""
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         end = peer_uid.other_end(local[:2], peer[:2]) if local and peer else None
-        if end is not None and end.held and (peer_uid.is_ours(end.uid) or end.uid in self._users):
+        if end is not None and end.held and end.uid in self._users:
             return ""
         if self._guarded and (end is None or not end.held):
             return ""
@@ -79,7 +81,9 @@ def as_upgrade_refused(sentence: str) -> bytes:
 
 def _words(uid: int | None) -> str:
     who = "it cannot be told whose this connection is" if uid is None else f"this connection is of uid {uid}"
+    if uid == 0:
+        who += ", which a container that shares this network may be as well"
     return (
-        f"this server has no token for others: it serves only the user who started it (uid {os.geteuid()}) and root, "
-        f"and {who}; start it with {config.ENV_TOKEN} for several users, or with --allow-user for one more"
+        f"this server has no token for others: it serves only the user who started it (uid {os.geteuid()}), and {who}; "
+        f"ask as that user, or start it with {config.ENV_TOKEN} for several users, or with --allow-user for one more"
     )
