@@ -11,7 +11,7 @@ import pytest
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network import peer_uid
 from ncclwatch.contract.network.peer_uid import End, addresses, check, other_end
-from tests.integration.machine import MALLORY, needs_root
+from tests.integration.machine import ALICE, MALLORY, needs_root
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ def test_an_address_on_another_machine_is_nobodys_here(source: str) -> None:
         check("http://x", None)
 
 
-def test_another_user_is_known_by_number(source: str) -> None:
+def test_another_user_is_known_by_number(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_root()
     ours, theirs = multiprocessing.get_context("fork").Pipe()
     child = multiprocessing.get_context("fork").Process(target=_accept_as_another, args=(theirs,))
@@ -90,6 +90,11 @@ def test_another_user_is_known_by_number(source: str) -> None:
             assert end == End(uid=MALLORY, held=True)
             with pytest.raises(NcclwatchError, match=f"belongs to another user \\(uid {MALLORY}"):
                 check("http://x", end)
+            with monkeypatch.context() as alice:
+                alice.setattr(os, "geteuid", lambda: ALICE)
+                check("http://x", End(uid=0, held=True))
+                with pytest.raises(NcclwatchError, match=r"belongs to another user \(uid 0"):
+                    check("http://x", End(uid=0, held=True), or_root=False)
     finally:
         child.kill()
         child.join()

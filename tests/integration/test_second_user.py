@@ -22,6 +22,7 @@ from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal, writers
 from ncclwatch_agent.stacks.py_spy import find_py_spy
+from ncclwatch_agent.witnesses import nccl_ras
 from ncclwatch_agent.witnesses.worker_server import Unheard, ask
 from tests.integration.agent_node import AGENT, NO_SERVER, Node, tell
 from tests.integration.agent_stub import Stub, url_of
@@ -286,6 +287,29 @@ def test_a_worker_server_of_another_user_is_not_asked(shared: Path) -> None:
         assert await listening == 0
 
     asyncio.run(scenario())
+
+
+def test_what_listens_as_another_user_where_nccl_ras_would_is_asked_nothing() -> None:
+    ready = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def listen() -> None:
+            listener.settimeout(30)
+            os.write(ready[1], b"x")
+            accepted = listener.accept()[0]
+            accepted.settimeout(30)
+            assert accepted.recv(100) == b""  # nothing was asked
+
+        async def scenario() -> None:
+            listening = asyncio.create_task(asyncio.to_thread(fork, listen))
+            await asyncio.to_thread(os.read, ready[0], 1)
+            with pytest.raises(nccl_ras.Silent, match=f"belongs to another user .uid {UID}"):
+                await nccl_ras.ask(f"127.0.0.1:{listener.getsockname()[1]}", 20.0)
+            assert await listening == 0
+
+        asyncio.run(scenario())
+    for each in ready:
+        os.close(each)
 
 
 def test_nobody_but_root_can_cut_a_ring_short_under_its_rank(shared: Path) -> None:

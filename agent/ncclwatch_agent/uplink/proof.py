@@ -36,20 +36,21 @@ async def connect_to_ours(url: str, wait_s: float) -> socket.socket:
             f"nobody named a server for this job, and one at {url}, on another host, cannot prove whose it is; "
             f"{HOW_TO_SHARE}"
         )
-    sock = await within(wait_s, _connect(url))
+    parts = urlsplit(url)
+    sock = await within(wait_s, connect(parts.hostname or "", parts.port or 80))
     try:
-        await _prove(url, sock)
+        peer_uid.check(url, await end_of(sock))
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-async def _connect(url: str) -> socket.socket:
-    parts = urlsplit(url)
+async def connect(host: str, port: int) -> socket.socket:
+    """Return a connection to the first address of a host that takes one. Raises OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
-    failure = OSError(f"{parts.hostname} has no address")
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in found:
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
@@ -65,8 +66,8 @@ async def _connect(url: str) -> socket.socket:
     raise failure
 
 
-async def _prove(url: str, sock: socket.socket) -> None:
-    """Raise `NotOurs` unless a process of this user or of root has accepted a connection."""
+async def end_of(sock: socket.socket) -> peer_uid.End | None:
+    """Return who has accepted a connection; if that takes too long, an end that nobody holds."""
     ends = peer_uid.addresses(sock)
     end = peer_uid.other_end(*ends)
     for pause_s in peer_uid.pauses():
@@ -74,4 +75,4 @@ async def _prove(url: str, sock: socket.socket) -> None:
             break
         await asyncio.sleep(pause_s)
         end = peer_uid.other_end(*ends)
-    peer_uid.check(url, end)
+    return end

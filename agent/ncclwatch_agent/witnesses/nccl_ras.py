@@ -4,6 +4,9 @@ RAS is a thread of NCCL in every process, on since 2.24; one of a node's process
 answers for the whole job. The protocol is lines of text; JSON comes since 2.28.7 (NCCL User Guide, "RAS"). It is a weak
 witness: it counts launches, so a hang of collectives that all have launched looks healthy, and it does not know
 process groups, sizes or sends.
+
+Any user may listen on its port. A process of NCCL does so as the user of its ranks, which is the agent's own: nobody
+else is asked anything, nor is root.
 """
 
 import asyncio
@@ -13,8 +16,10 @@ from collections.abc import Iterable
 import msgspec
 
 from ncclwatch.contract.model.testimony import COMM_RANKS_MAX, COMMUNICATORS_MAX, CommRank, Communicator
+from ncclwatch.contract.network import peer_uid
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_agent.deadline import within
+from ncclwatch_agent.uplink.proof import connect, end_of
 
 DEFAULT_ADDRESS = "localhost:28028"
 PROTOCOL = 2  # RAS answers with its own number and serves any client
@@ -75,7 +80,16 @@ async def ask(address: str, deadline_s: float = ASK_S_MAX) -> bytes:
 
 
 async def _talk(host: str, port: int) -> bytes:
-    reader, writer = await asyncio.open_connection(host, port, limit=_LINE_BYTES_MAX)
+    sock = await connect(host, port)
+    try:
+        peer_uid.check(f"{host}:{port}, where NCCL RAS would,", await end_of(sock), or_root=False)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=_LINE_BYTES_MAX)
+    except peer_uid.NotOurs as error:
+        sock.close()
+        raise Silent(str(error)) from None
+    except BaseException:
+        sock.close()
+        raise
     try:
         if not (await _line(reader, writer, f"CLIENT PROTOCOL {PROTOCOL}")).startswith("SERVER PROTOCOL "):
             raise Silent(f"what listens at {host}:{port} is no NCCL RAS")

@@ -81,13 +81,13 @@ def pauses() -> Iterator[float]:
         pause_s = min(PAUSE_S_MAX, 2 * pause_s)
 
 
-def check(url: str, end: End | None) -> None:
-    """Raise `NotOurs` unless the server at the other end belongs to this user or to root."""
+def check(url: str, end: End | None, *, or_root: bool = True) -> None:
+    """Raise `NotOurs` unless the server at the other end belongs to this user, or to root if that will do as well."""
     if end is None:
         raise NotOurs(f"nobody can tell on this machine which user the server at {url} belongs to")
     if not end.held:
         raise NotOurs(f"what listens at {url} accepts no connection, so nobody can tell which user it belongs to")
-    if not is_ours(end.uid):
+    if not (is_ours(end.uid) if or_root else end.uid == os.geteuid()):
         raise NotOurs(f"what listens at {url} belongs to another user (uid {end.uid}, this is uid {os.geteuid()})")
 
 

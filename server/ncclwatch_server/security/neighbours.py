@@ -1,9 +1,9 @@
 """Keeps the other users of a machine away from a server that is only for the user who started it.
 
 On the loopback address no token need be set, and every user of the machine can connect. There the kernel is asked who
-holds the other end of each connection: this user is served, anybody else reads one sentence. Root is anybody else: uid 0
-is also root of a container that shares this network and has no rights here, and an unprivileged server cannot tell the
-two apart. A browser that comes through `ssh -L` is its user's, whose sshd dials. What shows no state of a job, to
+holds the other end of each connection: this user is served, anybody else reads one sentence. Root is anybody else: uid
+0 is also root of a container that shares this network and has no rights here, and an unprivileged server cannot tell
+the two apart. A browser that comes through `ssh -L` is its user's, whose sshd dials. What shows no state of a job, to
 probes, stays open to all.
 """
 
