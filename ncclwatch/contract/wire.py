@@ -12,7 +12,9 @@ bytes to numpy as they are.
 
 import re
 import struct
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -134,10 +136,13 @@ class UnreadViews(msgspec.Struct, tag="views", frozen=True, kw_only=True):
     ranks: tuple[msgspec.Raw, ...]
     reply_to: int = 0
 
-    def read(self) -> Views:
-        """Decode them, one rank after the other, so that another thread gets its turn. Raises `WireError`."""
-        views = [_decode(_view_decoder, bytes(raw), "an agent") for raw in self.ranks]
-        return Views(index=self.index, ranks=members.unpacked(views), reply_to=self.reply_to)
+    def read(self, world_size: int = members.GROUP_MEMBERS_MAX) -> Views:
+        """Decode them, one rank after the other, so that another thread gets its turn. Members stay runs.
+
+        Raises `WireError`, also where a group names ranks that a job of so many ranks has not.
+        """
+        views = tuple([_view(bytes(raw), world_size) for raw in self.ranks])
+        return Views(index=self.index, ranks=views, reply_to=self.reply_to)
 
 
 class Stacks(msgspec.Struct, tag="stacks", frozen=True, kw_only=True):
@@ -330,7 +335,10 @@ def encode(message: AgentMessage | ServerMessage) -> bytes:
 def decode_from_agent(data: bytes | str) -> AgentMessage:
     """Parse what an agent sent. Raises `WireError` with a sentence on anything else."""
     message = open_from_agent(data)
-    return message.read() if isinstance(message, UnreadViews) else message
+    if not isinstance(message, UnreadViews):
+        return message
+    views = message.read()
+    return msgspec.structs.replace(views, ranks=members.unpacked(views.ranks))
 
 
 def open_from_agent(data: bytes | str) -> UnreadMessage:
@@ -338,15 +346,15 @@ def open_from_agent(data: bytes | str) -> UnreadMessage:
     return _decode(_agent_decoder, data, "an agent")
 
 
-def read_long(data: bytes) -> AgentMessage:
+def read_long(data: bytes, world_sizes: Mapping[int, int] = MappingProxyType({})) -> AgentMessage:
     """Parse a long message of an agent, one element after the other, so that another thread gets its turn.
 
-    Raises `WireError`.
+    `world_sizes`: of the jobs that it may be of, by their number. Raises `WireError`.
     """
     message = _decode(_long_decoder, data, "an agent")
     if isinstance(message, UnreadViews):
         _count(message.ranks)
-        return message.read()
+        return message.read(world_sizes.get(message.index, members.GROUP_MEMBERS_MAX))
     if isinstance(message, _LongStacks):
         dumps = tuple([dump.read() for dump in _elements(_dump_decoder, message.dumps)])
         return Stacks(index=message.index, dumps=dumps, reply_to=message.reply_to, more=message.more)
@@ -366,6 +374,18 @@ def read_long(data: bytes) -> AgentMessage:
 def _elements(decoder: "msgspec.json.Decoder[T]", raws: tuple[msgspec.Raw, ...]) -> tuple[T, ...]:
     _count(raws)
     return tuple([_decode(decoder, bytes(raw), "an agent") for raw in raws])
+
+
+def _view(raw: bytes, world_size: int) -> RankView:
+    view = _decode(_view_decoder, raw, "an agent")
+    outside = members.runs_outside(view, world_size)
+    if outside:
+        first, step, count = outside[0]
+        raise WireError(
+            f"a view of rank {view.rank} in a group whose members (from {first}, every {step}, {count} of them"
+            f"{', ...' if len(outside) > 1 else ''}) do not fit into ranks 0..{world_size - 1} of its job"
+        )
+    return view
 
 
 def _count(raws: tuple[msgspec.Raw, ...]) -> None:

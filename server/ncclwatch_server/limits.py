@@ -21,6 +21,7 @@ AGENTS_PER_RANK_MAX = 2  # remembered of a job, and some more
 GROUPS_PER_RANK_MAX = config.GROUPS_MAX
 GROUP_ROWS_MAX = 4_000_000  # of one job: 160 MB
 VIEWS_MAX = 4096  # full views kept for one job
+MEMBERS_MAX = 4_000_000  # that the groups of one job may have together when it is judged: 8 bytes each, until then
 OUTBOX_MAX = 64  # messages that wait for one slow agent
 OPEN_PER_JOB_MAX = 32
 OPEN_MAX = 1024

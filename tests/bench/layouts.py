@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
@@ -151,11 +152,9 @@ def heard(layout: Layout, fault: Fault) -> Heard:
     for view in views:
         by_node.setdefault(view.host, []).append(view)
     messages = [wire.encode(wire.Views(index=0, ranks=tuple(each))) for each in by_node.values()]  # type: ignore[arg-type]
-    decode_ms = timed(lambda: [wire.decode_from_agent(message) for message in messages])
+    decode_ms = timed(lambda: [_came(message, layout.world_size) for message in messages])
     for message in messages:
-        came = wire.decode_from_agent(message)
-        if isinstance(came, wire.Views):
-            job.inspection.receive_views(came.ranks, (0, 1), HANG_S)
+        job.inspection.receive_views(_came(message, layout.world_size), (0, 1), HANG_S)
     snapshot_ms = timed(lambda: job.snapshot(HANG_S))
     snapshot = job.snapshot(HANG_S)
     judge_ms = timed(lambda: judge(snapshot))
@@ -178,6 +177,12 @@ def heard(layout: Layout, fault: Fault) -> Heard:
         decode_ms=decode_ms,
         answers_mb=sum(map(len, messages)) / 1e6,
     )
+
+
+def _came(message: bytes, world_size: int) -> tuple[RankView, ...]:
+    """Return views as a server keeps them."""
+    unread = wire.open_from_agent(message)
+    return unread.read(world_size).ranks if isinstance(unread, wire.UnreadViews) else ()
 
 
 def growth(few: tuple[int, float], many: tuple[int, float]) -> float:

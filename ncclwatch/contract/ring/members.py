@@ -1,7 +1,8 @@
 """Writes down the members of a group, however many, so that whoever reads them knows whether these are all.
 
 Nearly all groups that programs make are a few arithmetic progressions, and every view of a rank names the members of
-all of its groups: they travel as runs, and the default group of 98,304 ranks is three numbers.
+all of its groups: they travel as runs, and the default group of 98,304 ranks is three numbers. They stay runs until
+somebody judges: a few bytes can stand for a million ranks, so whoever expands them says how many there is room for.
 
 In a ring they stand as what zlib makes of the differences between neighbours, with their number and a digest of the
 whole list beside them. A list that found no room, or does not agree with these two, is unknown. It is never short.
@@ -24,8 +25,10 @@ Run = tuple[int, int, int]  # (first rank, step, how many)
 Runs = tuple[Run, ...]
 
 SMALL = 32  # members of a group that travel as they are
-MEMBERS_MAX = 4_000_000  # that the runs of one message, or of one ring, may stand for, each list counted once
+MEMBERS_MAX = 4_000_000  # that the lists of one ring, or of views that are read together, may have, each counted once
 GROUP_MEMBERS_MAX = 1_000_000  # of one group in a ring
+REMEMBERED_MAX = 1_000_000  # members of lists that were expanded lately: 8 bytes each, as they share their numbers
+_NUMBERS_MAX = 262_144  # numbers of ranks that are shared
 _ZLIB_LEVEL = 6
 _WORD = 4  # bytes of a rank
 
@@ -132,12 +135,12 @@ def _packed_group(group: GroupView) -> GroupView:
     return replace(group, ranks=(), runs=runs) if runs else group
 
 
-def unpacked(views: Iterable[RankView]) -> tuple[RankView, ...]:
-    """Return views as they were before they were packed. Lists beyond what one message may stand for stay unknown.
+def unpacked(views: Iterable[RankView], members_max: int | None = None) -> tuple[RankView, ...]:
+    """Return views as they were before they were packed. Lists beyond `members_max` in all stay unknown.
 
     The members of one group are one tuple in all views, however many of its ranks these are of.
     """
-    left = MEMBERS_MAX
+    left = MEMBERS_MAX if members_max is None else members_max
     known: dict[Runs, tuple[int, ...]] = {}
     found = []
     for view in views:
@@ -159,16 +162,40 @@ def _unpacked_group(group: GroupView, known: Mapping[Runs, tuple[int, ...]]) -> 
     return replace(group, ranks=ranks, runs=(), size=group.size if ranks else max(group.size, _count(group.runs)))
 
 
+def runs_outside(view: RankView, world_size: int) -> Runs:
+    """Return the runs of a group of a view that a job of so many ranks cannot have, () if it can have all."""
+    return next((group.runs for group in view.groups if group.runs and not fit(group.runs, world_size)), ())
+
+
+def fit(runs: Runs, world_size: int) -> bool:
+    """Whether a job of so many ranks can have a group with these members."""
+    left = world_size
+    for first, step, count in runs:
+        left -= count
+        last = first + step * (count - 1)
+        if count < 1 or left < 0 or not (0 <= first < world_size and 0 <= last < world_size):
+            return False
+    return True
+
+
+def known_in(roster: Roster, world_size: int) -> Roster:
+    """Return the members of a group as a job of so many ranks can have them: a list that names others is unknown."""
+    if fit(roster.runs, world_size) and max(roster.ranks, default=0) < world_size:
+        return roster
+    return Roster(roster.size, roster.digest)
+
+
 def _count(runs: Runs) -> int:
     return sum(max(0, count) for _, _, count in runs)
 
 
 class _Expanded:
-    """Lists that came as runs: all nodes of a job name the same, and each is kept once. Bounded by their members."""
+    """Lists that were expanded lately: the views of a job name the same ones at each look. Bounded by their members."""
 
     def __init__(self) -> None:
         self._known: dict[Runs, tuple[int, ...]] = {}  # the one used last is the last
         self._members = 0
+        self._numbers: list[int] = []  # of ranks, each once: a list of members is four times as long without them
         self._changing = threading.Lock()
 
     def get(self, runs: Runs) -> tuple[int, ...]:
@@ -176,17 +203,23 @@ class _Expanded:
         with self._changing:
             ranks = self._known.pop(runs, None)
             if ranks is None:
-                ranks = tuple(chain.from_iterable(map(_progression, runs)))
+                ranks = tuple(chain.from_iterable(map(self._progression, runs)))
                 self._members += len(ranks)
             self._known[runs] = ranks
-            while self._members > MEMBERS_MAX and len(self._known) > 1:
+            while self._members > REMEMBERED_MAX and len(self._known) > 1:
                 self._members -= len(self._known.pop(next(iter(self._known))))
             return ranks
 
-
-def _progression(run: Run) -> Iterable[int]:
-    first, step, count = run
-    return range(first, first + step * count, step) if step else repeat(first, max(0, count))
+    def _progression(self, run: Run) -> Iterable[int]:
+        first, step, count = run
+        if step == 0 or count < 1:
+            return repeat(first, max(0, count))
+        end = first + step * count
+        if not (0 <= first < end <= _NUMBERS_MAX):
+            return range(first, end, step)
+        if end > len(self._numbers):
+            self._numbers.extend(range(len(self._numbers), end))
+        return self._numbers[first:end:step]
 
 
 _ranks_of = _Expanded().get

@@ -75,7 +75,7 @@ from ncclwatch.contract.ring.layout import (
     Word,
     event_stamp,
 )
-from ncclwatch.contract.ring.members import MEMBERS_MAX, Roster, unpack
+from ncclwatch.contract.ring.members import MEMBERS_MAX, Roster, known_in, unpack
 from ncclwatch.contract.ring.rows import (
     BucketRow,
     EventRow,
@@ -258,6 +258,7 @@ class Ring:
             data = self._member_list(offset) if 0 < size <= self._members_left else b""
             self._members_left -= size if data else 0
             known = unpack(data, size, digest) if data else Roster(size, digest)
+            known = known_in(known, self.header.world_size)  # a server takes no view of other ranks than its job has
             if len(self._rosters) >= 2 * config.GROUPS_MAX:  # rows that change what never changes
                 self._rosters.clear()
             self._rosters[offset, size, digest] = known

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, StackDump
+from ncclwatch.contract.ring.members import unpacked
 from ncclwatch_server import limits
 from ncclwatch_server.state.suspicion import Suspicion
 
@@ -130,9 +131,12 @@ class Inspection:
         now: float,
     ) -> JobSnapshot:
         """Return what is known now, each view with the age of its news."""
+        kept = sorted(self._views.items())
         views = {
-            rank: replace(held.view, news_age_s=held.view.news_age_s + now - held.at, taken_s=held.at - held.asked_at)
-            for rank, held in sorted(self._views.items())
+            held.view.rank: replace(whole, news_age_s=whole.news_age_s + now - held.at, taken_s=held.at - held.asked_at)
+            for (_, held), whole in zip(
+                kept, unpacked((held.view for _, held in kept), limits.MEMBERS_MAX), strict=True
+            )
         }
         # After a restart of the server old waits are seen before all nodes are back: what this
         # server has not been able to see for longer than it knows the job is no absence.

@@ -39,6 +39,10 @@ class AgentNews:
     over: dict[int, None] = field(default_factory=dict)  # jobs of which the agent has said that all ranks ended
     refused: dict[int, None] = field(default_factory=dict)  # of which no news is taken, the newest last
 
+    def world_sizes(self) -> dict[int, int]:
+        """Return how many ranks the jobs have of which news may come, by their number."""
+        return {index: job.world_size for index, job in self.jobs.items()}
+
     def take_digest(self, data: bytes) -> None:
         """Take a digest of one job."""
         index, ranks, groups = wire.split_digest(data)

@@ -145,7 +145,7 @@ class _Session:
             self._read_long(news, late)
 
     def _read_long(self, news: AgentNews, late: "_Late") -> None:
-        reading = self._door.desk.begin(functools.partial(wire.read_long, late.data))
+        reading = self._door.desk.begin(functools.partial(wire.read_long, late.data, news.world_sizes()))
         reading.add_done_callback(functools.partial(self._have_read_long, news))
 
     def _have_read_long(self, news: AgentNews, reading: "asyncio.Future[wire.AgentMessage]") -> None:
@@ -179,8 +179,8 @@ class _Session:
         if self._unread == UNREAD_MAX:
             self._line.pause()
         self._line.hold(size)
-        reading = self._door.desk.begin(unread.read)
         job, now = news.jobs[unread.index], news.clock()
+        reading = self._door.desk.begin(functools.partial(unread.read, job.world_size))
         reading.add_done_callback(functools.partial(self._have_read, news, job, now, size))
 
     def _have_read(

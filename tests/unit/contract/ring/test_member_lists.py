@@ -1,5 +1,6 @@
 """What a ring says of its groups: all members, or that they are not known; and never another group's name."""
 
+import contextlib
 import json
 import random
 import struct
@@ -34,7 +35,7 @@ LISTS = {
     "blocks of a stride": [first + rank for first in range(0, 98_304, 64) for rank in range(0, 16, 2)],
     "no order": SCATTERED[:20_000],
     "half of the world": sorted(SCATTERED[:49_152]),
-    "a list that names a rank twice": [*WORLD, 7],
+    "a list that names a rank twice": [*WORLD[:-1], 7],
 }
 
 
@@ -127,6 +128,16 @@ def test_a_forged_ring_has_only_so_many_members_read(ring: RingFile, monkeypatch
         ring.add_group(str(number), "", range(number, 1_000), 0)
     with Ring(ring.path) as read:
         assert [bool(group.roster.runs) for group in read.groups()] == [True] * 4 + [False]
+
+
+def test_a_list_that_names_ranks_the_job_has_not_is_unknown_and_a_server_is_not_told_of_it(tmp_path: Path):
+    path = str(tmp_path / "0-1.ring")
+    with contextlib.closing(RingFile(path, rank=0, local_rank=0, world=(64, 8), attempt=0)) as written:
+        for ranks in (range(64), range(65), range(0, 128, 2), (63, 1), (64, 1)):
+            written.add_group("g", "", ranks, 0)
+        with Ring(path) as read:
+            assert [bool(group.ranks) for group in read.groups()] == [True, False, False, True, False]
+            assert [group.roster.size for group in read.groups()] == [64, 65, 64, 2, 2]
 
 
 def test_texts_that_overlap_fill_no_memory(ring: RingFile):

@@ -1,8 +1,10 @@
 """When nodes are asked, what the judge gets to see, and which stacks belong to a verdict."""
 
+from dataclasses import replace
+
 import pytest
 
-from ncclwatch.contract.model.rank import ChildStack, Ending, StackDump, StackFrame
+from ncclwatch.contract.model.rank import ChildStack, Ending, GroupView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.inspection import Inspection
@@ -219,3 +221,19 @@ def test_views_of_ranks_that_are_not_asked_any_more_are_forgotten_unless_they_te
     inspection.focus([0, 3])
     found = inspection.snapshot("job", 4, Suspicion(), {}, 60.0, 11.0)
     assert set(found.ranks) == {0, 2}
+
+
+def test_members_are_expanded_when_the_judge_looks_and_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MEMBERS_MAX", 100)
+    world = GroupView(name="0", desc="", ranks=(), runs=((0, 1, 60),), enqueued=1, completed=1, prefix_hash=7)
+    half = replace(world, name="1", runs=((0, 2, 30),))
+    more = replace(world, name="2", runs=((1, 1, 30),))
+    inspection = Inspection()
+    inspection.receive_views([replace(view(rank), groups=(world, half, more)) for rank in (0, 1)], (0, 0), 1.0)
+    first, second = inspection.snapshot("job", 60, Suspicion(), {}, 60.0, 2.0).ranks.values()
+    assert [len(group.ranks) for group in first.groups] == [60, 30, 0]
+    assert first.groups[2].unnamed == 30
+    assert all(one.ranks is other.ranks for one, other in zip(first.groups, second.groups, strict=True))
+    kept = inspection.view(0)
+    assert kept is not None
+    assert kept.groups[0].ranks == ()
