@@ -8,6 +8,7 @@ import click
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.version import VERSION
+from ncclwatch.contract.words.console import complain
 from ncclwatch_agent import one_agent_per_node
 from ncclwatch_agent.one_agent_per_node import ResidenceError
 
@@ -42,7 +43,7 @@ def main(spawned: bool, lock_fd: int | None, runtime_dir: str | None) -> None:
         else:
             one_agent_per_node.adopt_lock(lock_fd, place)
     except ResidenceError as error:
-        click.echo(f"ncclwatch-agent: {error}", err=True)
+        complain(error, "ncclwatch-agent")
         sys.exit(EXIT_USAGE)
     if spawned:
         one_agent_per_node.daemonise()

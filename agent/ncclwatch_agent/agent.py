@@ -22,7 +22,6 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.machine.liveness import Guard, LoopLife
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.contract.words.text import harmless
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.faults import Faults
 from ncclwatch_agent.gpu.node_gpus import GpuDesk
@@ -261,7 +260,7 @@ class Agent:
             rank = LocalRank(ring)
             rank.observe(now_ns)
         except Exception as error:  # noqa: BLE001  it is told, once
-            self._faults.note(f"looking at {harmless(ring.path)}", error)
+            self._faults.note(f"looking at {ring.path}", error)
             self._faults.leave(ring.path, now_ns / 1e9)
             ring.close()
             return None

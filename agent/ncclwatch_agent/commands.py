@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import RankView, StackDump
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.printable import harmless
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.rank_process import FROZEN
 from ncclwatch_agent.ranks.jobs import LocalJob

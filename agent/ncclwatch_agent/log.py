@@ -1,33 +1,17 @@
-"""Writes what the agent does to a bounded file beside the rings, or nowhere if that cannot be written.
-
-What is logged holds names of files, words of rings and of servers. One record is one line, whatever stands in them:
-control characters are written as \\n or \\x1b, and a traceback has its lines behind a bar.
-"""
+"""Writes what the agent does to a bounded file beside the rings, or nowhere if that cannot be written."""
 
 import logging
 import os
 import sys
 
 from ncclwatch.contract.machine.private_dirs import PrivateDir
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.console import complain
+from ncclwatch.contract.words.log_lines import OneLine
 
 LOG_BYTES_MAX = 1024 * 1024
 LOG_NAME = "agent.log"
 
 log = logging.getLogger("ncclwatch.agent")
-
-
-class OneLine(logging.Formatter):
-    """Formats a record as one line that a terminal and a reader of files can rely on."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line without a traceback."""
-        return harmless(super().formatMessage(record))
-
-    def formatException(self, ei: "logging._SysExcInfoType") -> str:
-        """Return a traceback; a line of it cannot be taken for another record."""
-        lines = super().formatException(ei).split("\n")
-        return "\n".join(f"  | {harmless(line)}" for line in lines)
 
 
 class BoundedFile(logging.Handler):
@@ -75,7 +59,7 @@ def open_log(place: PrivateDir, *, terminal: bool) -> None:
         handlers.append(BoundedFile(place, LOG_NAME))
     except OSError as error:
         if terminal:
-            print(f"ncclwatch-agent: no log: {error}", file=sys.stderr)  # noqa: T201 - there is no log to say it in
+            complain(f"no log: {error}", "ncclwatch-agent")
     for handler in handlers or [logging.NullHandler()]:
         handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)

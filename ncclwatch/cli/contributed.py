@@ -13,6 +13,7 @@ import click
 
 from ncclwatch.cli.exits import Exit
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.words import console
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -78,7 +79,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except NcclwatchError as error:
-            click.echo(f"ncclwatch: {error}", err=True)
+            console.complain(error)
             sys.exit(Exit.NOT_DONE)
         except KeyboardInterrupt:
             sys.exit(Exit.INTERRUPTED)
@@ -113,10 +114,9 @@ def _unavailable(name: str, reason: str) -> click.Command:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def complain() -> None:
-        click.echo(
-            f"ncclwatch: `ncclwatch {name}` needs the server's packages, and one of them is not here ({reason}); run: "
-            f"{sys.executable} -m pip install 'ncclwatch[server]'",
-            err=True,
+        console.complain(
+            f"`ncclwatch {name}` needs the server's packages, and one of them is not here ({reason}); run: "
+            f"{sys.executable} -m pip install 'ncclwatch[server]'"
         )
         sys.exit(Exit.NOT_DONE)
 

@@ -194,8 +194,6 @@ def _compile(command: list[str]) -> None:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line][:3] or done.stderr.splitlines()[-3:]
         raise NativeError(
-            f"{command[0]} ended with {done.returncode}:\n  "
-            + "\n  ".join(errors)
-            + "\nThe recorder in Python is used; "
-            "it records the same at a few microseconds more per collective"
+            f"{command[0]} ended with {done.returncode}: {'; '.join(map(str.strip, errors))}. "
+            "The recorder in Python is used; it records the same at a few microseconds more per collective"
         )

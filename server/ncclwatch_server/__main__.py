@@ -10,6 +10,7 @@ import click
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.version import VERSION
+from ncclwatch.contract.words.console import complain
 from ncclwatch_server import settings
 from ncclwatch_server.runtime import logs
 
@@ -129,7 +130,7 @@ def main(  # noqa: PLR0913  (one for each flag)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    click.echo(f"ncclwatch-server: {sentence}", err=True)
+    complain(sentence, "ncclwatch-server")
     sys.exit(code)
 
 

@@ -33,6 +33,23 @@ def wait_for_peers():
 wait_for_peers()
 """
 
+# Its job, a thread and a function have names that a terminal would obey: the clipboard, a title, a line of its own.
+HOSTILE = """
+import ctypes, threading
+def stand(ready):
+    ctypes.CDLL(None).prctl(15, b"\\x1b[2J\\x1b]0;x\\x07\\n#", 0, 0, 0)
+    ready.set()
+    threading.Event().wait()
+evil = stand.__code__.replace(co_name="f\\x1b]0;x\\x07\\nroot# ", co_qualname="f\\x1b]0;x\\x07\\nroot# ") \
+    if hasattr(stand.__code__, "co_qualname") else stand.__code__.replace(co_name="f\\x1b]0;x\\x07\\nroot# ")
+stand.__code__ = evil
+ready = threading.Event()
+threading.Thread(target=stand, args=(ready,), name="t\\x1b]52;c;clipboard\\x07\\x9b2J\\r\\nroot# 训练").start()
+ready.wait()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
 
 def diagnose(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", COMMAND, *arguments]
@@ -188,3 +205,25 @@ def test_a_pid_that_is_nobodys_is_told() -> None:
     done = diagnose("--pid", str(2**22 - 1))
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no process 4194303 on this node" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["--text", "--json"])
+def test_names_that_another_process_chose_are_shown_and_not_obeyed(tmp_path: Path, form: str) -> None:
+    program = tmp_path / "\x1b[2J训练.py"
+    program.write_text(HOSTILE)
+    environ = os.environ | {
+        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "NCCLWATCH_JOB": "j\x1b]0;x\x07\nroot# 训练",
+    }  # fmt: skip
+    with subprocess.Popen([sys.executable, str(program)], env=environ, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            done = diagnose(f"--pid={process.pid}", *([form] if form == "--json" else []))
+        finally:
+            process.kill()
+    said = done.stdout + done.stderr
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert not any(line.startswith("root#") for line in said.splitlines())
+    assert "clipboard" in said and "训练" in said
+    if form == "--json":
+        assert json.loads(done.stdout)["jobs"][0]["job"].endswith("root__训练")

@@ -12,9 +12,10 @@ from rich.console import Console
 from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.commands import status
 from ncclwatch.cli.running import following
-from ncclwatch.contract.words.text import harmless, one_line
+from ncclwatch.contract.words.log_lines import OneLine
+from ncclwatch.contract.words.printable import harmless, one_line
 from ncclwatch_agent.commands import put_on_terminal
-from ncclwatch_server.runtime.logs import FORMAT, HarmlessFormatter
+from ncclwatch_server.runtime.logs import FORMAT
 
 # A title, the clipboard, a cleared screen, CSI as one character, a line that reads backwards, a surrogate, a bell.
 HOSTILE = "a\x1b]0;pwned\x07\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b31m\u202etxt.exe\u2066\ud800\x7f\r\x00b"
@@ -86,7 +87,7 @@ def test_what_an_agent_puts_on_a_terminal_is_text_whatever_a_server_sends() -> N
 def test_a_record_of_the_server_is_one_line_and_a_traceback_keeps_its_own() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(HarmlessFormatter(FORMAT))
+    handler.setFormatter(OneLine(FORMAT))
     log = logging.Logger("test")
     log.addHandler(handler)
     log.warning("refused an agent: %s", f"agent on {HOSTILE}\n2026-01-01 ncclwatch.server INFO all is well")
@@ -97,4 +98,4 @@ def test_a_record_of_the_server_is_one_line_and_a_traceback_keeps_its_own() -> N
         log.exception("failed")
     told = stream.getvalue()
     assert not any(character in told for character in OBEYED)
-    assert "\nTraceback (most recent call last):\n" in told
+    assert "\n  | Traceback (most recent call last):\n" in told

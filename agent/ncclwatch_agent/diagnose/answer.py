@@ -115,19 +115,18 @@ def answer_of(job: FoundJob, seen: Sequence[Seen], conclusion: Conclusion, looke
     )  # fmt: skip
 
 
-def text_of(answer: JobAnswer, looks: int) -> str:
-    """Return the answer as text: the sentences, who stands where with the odd ones first, and the merged stacks."""
-    return "\n".join(_lines(answer, looks)) + "\n"
+def lines_of(answer: JobAnswer, looks: int) -> Iterator[str]:
+    """Yield the answer as lines: the sentences, who stands where with the odd ones first, and the merged stacks.
 
-
-def _lines(answer: JobAnswer, looks: int) -> Iterator[str]:
+    Names in them are as the ranks have chosen them: `words.console` escapes each line.
+    """
     ranks = {one.rank: one for one in answer.ranks}
     yield (
         f"job {answer.job}: {ranks_words(ranks)} of {answer.world_size} on {answer.host}, "
         f"{looks} looks in {seconds_words(answer.looked_s)}"
     )
     for sentence in answer.said:
-        yield from textwrap.wrap(_plain(sentence), WIDTH, initial_indent="  ", subsequent_indent="  ",
+        yield from textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="  ",
                                  break_on_hyphens=False)  # fmt: skip
     yield ""
     for gang in answer.gangs:
@@ -137,7 +136,7 @@ def _lines(answer: JobAnswer, looks: int) -> Iterator[str]:
             yield ""
             yield f"stacks of {grown.role}, outermost first:"
             lines = list(tree_lines(grown.branches))
-            yield from (f"  {_plain(line, keep_spaces=True)}" for line in lines[:LINES_MAX])
+            yield from (f"  {line}" for line in lines[:LINES_MAX])
             if len(lines) > LINES_MAX:
                 yield f"  ... {len(lines) - LINES_MAX} more lines, in --json"
     refused: dict[str, list[int]] = {}
@@ -146,16 +145,16 @@ def _lines(answer: JobAnswer, looks: int) -> Iterator[str]:
             refused.setdefault(re.sub(r"\bpid \d+", "their processes", one.failure), []).append(one.rank)
     for why, who in refused.items():
         yield ""
-        yield from textwrap.wrap(_plain(f"no stack of {ranks_words(who)}: {why}"), WIDTH, break_on_hyphens=False)
+        yield from textwrap.wrap(f"no stack of {ranks_words(who)}: {why}", WIDTH, break_on_hyphens=False)
 
 
 def _gang(gang: Gang, members: Sequence[RankAnswer]) -> Iterator[str]:
     odd = "  (differs from the others)" if gang.odd else ""
-    yield _plain(f"  {ranks_words(gang.ranks)} {gang.place.words}", keep_spaces=True) + odd
+    yield f"  {ranks_words(gang.ranks)} {gang.place.words}{odd}"
     site = gang.place.site
     source = linecache.getline(site.file, site.line).strip() if site is not None else ""
     if source:
-        yield f"      > {_plain(source)[:SOURCE_CHARS_MAX]}"
+        yield f"      > {source[:SOURCE_CHARS_MAX]}"
     alike: dict[str, list[RankAnswer]] = {}
     for one in members:
         alike.setdefault(_condition(one), []).append(one)
@@ -167,9 +166,7 @@ def _gang(gang: Gang, members: Sequence[RankAnswer]) -> Iterator[str]:
         for child in one.child_places[:CHILDREN_SHOWN_MAX]:
             whose = "" if len(members) == 1 else f"{one.rank}: "
             place = f", in {child.in_kernel}" if child.in_kernel else ""
-            yield _plain(
-                f"      {whose}its child process {child.pid} stands {child.place.words}{place}", keep_spaces=True
-            )
+            yield f"      {whose}its child process {child.pid} stands {child.place.words}{place}"
 
 
 def _condition(one: RankAnswer) -> str:
@@ -189,9 +186,3 @@ def _tells(stack: StackClass) -> bool:
 
 def _failure(dump: StackDump) -> str:
     return dump.failure if not dump.threads else ""
-
-
-def _plain(text: str, *, keep_spaces: bool = False) -> str:
-    """Return printable ASCII: names of files and functions may hold anything."""
-    spaced = text if keep_spaces else re.sub(r"\s+", " ", text)
-    return "".join(c for c in spaced if c.isprintable()).encode("ascii", "backslashreplace").decode()

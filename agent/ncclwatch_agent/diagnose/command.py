@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from ncclwatch.contract.words.console import Progress
-from ncclwatch_agent.diagnose.answer import SCHEMA, Answer, JobAnswer, answer_of, text_of
+from ncclwatch.contract.words.console import Progress, complain, put, put_json
+from ncclwatch_agent.diagnose.answer import SCHEMA, Answer, JobAnswer, answer_of, lines_of
 from ncclwatch_agent.diagnose.conclusion import conclude
 from ncclwatch_agent.diagnose.looks import LOOKS, look_at
 from ncclwatch_agent.diagnose.ranks import FoundJob, Process, above_of, find_jobs, numbered, read_processes
@@ -47,15 +47,15 @@ def diagnose(context: click.Context, pids: tuple[int, ...], job: str, as_json: b
         return
     jobs, trouble = choose(pids, read_processes(frozenset(pids)))
     if trouble:
-        click.echo(f"ncclwatch: {trouble}", err=True)
+        complain(trouble)
         sys.exit(EXIT_NOTHING_FOUND)
     with Progress(f"looking {LOOKS} times at {sum(len(job.ranks) for job in jobs)} ranks"):
         answers = asyncio.run(_diagnose(jobs))
     if as_json:
-        made = msgspec.json.encode(Answer(schema=SCHEMA, jobs=answers))
-        click.echo(msgspec.json.format(made, indent=2))
+        put_json(msgspec.json.encode(Answer(schema=SCHEMA, jobs=answers)))
     else:
-        click.echo("\n".join(text_of(answer, LOOKS) for answer in answers), nl=False)
+        for number, answer in enumerate(answers):
+            put(*([""] if number else []), *lines_of(answer, LOOKS))
     sys.exit(EXIT_STANDS if any(answer.stands for answer in answers) else EXIT_NOBODY_STANDS)
 
 

@@ -22,7 +22,7 @@ from ncclwatch.contract.errors import ConfigError, NcclwatchError, WireError
 from ncclwatch.contract.network import tls
 from ncclwatch.contract.network.direct_websocket import DirectWebSocket
 from ncclwatch.contract.network.peer_uid import NotOurs
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import one_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 from ncclwatch_agent.uplink.local_server import Answer

@@ -18,7 +18,7 @@ from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network import tls, tokens
 from ncclwatch.contract.network.peer_uid import NotOurs
 from ncclwatch.contract.undecodable import UNDECODABLE
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import one_line
 
 BYTES_MAX = 64 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024

@@ -8,8 +8,8 @@ import msgspec
 
 from ncclwatch.cli.client.answers import Job
 from ncclwatch.cli.client.http import Client, NotKnown, dial
-from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.words import console
 from ncclwatch.contract.words.console import JSON_HELP
 
 COMPLETION_S = 0.7  # whoever has pressed Tab does not wait longer
@@ -41,9 +41,9 @@ def connect(server: str, timeout_s: float = 3.0) -> Client:
 
 
 def put_json(*documents: bytes | object) -> None:
-    """Print values, or JSON that the server has made, readably: the same bytes on every terminal and in every pipe."""
+    """Print values, or JSON that the server has made, readably."""
     for document in documents:
-        click.echo(readable_json(document if isinstance(document, bytes) else msgspec.json.encode(document)))
+        console.put_json(document if isinstance(document, bytes) else msgspec.json.encode(document))
 
 
 def the_job(client: Client, named: str) -> Job:

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from ncclwatch.contract.words.console import complain, put
 from ncclwatch.native import build, loading
 
 
@@ -15,15 +16,15 @@ def build_native() -> None:
     about a minute, once for each version of torch. Without it everything works, at some microseconds more per
     collective. NCCLWATCH_NATIVE_DIR names another place than ~/.cache/ncclwatch, a shared one for a cluster.
     """
-    click.echo("compiling; this takes about a minute ...", err=True)
+    put("compiling; this takes about a minute ...", error=True)
     try:
         built = build.build()
         loading.load()
     except ImportError as error:
-        click.echo(f"ncclwatch: torch cannot be imported here ({error}); run this in training's environment", err=True)
+        complain(f"torch cannot be imported here ({error}); run this in training's environment")
         sys.exit(2)
     except build.NativeError as error:
-        click.echo(f"ncclwatch: {error}", err=True)
+        complain(error)
         sys.exit(2)
     done = f"built in {built.seconds:.0f} s" if built.seconds else "was built already"
-    click.echo(f"{built.path} {done}; attach() loads it by itself")
+    put(f"{built.path} {done}; attach() loads it by itself")

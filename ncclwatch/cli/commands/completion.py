@@ -4,6 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.words.console import put
 
 
 class NoCompletion(NcclwatchError):
@@ -27,4 +28,4 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     if found is None:
         raise NoCompletion(f"this version of click has no completion for {shell}; update click")
-    click.echo(found(main, {}, "ncclwatch", "_NCCLWATCH_COMPLETE").source())
+    put(*found(main, {}, "ncclwatch", "_NCCLWATCH_COMPLETE").source().split("\n"))

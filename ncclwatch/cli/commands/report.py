@@ -10,12 +10,11 @@ import msgspec
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.client.http import NotKnown
 from ncclwatch.cli.commands.asking import complete_incident, connect, server_option
-from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.cli.output.report_file import prepare
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.words.console import Progress
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import json_text, one_line
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}
@@ -81,7 +80,7 @@ def _made(incident: str, form: str, server: str) -> str:
 def written(data: bytes, form: str, text: Callable[[], str] | None) -> str:
     """Return an incident in one of the forms. `text` gets the server's own; without it there is a shorter one."""
     if form == "json":
-        return readable_json(data) + "\n"
+        return json_text(data) + "\n"
     try:
         whole = msgspec.json.decode(data, type=Whole)
     except UNDECODABLE as error:

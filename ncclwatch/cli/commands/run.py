@@ -11,13 +11,13 @@ import click
 from ncclwatch.cli.client.http import Client, token
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
-from ncclwatch.cli.running.following import Following, tell
+from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
 from ncclwatch.cli.running.training import CommandFailed, Training, own_name
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network import tls
-from ncclwatch.contract.words.console import Progress
+from ncclwatch.contract.words.console import Progress, complain
 
 EXIT_USAGE = 2
 EXIT_ABORTED = 70
@@ -78,7 +78,7 @@ def run(on_hang: str, report: Path | None, inject: bool, server: str, command: t
             inject=inject,
         )
     except ConfigError as error:
-        _complain(error)
+        complain(error)
         sys.exit(EXIT_USAGE)
     sys.exit(_run(order))
 
@@ -98,7 +98,7 @@ def _run(order: Order) -> int:
                     tell(f"ncclwatch: {error}. The training runs, unwatched.\n")
             return _watched(order, url, None if order.server else own) if url else _unwatched(order)
     except CommandFailed as error:
-        _complain(error)
+        complain(error)
         if order.report is not None:
             order.report.discard()
         return error.exit_code
@@ -129,8 +129,7 @@ def _unwatched(order: Order) -> int:
     training = Training(order.command, {**os.environ, config.ENV_DISABLE: "1"})
     while training.exit_code is None:
         training.wait_a_little()
-    empty = f'{{"schema": 1, "job": "{order.job}", "world_size": 0, "incidents": []}}\n'
-    _write(order, empty.encode())
+    _write(order, empty_report(order.job))
     return training.exit_code
 
 
@@ -150,7 +149,3 @@ def _write(order: Order, report: bytes) -> None:
     except OSError as error:
         order.report.discard()
         tell(f"ncclwatch: cannot write the report to {order.report.path} ({error.strerror})\n")
-
-
-def _complain(error: Exception) -> None:
-    click.echo(f"ncclwatch: {error}", err=True)

@@ -16,6 +16,7 @@ import msgspec
 from ncclwatch.cli.client.http import Client, dial
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.undecodable import UNDECODABLE
+from ncclwatch.contract.words.console import complain, put, put_json
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PATH = "/api/v1/silences"
@@ -105,7 +106,7 @@ def add(
         job=job, lasts_s=lasts_s, starts_at=starts_at, ends_at=ends_at, reason=reason, signed=_signature()
     )  # fmt: skip
     made = _ask(server, lambda client: _one(client.fetch(_PATH, msgspec.json.encode(new))))
-    click.echo(_line(made))
+    put(_line(made))
 
 
 @silence.command("list")
@@ -116,10 +117,10 @@ def list_(everything: bool, as_json: bool, server: str) -> None:
     """List the silences."""
     data = _ask(server, lambda client: client.fetch(_PATH))
     if as_json:
-        click.echo(msgspec.json.format(data, indent=2).decode())
+        put_json(data)
         return
     found = msgspec.json.decode(data, type=tuple[Silence, ...])
-    click.echo(_table([each for each in found if everything or each.state != "expired"]), nl=False)
+    put(*_table([each for each in found if everything or each.state != "expired"]))
 
 
 @silence.command()
@@ -128,7 +129,7 @@ def list_(everything: bool, as_json: bool, server: str) -> None:
 def remove(ids: tuple[str, ...], server: str) -> None:
     """End silences now, by their IDS."""
     for name in ids:
-        click.echo(_line(_end(server, f"{_PATH}/{quote(name, safe='')}")))
+        put(_line(_end(server, f"{_PATH}/{quote(name, safe='')}")))
 
 
 def _end(server: str, path: str) -> Silence:
@@ -139,7 +140,7 @@ def _ask(server: str, question: Callable[[Client], _T]) -> _T:
     try:
         return question(dial(server))
     except (NcclwatchError, *UNDECODABLE) as error:
-        click.echo(f"ncclwatch: {error}", err=True)
+        complain(error)
         sys.exit(2)
 
 
@@ -147,8 +148,8 @@ def _one(data: bytes) -> Silence:
     return msgspec.json.decode(data, type=Silence)
 
 
-def _table(silences: Sequence[Silence]) -> str:
-    return "".join(_line(each) + "\n" for each in silences) or "no silences\n"
+def _table(silences: Sequence[Silence]) -> list[str]:
+    return [_line(each) for each in silences] or ["no silences"]
 
 
 def _line(each: Silence) -> str:
@@ -156,8 +157,7 @@ def _line(each: Silence) -> str:
     span = f"{begins:%Y-%m-%d %H:%M} to {ends:{'%H:%M' if begins.date() == ends.date() else '%Y-%m-%d %H:%M'}}"
     maker = f"by {each.author}" if each.author else ""
     words = ", ".join(word for word in (maker, f"signed {each.signed}" if each.signed else "", each.reason) if word)
-    text = f"{each.id}  {each.state:<7}  {span}  {each.job}" + (f"  ({words})" if words else "")
-    return "".join(c for c in text if c.isprintable())
+    return f"{each.id}  {each.state:<7}  {span}  {each.job}" + (f"  ({words})" if words else "")
 
 
 def _signature() -> str:

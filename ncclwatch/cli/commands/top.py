@@ -11,8 +11,7 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, ServerUnreachable
 from ncclwatch.cli.commands.asking import complete_job, connect, json_option, server_option
 from ncclwatch.cli.commands.status import ask, decoded
-from ncclwatch.cli.output.printable import escaped
-from ncclwatch.contract.words.console import wants_json
+from ncclwatch.contract.words.console import put_json, wants_json
 from ncclwatch.contract.words.text import seconds_words
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def top(job: str, interval: float, count: int | None, server: str, as_json: bool
     if wants_json(as_json):
         for number in pictures:
             time.sleep(interval if number else 0.0)
-            click.echo(escaped(msgspec.json.encode(ask(client, job)).decode()))
+            put_json(msgspec.json.encode(ask(client, job)), indent=0)
         return
     _show(Picture(client, job), interval, pictures)
 

@@ -3,6 +3,7 @@
 import click
 
 from ncclwatch.contract.version import VERSION
+from ncclwatch.contract.words.console import put
 
 
 @click.command()
@@ -10,7 +11,7 @@ from ncclwatch.contract.version import VERSION
 def version(as_json: bool) -> None:
     """Print the version."""
     if not as_json:
-        click.echo(f"ncclwatch {VERSION}")
+        put(f"ncclwatch {VERSION}")
         return
     import json
     import platform
@@ -21,4 +22,4 @@ def version(as_json: bool) -> None:
         torch: str | None = installed("torch")
     except PackageNotFoundError:
         torch = None
-    click.echo(json.dumps({"schema": 1, "ncclwatch": VERSION, "python": platform.python_version(), "torch": torch}))
+    put(json.dumps({"schema": 1, "ncclwatch": VERSION, "python": platform.python_version(), "torch": torch}))

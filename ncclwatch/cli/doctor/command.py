@@ -8,6 +8,7 @@ import msgspec
 
 from ncclwatch.cli.doctor import node_checks, server_checks, settings_checks, torch_checks
 from ncclwatch.cli.doctor.check import Check, Status
+from ncclwatch.contract.words.console import put, put_json
 
 ONE: tuple[Callable[[], Check], ...] = (
     torch_checks.versions, torch_checks.framework, torch_checks.native_recorder, torch_checks.second_witness,
@@ -43,15 +44,15 @@ def doctor(as_json: bool) -> None:
     for each in checks():
         done.append(each)
         if not as_json:
-            click.echo(render(each))
+            put(*render(each))
     worst = max((each.status for each in done), key=lambda status: status.code)
     if as_json:
         report = Report(schema=1, status=worst, checks=tuple(done))
-        click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        put_json(msgspec.json.encode(report))
     sys.exit(worst.code)
 
 
-def render(check: Check) -> str:
+def render(check: Check) -> tuple[str, ...]:
     """Return a check as a line, and what to do about it as another."""
     line = f"{check.status.value:5} {check.name:17} {check.fact}"
-    return f"{line}\n{'':24}do: {check.fix}" if check.fix else line
+    return (line, f"{'':24}do: {check.fix}") if check.fix else (line,)

@@ -11,9 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.output import incident_facts as the
-from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.contract.version import VERSION
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import json_text, one_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -24,7 +23,7 @@ def html(incident: Whole, data: bytes) -> str:
         incident=incident,
         the=the,
         version=VERSION,
-        json=readable_json(data),
+        json=json_text(data),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.output import incident_facts as the
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
 _LINKED = re.compile(r"([@#](?=\w)|://|\bwww(?=\.))", re.IGNORECASE)

@@ -1,6 +1,7 @@
 """Writes answers on a terminal, in colours and tables of rich, which is imported only where somebody looks.
 
-Words carry everything; colour only repeats it. What ranks have chosen goes in as plain text, never as markup.
+Words carry everything; colour only repeats it. What ranks have chosen goes in as plain text, never as markup, and the
+console escapes all that is printed on it. `said` does so too, so that a table is laid out by what will be shown.
 """
 
 import os
@@ -8,11 +9,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import harmless, one_line
 
 WIDTH_ELSEWHERE = 120  # columns where no terminal tells how many it has
 STYLES = {
@@ -22,13 +24,23 @@ STYLES = {
 }  # fmt: skip
 
 
+class EscapingConsole(Console):
+    """A console that sends its own colours and movements to the terminal, and escapes those of any text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable; those without control codes hold text alone."""
+        for segment in super().render(renderable, options):
+            safe = segment.control or segment.text.isprintable()
+            yield segment if safe else segment._replace(text=harmless(segment.text, keep_lines=True))
+
+
 def console() -> Console:
     """Return a console on standard output. It follows NO_COLOR and the width of the terminal, or COLUMNS."""
     # A locale that cannot say a character must not cost the answer.
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WIDTH_ELSEWHERE
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    return EscapingConsole(markup=False, highlight=False, emoji=False, width=width)
 
 
 def said(text: str, style: str = "") -> Text:

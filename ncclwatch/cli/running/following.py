@@ -17,7 +17,9 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.words.text import harmless, seconds_words
+from ncclwatch.contract.words.console import put
+from ncclwatch.contract.words.printable import json_text
+from ncclwatch.contract.words.text import seconds_words
 
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
@@ -110,7 +112,7 @@ class Following:
         """Hear the last news of the command that has ended, and return the report."""
         self._ending.set()
         self._thread.join(LAST_NEWS_S + 1.0)
-        return msgspec.json.format(msgspec.json.encode(self._report), indent=2) + b"\n"
+        return _written(self._report)
 
     def _run(self) -> None:
         deadline = float("inf")
@@ -206,6 +208,15 @@ class Following:
         return job == self._job or job.startswith(f"{self._job}~")
 
 
+def empty_report(job: str) -> bytes:
+    """Return the report of a command of which nothing was seen."""
+    return _written(_Report(schema=1, job=job, world_size=0, incidents=()))
+
+
+def _written(report: _Report) -> bytes:
+    return f"{json_text(msgspec.json.encode(report))}\n".encode()
+
+
 def _patience_s(incident: Incident) -> float:
     """Return for how long after its first word an incident may still become better known before the job is ended."""
     if incident.cause == "rank_crashed":
@@ -225,10 +236,8 @@ def _ended(before: _Fields, now: msgspec.Raw | None) -> msgspec.Raw:
 
 def tell(text: str) -> None:
     """Write to standard error at once. The training's own output is not touched."""
-    data = harmless(text, keep_lines=True).encode("ascii", "backslashreplace")
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(2, data) :]
+    with contextlib.suppress(OSError, ValueError):
+        put(*text.removesuffix("\n").split("\n"), error=True)
 
 
 def _is_attached(job: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -1,15 +1,23 @@
-"""Decides whether a person or a program reads what a command prints, and shows people what goes on meanwhile.
+"""Writes to standard output and standard error, for all commands, and decides whether a person or a program reads it.
+
+Nothing else writes there, so nothing gets there unescaped (see `printable`). A text is given line by line: where a
+line ends is said by whoever has made it, and never by what stands in it.
 
 Answers go to standard output: for people on a terminal, as JSON elsewhere. What happens meanwhile goes to standard
 error, and only once a second has passed, so that quick commands stay silent.
 """
 
+import contextlib
+import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TextIO
+
+from ncclwatch.contract.words.printable import harmless, json_text
 
 QUIET_S = 1.0  # nothing is said of what takes less
 EVERY_S = 0.5  # between two looks at what is being done
@@ -21,6 +29,35 @@ JSON_HELP = "Print JSON for machines, or text for people. Default: text on a ter
 def wants_json(asked: bool | None) -> bool:
     """Whether to print JSON: as `--json` or `--text` says, else wherever no terminal shows it."""
     return not sys.stdout.isatty() if asked is None else asked
+
+
+def put(*lines: str, error: bool = False) -> None:
+    """Write lines to standard output or standard error. A newline in one of them is shown as an escape."""
+    text = "".join(f"{harmless(line)}\n" for line in lines)
+    _write(sys.stderr if error else sys.stdout, text)
+
+
+def put_json(data: bytes, *, indent: int = 2) -> None:
+    """Write JSON to standard output, the same bytes on every terminal and in every pipe."""
+    _write(sys.stdout, f"{json_text(data, indent=indent)}\n")
+
+
+def complain(error: Exception | str, program: str = "ncclwatch") -> None:
+    """Say in one line on standard error what could not be done."""
+    put(f"{program}: {error}", error=True)
+
+
+def rewrite(text: str) -> None:
+    """Write over the line of progress on standard error, which is a terminal; "" removes it."""
+    _write(sys.stderr, f"{ERASE}{harmless(text)}")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # A locale that has no name for a character must not cost the answer.
+    if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+        stream.reconfigure(errors="backslashreplace")
+    stream.write(text)
+    stream.flush()
 
 
 class Progress:
@@ -62,19 +99,15 @@ class Progress:
             if terminal or (self._elsewhere and not self._shown):
                 self._show(time.monotonic() - began, terminal)
         if terminal and self._shown:
-            _write(ERASE)
+            with contextlib.suppress(OSError, ValueError):
+                rewrite("")
 
     def _show(self, elapsed_s: float, terminal: bool) -> None:
         self._shown = True
         said = self._doing if isinstance(self._doing, str) else self._doing()
-        said = "".join(c for c in said if c.isprintable())[:150]
-        _write(f"{ERASE}{said} ... {elapsed_s:.0f} s" if terminal else f"ncclwatch: {said} ...\n")
-
-
-def _write(text: str) -> None:
-    # Who asked may have closed it; that must not cost the answer.
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
+        # Who asked may have closed it; that must not cost the answer.
+        with contextlib.suppress(OSError, ValueError):
+            if terminal:
+                rewrite(f"{harmless(said)[:150]} ... {elapsed_s:.0f} s")
+            else:
+                put(f"ncclwatch: {harmless(said)[:150]} ...", error=True)

@@ -1,4 +1,4 @@
-"""Writes for people: what ranks wait in, lists of ranks, durations, amounts, and text that no terminal obeys."""
+"""Writes for people: what ranks wait in, lists of ranks, durations and amounts."""
 
 from collections.abc import Iterable
 
@@ -54,23 +54,3 @@ def seconds_words(age_s: float) -> str:
     if age_s < 9.95:
         return f"{age_s:.1f} s"
     return f"{age_s:.0f} s" if age_s < 120 else f"{age_s / 60:.0f} min"
-
-
-def harmless(text: str, *, keep_lines: bool = False) -> str:
-    """Return text that a terminal shows and does not obey: control and formatting characters become \\x1b or \\u202e.
-
-    C0, C1 and DEL move cursors and write clipboards; characters of direction let a line read as another; lone
-    surrogates cannot be written at all. What is left are the printable characters of all scripts, and spaces.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or (keep_lines and c == "\n") else _shown(c) for c in text)
-
-
-def one_line(text: str) -> str:
-    """Return text for a table, a page or a ticket: white space of any kind is a space, all else is `harmless`."""
-    return text if text.isprintable() else harmless("".join(" " if c.isspace() else c for c in text))
-
-
-def _shown(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

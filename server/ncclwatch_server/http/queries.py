@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from fastapi import HTTPException, Response
 
+from ncclwatch.contract.words.printable import json_bytes
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.pagination import Page, Wanted, page_of
 from ncclwatch_server.jobs.read_model import JobSight, sight_of, sights_of
@@ -130,5 +131,5 @@ def _nothing(wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident
 def _json(found: object) -> bytes:
     """Encode an answer. A list part by part, so that other threads get their turn between them."""
     if isinstance(found, list):
-        return b"[" + b",".join(map(msgspec.json.encode, found)) + b"]"
-    return msgspec.json.encode(found)
+        return b"[" + b",".join(map(_json, found)) + b"]"
+    return json_bytes(msgspec.json.encode(found))

@@ -345,7 +345,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _incomplete(why: str) -> dict[str, str]:
-    return {config.INCOMPLETE_HEADER: plain(why)} if why else {}
+    return {config.INCOMPLETE_HEADER: plain(why).encode("ascii", "backslashreplace").decode()} if why else {}
 
 
 def _link(request: Request, cursor: Cursor | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.places import MAIN_THREAD, Doing, Place, place_of
 from ncclwatch.contract.stacks.tree import classes, gangs
 from ncclwatch.contract.wire import CommandKind
+from ncclwatch.contract.words.printable import json_bytes
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list
 from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.evidence.stack_collection import deeper, importance, main_tree
@@ -188,7 +189,7 @@ async def _capture(watch: Watch, job: Job, wanted: Wanted, client: str) -> bytes
         notes=notes,
     )
     # Merging and writing out the stacks of 256 ranks takes tens of milliseconds, which no agent has to wait for.
-    return await asyncio.to_thread(lambda: msgspec.json.encode(report(draft)))
+    return await asyncio.to_thread(lambda: json_bytes(msgspec.json.encode(report(draft))))
 
 
 def ask(job: Job, ranks: Iterable[int], deep: frozenset[int]) -> Capture:

@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from ncclwatch.contract.words.printable import json_bytes
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.report import report_incident
 
@@ -46,7 +47,7 @@ class News:
     def encoded(self) -> bytes:
         """Return it as a server-sent event. The first time takes milliseconds where there are stacks: in a thread."""
         if not self._encoded:
-            data = msgspec.json.encode(report_incident(self.incident))
+            data = json_bytes(msgspec.json.encode(report_incident(self.incident)))
             self._encoded = event(self.what.value, data, self.number)
         return self._encoded
 

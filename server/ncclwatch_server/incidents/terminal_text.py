@@ -1,6 +1,7 @@
 """Writes one incident as one block of plain text, for a tired person.
 
-It goes to terminals: what ranks sent is stripped of control characters, and everything is ASCII.
+It goes to terminals and into files: a line of it ends where this module says, and what ranks have sent is escaped. Our
+own typographic characters are written in ASCII, for terminals that have no others; those of names are kept.
 """
 
 import re
@@ -11,6 +12,7 @@ from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import Culprit, Divergence, MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
+from ncclwatch.contract.words.printable import one_line
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import where
 from ncclwatch_server.incidents.book import Incident
@@ -38,6 +40,11 @@ def first_line(incident: Incident) -> str:
 
 def render(incident: Incident) -> str:
     """Return the whole block, with a newline at its end."""
+    return "\n".join(lines_of(incident)) + "\n"
+
+
+def lines_of(incident: Incident) -> list[str]:
+    """Return the lines of the block."""
     verdict = incident.verdict
     lines = textwrap.wrap(
         f"ncclwatch: {first_line(incident)}", WIDTH, subsequent_indent=" " * _INDENT, break_on_hyphens=False
@@ -67,7 +74,7 @@ def render(incident: Incident) -> str:
     if len(incident.stacks) > STACKS_MAX:
         lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
     lines += _field("incident", f"{incident.id} of job {incident.job}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _facts(incident: Incident) -> list[str]:
@@ -81,10 +88,8 @@ def _facts(incident: Incident) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Return printable ASCII: what ranks send may hold terminal escapes, or worse."""
-    spaced = re.sub(r"\s+", " ", text.translate(_PLAIN))
-    printable = "".join(c for c in spaced if c.isprintable())
-    return printable.encode("ascii", "backslashreplace").decode()
+    """Return one printable line: what ranks send may hold terminal escapes, or worse."""
+    return one_line(re.sub(r"\s+", " ", text.translate(_PLAIN)))
 
 
 def _field(name: str, text: str) -> list[str]:

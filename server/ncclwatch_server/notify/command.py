@@ -12,6 +12,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
+from ncclwatch.contract.words.console import complain, put
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.notify.channels import open_channel
 from ncclwatch_server.notify.delivery import SEND_S
@@ -61,10 +62,10 @@ def test(path: str, names: tuple[str, ...]) -> None:
             raise NcclwatchError(f"no targets are named; give --notify FILE, or set {config.ENV_NOTIFY}")
         trials = asyncio.run(_try_all(chosen, targets.link))
     except NcclwatchError as error:
-        click.echo(f"ncclwatch: {error}", err=True)
+        complain(error)
         sys.exit(EXIT_UNUSABLE)
     for trial in trials:
-        click.echo(str(trial))
+        put(str(trial))
     sys.exit(EXIT_UNDELIVERED if any(trial.problem for trial in trials) else 0)
 
 

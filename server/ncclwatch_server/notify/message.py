@@ -1,7 +1,7 @@
 """Words a message: what all targets share, before each gives it its own form.
 
-What ranks have sent (names, lines, exceptions, the program's own words) is cleaned of control characters and cut here;
-escaping is the business of each form.
+What ranks have sent (names, lines, exceptions, the program's own words) is made one printable line and cut here;
+escaping what a receiver would read is the business of each form.
 """
 
 import re
@@ -11,6 +11,7 @@ from shlex import quote
 
 from ncclwatch.contract.model.verdict import Certainty, Severity
 from ncclwatch.contract.stacks.tree import gang_line
+from ncclwatch.contract.words.printable import one_line
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.evidence.stack_collection import main_tree, where
 from ncclwatch_server.incidents.book import Incident, IncidentState
@@ -122,7 +123,7 @@ def clean(text: str, chars_max: int, *, spaces: bool = False) -> str:
     """Return one printable line: no controls, no marks that turn the direction of writing, no lone surrogates."""
     text = text[: READ_PER_CHAR * chars_max]  # however much a rank has written: it is looked at in the thread of alerts
     line = re.sub(r"\s", " ", text) if spaces else re.sub(r"\s+", " ", text).strip()
-    return cut("".join(c for c in line if c.isprintable()), chars_max)
+    return cut(one_line(line), chars_max)
 
 
 def cut(text: str, chars_max: int) -> str:

@@ -3,7 +3,7 @@
 import httpx
 import msgspec
 
-from ncclwatch_server.notify.message import Message, cut, iso
+from ncclwatch_server.notify.message import Message, clean, cut, iso
 from ncclwatch_server.notify.posting import post
 from ncclwatch_server.notify.stages import Stage
 from ncclwatch_server.notify.targets import PagerDuty, plain
@@ -42,11 +42,11 @@ def body_of(message: Message, key: str) -> bytes:
         hosts = sorted({culprit.host for culprit in verdict.culprits if culprit.host})
         event["payload"] = {
             "summary": cut(message.title, SUMMARY_MAX),
-            "source": cut("".join(filter(str.isprintable, hosts[0] if hosts else incident.job)), 200) or "ncclwatch",
+            "source": clean(hosts[0] if hosts else incident.job, 200) or "ncclwatch",
             "severity": verdict.severity.value,
             "timestamp": iso(incident.opened_at),
             "component": "training",
-            "group": cut("".join(filter(str.isprintable, incident.job)), 200),
+            "group": clean(incident.job, 200),
             "class": verdict.cause.value,
             "custom_details": details,
         }

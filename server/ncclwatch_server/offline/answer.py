@@ -1,7 +1,7 @@
 """Renders what `ncclwatch analyze` answers: the report that the API gives, or the terminal block."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.job import JobSnapshot
@@ -85,25 +85,26 @@ def notes_of(snapshot: JobSnapshot, gathered: Gathered) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def text(snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, ...]) -> str:
-    """Return the answer for people."""
-    blocks = [terminal_text.render(incident) for incident in incidents]
-    if not blocks:
-        blocks = [_nothing_wrong(snapshot, gathered)]
-    notes = "".join(f"  note      {terminal_text.plain(note)}\n" for note in notes_of(snapshot, gathered))
-    return "\n".join(blocks) + notes
+def lines(snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, ...]) -> Iterator[str]:
+    """Yield the answer for people."""
+    if not incidents:
+        yield _nothing_wrong(snapshot, gathered)
+    for number, incident in enumerate(incidents):
+        if number:
+            yield ""
+        yield from terminal_text.lines_of(incident)
+    for note in notes_of(snapshot, gathered):
+        yield f"  note      {note}"
 
 
 def _nothing_wrong(snapshot: JobSnapshot, gathered: Gathered) -> str:
     known = len(_with_records(snapshot))
     if gathered.reports and not known:
-        return "ncclwatch: nothing was wrong: the saved report holds no incident.\n"
+        return "ncclwatch: nothing was wrong: the saved report holds no incident."
     if not known:
-        return (
-            "ncclwatch: no hang is to be seen: there are stacks or logs, but nothing that tells who waits for whom.\n"
-        )
+        return "ncclwatch: no hang is to be seen: there are stacks or logs, but nothing that tells who waits for whom."
     ranks = f"{known} rank{'s' if known != 1 else ''}"
-    return f"ncclwatch: nothing is wrong in the records of {ranks}: no hang is to be seen.\n"
+    return f"ncclwatch: nothing is wrong in the records of {ranks}: no hang is to be seen."
 
 
 def _with_records(snapshot: JobSnapshot) -> tuple[int, ...]:

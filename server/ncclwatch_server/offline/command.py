@@ -8,9 +8,11 @@ import click
 import msgspec
 
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.words.console import JSON_HELP, Progress, wants_json
+from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.words.console import JSON_HELP, Progress, complain, put, put_json, wants_json
+from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.judge import judge
-from ncclwatch_server.offline.answer import answer, incidents_of, text
+from ncclwatch_server.offline.answer import answer, incidents_of, lines
 from ncclwatch_server.offline.errors import NothingToAnalyze
 from ncclwatch_server.offline.gather import Gathered, gather, look_deeper
 from ncclwatch_server.offline.suspects import suspects
@@ -32,14 +34,18 @@ def analyze(paths: tuple[Path, ...], as_json: bool | None) -> None:
     try:
         gathered = Gathered()
         with Progress(lambda: f"reading what the job left behind, {gathered.files} files so far"):
-            said = _analyze(paths, gathered, wants_json(as_json))
+            found = _analyze(paths, gathered)
     except NcclwatchError as error:
-        click.echo(f"ncclwatch: {error}", err=True)
+        complain(error)
         sys.exit(EXIT_UNUSABLE)
-    click.echo(said, nl=False)
+    job, snapshot, incidents = found
+    if wants_json(as_json):
+        put_json(msgspec.json.encode(answer(job, snapshot, gathered, incidents)))
+    else:
+        put(*lines(snapshot, gathered, incidents))
 
 
-def _analyze(paths: tuple[Path, ...], gathered: Gathered, as_json: bool) -> str:
+def _analyze(paths: tuple[Path, ...], gathered: Gathered) -> tuple[str, JobSnapshot, tuple[Incident, ...]]:
     gather(paths, gathered)
     if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
@@ -49,16 +55,12 @@ def _analyze(paths: tuple[Path, ...], gathered: Gathered, as_json: bool) -> str:
         look_deeper(gathered, wanted)
         snapshot = gathered.snapshot()
     job = paths[0].resolve().name
-    incidents = incidents_of(job, snapshot, judge(snapshot), gathered.reports)
-    if as_json:
-        made = answer(job, snapshot, gathered, incidents)
-        return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
-    return text(snapshot, gathered, incidents)
+    return job, snapshot, incidents_of(job, snapshot, judge(snapshot), gathered.reports)
 
 
 def _nothing(paths: tuple[Path, ...], notes: list[str]) -> str:
     tried = ", ".join(map(str, paths[:3]))
-    why = "".join(f"\n  {note}" for note in notes[:5])
+    why = f" Of the files there: {'; '.join(notes[:5])}" if notes else ""
     return (
         f"nothing in {tried} tells of a job. Name files, or directories, with Flight Recorder dumps (pickle or JSON), "
         f"rings (*.ring), py-spy stacks (JSON), saved reports or logs.{why}"

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.log_lines import OneLine
 
 _MINUTE_S = 60.0
 _KINDS_MAX = 1000
@@ -43,22 +43,10 @@ class Seldom(logging.Filter):
         return count < self._most
 
 
-class HarmlessFormatter(logging.Formatter):
-    """A formatter that shows control characters instead of sending them. Tracebacks keep their lines."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
-        return harmless(super().formatMessage(record))
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of a traceback if there is one."""
-        return harmless(super().format(record), keep_lines=True)
-
-
 def to_stderr() -> None:
     """Let all records go to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(HarmlessFormatter(FORMAT))
+    handler.setFormatter(OneLine(FORMAT))
     handler.addFilter(Seldom())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of its own parts

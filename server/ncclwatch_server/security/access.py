@@ -13,7 +13,6 @@ from fastapi import HTTPException, Request
 from starlette.requests import HTTPConnection
 
 from ncclwatch.contract.machine.liveness import LoopLife
-from ncclwatch.contract.words.text import harmless
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.crowd import SEAT, Seat
 from ncclwatch_server.security.scopes import Access, Caller, Denial, Grant, Lack, Scope
@@ -93,7 +92,7 @@ def tell_of_guesses(access: Access, trail: AuditTrail) -> None:
     """Write down how many wrong tokens came from where since the last time."""
     found = sorted(access.guesses.untold().items(), key=lambda item: -item[1])
     for address, count in found[:TOLD_MAX]:
-        log.warning("%d wrong tokens came from %s", count, harmless(address))
+        log.warning("%d wrong tokens came from %s", count, address)
         trail.note("unknown", Act.GUESS, "", f"{count} wrong tokens from {address}")
     if found[TOLD_MAX:]:
         rest = sum(count for _, count in found[TOLD_MAX:])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.printable import harmless
 
 log = logging.getLogger("ncclwatch.audit")
 

@@ -20,6 +20,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
+from ncclwatch.contract.words.console import put
 from ncclwatch_server.ingest.websocket import AgentLine
 from ncclwatch_server.runtime import lifetime
 from ncclwatch_server.runtime.heap import give_back_large_blocks
@@ -219,7 +220,7 @@ async def _tell_ready(server: _Server, serving: Serving, listener: socket.socket
     port = listener.getsockname()[1]
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     scheme = "https" if serving.tls else "http"
-    print(f"ncclwatch-server listens on {scheme}://{host}:{port}", file=sys.stderr, flush=True)  # noqa: T201
+    put(f"ncclwatch-server listens on {scheme}://{host}:{port}", error=True)
     log.info("up to %d agents and %d connections in all", server.crowd.agents_max, server.crowd.connections_max)
     if serving.ready_fd is not None:
         # Whoever waited may have gone.

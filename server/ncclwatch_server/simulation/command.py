@@ -16,6 +16,7 @@ import click
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network import tls, tokens
 from ncclwatch.contract.network.direct_http import DirectHttp
+from ncclwatch.contract.words.console import complain, put, put_json, rewrite
 from ncclwatch_server.simulation.job.faults import RIGHT_CAUSES, FaultKind
 from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.step_times import Slow
@@ -127,11 +128,14 @@ def simulate(  # noqa: PLR0913 - one argument for each option
         )
         tell("")
     except NcclwatchError as error:
-        click.echo(f"ncclwatch: {error}", err=True)
+        complain(error)
         sys.exit(EXIT_UNUSABLE)
     except KeyboardInterrupt:
         sys.exit(130)
-    click.echo(json.dumps(asdict(outcome), indent=2) if as_json else _words(outcome))
+    if as_json:
+        put_json(json.dumps(asdict(outcome)).encode())
+    else:
+        put(*_words(outcome).split("\n"))
     sys.exit(0 if outcome.right else EXIT_WRONG)
 
 
@@ -143,7 +147,7 @@ class _Telling:
 
     def __call__(self, text: str) -> None:
         if not self._quiet:
-            click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+            rewrite(text)
 
 
 def _layout(ranks: int | None, text: str | None) -> Layout:

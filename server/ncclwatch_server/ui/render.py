@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.tree import short_path
 from ncclwatch.contract.version import VERSION
-from ncclwatch.contract.words.text import harmless, one_line, rank_list, ranks_words, seconds_words
+from ncclwatch.contract.words.printable import harmless, one_line
+from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
 
 RANKS_CHARS_MAX = 60
 

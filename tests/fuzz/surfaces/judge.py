@@ -14,7 +14,7 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
-from ncclwatch.contract.words.text import harmless
+from ncclwatch.contract.words.printable import harmless
 from ncclwatch_server.judge import judge
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface

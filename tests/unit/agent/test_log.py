@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.machine.private_dirs import open_private
-from ncclwatch_agent.log import BoundedFile, OneLine
+from ncclwatch.contract.words.log_lines import OneLine
+from ncclwatch_agent.log import BoundedFile
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from markdown_it import MarkdownIt
 
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.commands.report import written
-from ncclwatch.cli.output.printable import readable_json
 from ncclwatch.cli.output.report_html import html as as_html
 from ncclwatch.cli.output.report_markdown import in_html, markdown, prose
 from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Divergence, Evidence, MergedStack
-from ncclwatch.contract.words.text import one_line
+from ncclwatch.contract.words.printable import json_text, one_line
 
 HOSTILE = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "</pre></details><h1>x",
@@ -117,7 +116,7 @@ def test_nothing_of_the_html_comes_from_elsewhere_and_nothing_may_run():
 @pytest.mark.parametrize("text", ["\x1b[31m", "\u202e", "\x9b31m", "\x07", "\ud800"])
 def test_escapes_of_terminals_and_turned_writing_are_in_no_report(text: str):
     data = msgspec.json.encode({"summary": text.encode("utf-8", "replace").decode()})
-    for made in (page_of(text), markdown(incident(text)), readable_json(data)):
+    for made in (page_of(text), markdown(incident(text)), json_text(data)):
         assert made.isprintable() or all(c.isprintable() or c == "\n" for c in made.replace("\u200b", ""))
 
 
@@ -131,7 +130,7 @@ def test_a_tracker_makes_no_mention_no_link_and_no_number_of_a_ticket():
 @settings(deadline=None)
 @given(st.text())
 def test_json_that_is_safe_to_show_means_the_same(text: str):
-    shown = readable_json(msgspec.json.encode({"a": text.encode("utf-8", "replace").decode()}))
+    shown = json_text(msgspec.json.encode({"a": text.encode("utf-8", "replace").decode()}))
     assert json.loads(shown) == {"a": text.encode("utf-8", "replace").decode()}
     assert all(c.isprintable() or c == "\n" for c in shown)
 

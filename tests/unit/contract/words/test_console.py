@@ -55,14 +55,14 @@ def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch):
 
 def test_on_a_terminal_one_line_is_written_over_and_vanishes(monkeypatch: pytest.MonkeyPatch):
     said = shown_while_busy(monkeypatch, Terminal(True), 2)
-    assert f"{ERASE}reading file 1[31m ... 0 s{ERASE}reading file 2" in said, "control characters are left out"
+    assert f"{ERASE}reading file 1\\x1b[31m ... 0 s{ERASE}reading file 2" in said, "control characters are shown"
     assert said.endswith(ERASE)
     assert "\n" not in said
 
 
 def test_elsewhere_it_is_one_line_once(monkeypatch: pytest.MonkeyPatch):
     said = shown_while_busy(monkeypatch, Terminal(False), 1)
-    assert said == "ncclwatch: reading file 1[31m ...\n"
+    assert said == "ncclwatch: reading file 1\\x1b[31m ...\n"
 
 
 def test_where_only_a_terminal_may_show_it_a_file_gets_nothing(monkeypatch: pytest.MonkeyPatch):

@@ -115,7 +115,6 @@ def test_the_block_never_carries_what_a_rank_sent_to_a_terminal() -> None:
     )  # fmt: skip
     stack = MergedStack(ranks=(0,), thread=evil, frames=(StackFrame(function=evil, file=evil, line=1),))
     text = render(replace(INCIDENT, verdict=verdict, stacks=(stack,), job=evil, unseen=((1, evil),)))
-    assert text.isascii()
     assert all(c == "\n" or c.isprintable() for c in text)
     assert sum(line.startswith("ncclwatch:") for line in text.splitlines()) == 1
     assert max(map(len, text.splitlines())) <= 100
