@@ -101,6 +101,17 @@ def test_a_server_of_its_own_is_started_and_leaves_nothing_behind(tmp_path: Path
     assert list(tmp_path.iterdir()) == [report]
 
 
+def test_a_report_whose_directory_has_gone_is_printed_instead(server: ServerProcess, tmp_path: Path) -> None:
+    place = tmp_path / "reports"
+    place.mkdir()
+    command = ("--report", str(place / "report.json"), "--server", server.url, "--", "rm", "-rf", str(place))
+    done = run(*command, NCCLWATCH_JOB="gone")
+    said, _, printed = done.stderr.decode().partition("here it is:\n")
+    assert done.returncode == 0
+    assert "cannot write the report to " in said and "(No such file or directory)" in said
+    assert json.loads(printed)["job"] == "gone"
+
+
 def test_a_hang_is_told_once_and_aborted_with_everything_it_started(server: ServerProcess, tmp_path: Path) -> None:
     report, marker = tmp_path / "report.json", str(tmp_path)
     arguments = ("--on-hang", "abort", "--report", str(report), "--server", server.url)

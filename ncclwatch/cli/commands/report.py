@@ -13,7 +13,7 @@ from ncclwatch.cli.commands.asking import complete_incident, connect, server_opt
 from ncclwatch.cli.output.report_file import prepare
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.undecodable import UNDECODABLE
-from ncclwatch.contract.words.console import Progress
+from ncclwatch.contract.words.console import Progress, put
 from ncclwatch.contract.words.printable import json_text, one_line
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -57,14 +57,15 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
             target.discard()
         raise
     if target is None:
-        click.echo(made, nl=False)
+        put(*made.removesuffix("\n").split("\n"))
         return
     try:
         target.write(made.encode())
     except OSError as error:
         target.discard()
-        raise ConfigError(f"cannot write the report to {output} ({error.strerror}); name another file") from error
-    click.echo(f"{output} written", err=True)
+        put(*made.removesuffix("\n").split("\n"))  # rather than lose it
+        raise ConfigError(f"cannot write the report to {output} ({error.strerror}); it is printed instead") from error
+    put(f"{output} written", error=True)
 
 
 def _made(incident: str, form: str, server: str) -> str:

@@ -148,4 +148,5 @@ def _write(order: Order, report: bytes) -> None:
         order.report.write(report)
     except OSError as error:
         order.report.discard()
-        tell(f"ncclwatch: cannot write the report to {order.report.path} ({error.strerror})\n")
+        tell(f"ncclwatch: cannot write the report to {order.report.path} ({error.strerror}); here it is:\n")
+        tell(report.decode())

@@ -1,11 +1,19 @@
-"""Writes a report to the disk, whole or not at all."""
+"""Writes a report to the disk, whole or not at all, and readable by its owner alone: it holds paths and stacks.
+
+It is written to a new file beside its place and renamed over it. So a link of that name is replaced, and what it points
+to is not touched. A device or a pipe that the user named, such as /dev/stdout, is written to.
+"""
 
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError
+
+_STREAMS = ("/dev", "/proc")  # where links lead to what is open already
+_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,16 +22,15 @@ class ReportFile:
 
     path: Path
     draft: Path | None  # becomes the report by a rename; None: the path is a pipe or a device
+    fd: int = -1  # of the draft
 
     def write(self, data: bytes) -> None:
         """Write the report. Raises OSError."""
         if self.draft is None:
-            self.path.write_bytes(data)
+            # Standard output may be a file that others write to as well: behind what is there.
+            _write(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), data, keep=False)
             return
-        with self.draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(self.fd, data, keep=True)
         self.draft.replace(self.path)
 
     def discard(self) -> None:
@@ -36,15 +43,35 @@ def prepare(path: Path) -> ReportFile:
     """Make sure that a report can be written there later. Raises `ConfigError`."""
     if path.is_dir():
         raise ConfigError(f"cannot write the report to {path}: it is a directory; name a file with --report")
-    if path.exists() and not path.is_file():
+    if _is_stream(path):
         return ReportFile(path=path, draft=None)
-    target = path.resolve()  # a link stays a link
-    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
-        draft.touch(mode=0o644, exist_ok=False)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(
             f"cannot write the report to {path} ({error.strerror}); name a file in a directory that exists and "
             "that you can write to with --report"
         ) from error
-    return ReportFile(path=target, draft=draft)
+    return ReportFile(path=path, draft=draft, fd=fd)
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is a pipe or a device that the user means. A link there counts if root or this user made it."""
+    above = str(Path(os.path.abspath(path)).parent)  # noqa: PTH100  (it must not follow links)
+    if above.startswith(_STREAMS) and not above.startswith(_MEMORY):
+        return True
+    try:
+        named, reached = path.lstat(), path.stat()
+    except OSError:
+        return False
+    mine = not stat.S_ISLNK(named.st_mode) or named.st_uid in (0, os.geteuid())
+    return mine and not stat.S_ISREG(reached.st_mode)
+
+
+def _write(fd: int, data: bytes, *, keep: bool) -> None:
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        if keep:
+            os.fsync(fd)
