@@ -12,8 +12,12 @@ import tempfile
 from collections.abc import Hashable
 from pathlib import Path
 
+import msgspec
+
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.words.printable import harmless, json_text
 from ncclwatch_server.offline import command
+from ncclwatch_server.offline.answer import answer, lines
 from ncclwatch_server.offline.gather import Gathered
 from tests.fuzz import mutation
 from tests.fuzz.engine import Surface
@@ -44,19 +48,19 @@ def check(data: bytes) -> Hashable:
     kind = data[:1] if data[:1] in NAMES else b"l"
     path = _ROOM / NAMES[kind]
     path.write_bytes(_content(kind, data[1:]))
-    said = []
     try:
         with _bounded_memory():
-            for as_json in (True, False):
-                told = command._analyze((_ROOM,), Gathered(), as_json)
-                told.encode()
-                said.append(told if as_json else "")
+            gathered = Gathered()
+            job, snapshot, incidents = command._analyze((_ROOM,), gathered)
+            said = json_text(msgspec.json.encode(answer(job, snapshot, gathered, incidents)))
+            for line in lines(snapshot, gathered, incidents):
+                harmless(line).encode(errors="backslashreplace")
     except NcclwatchError as error:
         return str(error)[:30]
     finally:
         path.unlink()
-    answer = json.loads(said[0])
-    return kind, tuple((each["cause"], each["certainty"], len(each["culprits"])) for each in answer["incidents"])
+    found = json.loads(said)["incidents"]
+    return kind, tuple((each["cause"], each["certainty"], len(each["culprits"])) for each in found)
 
 
 def _content(kind: bytes, data: bytes) -> bytes:
