@@ -6,7 +6,8 @@ python -m tests.integration.other_user UID hold HOST PORT FILE     accept only a
 python -m tests.integration.other_user UID ask PORT PATH...        print what a server answers, as JSON
 python -m tests.integration.other_user UID serve OPTION...         be ncclwatch-server
 
-User 0 is left without capabilities, as root of a container is.
+User 0 is left without capabilities, as root of a container is. A server may read every file, as its user could if this
+checkout lay where others can read.
 """
 
 import codecs
@@ -28,6 +29,8 @@ UPGRADE = {
 
 
 _CAPABILITIES_3 = 0x20080522  # capset(2): the version of what follows
+_DAC_READ_SEARCH = 1 << 2
+_PR_SET_KEEPCAPS = 8
 
 
 def main() -> None:
@@ -46,11 +49,14 @@ def main() -> None:
         _listen((arguments[0], int(arguments[1])), file, what)
 
 
-def _become(uid: int) -> None:
+def _become(uid: int, capabilities: int = 0) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_KEEPCAPS, 1)
     os.setresuid(uid, uid, uid)
-    if uid == 0 and ctypes.CDLL(None).capset(struct.pack("=Ii", _CAPABILITIES_3, 0), bytes(24)):
+    sets = struct.pack("=6I", capabilities, capabilities, 0, 0, 0, 0)  # effective, permitted, inheritable
+    if libc.capset(struct.pack("=Ii", _CAPABILITIES_3, 0), sets):
         raise OSError("capset")
 
 
@@ -61,7 +67,7 @@ def _serve(uid: int, options: list[str]) -> None:
 
     for encoding in ("ascii", "latin-1", "unicode_escape"):
         codecs.lookup(encoding)
-    _become(uid)
+    _become(uid, _DAC_READ_SEARCH)
     serve(options)
 
 

@@ -60,7 +60,7 @@ def _is_stream(path: Path) -> bool:
     """Whether a path is a pipe or a device that the user means. A link there counts if root or this user made it."""
     above = str(Path(os.path.abspath(path)).parent)  # noqa: PTH100  (it must not follow links)
     if above.startswith(_STREAMS) and not above.startswith(_MEMORY):
-        return True
+        return path.exists()
     try:
         named, reached = path.lstat(), path.stat()
     except OSError:
