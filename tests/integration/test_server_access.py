@@ -117,7 +117,8 @@ def test_a_wrong_token_is_counted_however_it_is_shown(server: ServerProcess) -> 
     assert httpx2.post(url, headers=shown, content=iter([b"x" * 20_000]), timeout=10).status_code == 401
     assert log_in(server, "s3-viewe").status_code == 401
     assert isinstance(reply(open_line(server.url, "s3-viewe")), wire.Refused)
-    until(lambda: wrong() == before + 8, what="eight more wrong tokens")
+    # Figures are as of the last tick, so `before` may lack wrong tokens of the test before this one.
+    until(lambda: wrong() >= before + 8, what="eight more wrong tokens")
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1", "file://", "http://[:"])

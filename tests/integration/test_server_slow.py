@@ -19,13 +19,14 @@ from websockets.sync.client import connect
 
 from ncclwatch_server import limits
 from ncclwatch_server.security.boundary import Boundary
+from ncclwatch_server.security.scopes import Access
 from ncclwatch_server.serving.slow_clients import PatientHttp
 from ncclwatch_server.serving.uvicorn_server import listen
 
 pytestmark = pytest.mark.integration
 
 APP = FastAPI()
-APP.add_middleware(Boundary, hosts=frozenset({"localhost"}))
+APP.add_middleware(Boundary, hosts=frozenset({"localhost"}), access=Access())
 
 
 @APP.get("/")
