@@ -104,6 +104,12 @@ def hang_thread(owner: object, name: str) -> Callable[[], None]:
 ERROR = ValueError("sabotaged")
 
 
+def fail_slowly() -> None:
+    """Let every tick raise from then on, and each new beginning of the watch come half a second later."""
+    liveness.PAUSES_S = (0.5,) * 100
+    die_always(tick.Watch, "_tick")()
+
+
 def clock_ahead() -> None:
     """Let the clock of this machine be 400 days ahead."""
     real = time.time
@@ -113,6 +119,9 @@ def clock_ahead() -> None:
 SABOTAGES = {
     "clock ahead": clock_ahead,
     "watch dies": die_once(tick.Watch, "_tick", ERROR),
+    "watch dies by exit": die_once(tick.Watch, "_tick", SystemExit()),
+    "look dies by exit": die_once(tick.Watch, "_look_at", SystemExit()),
+    "timer dies by exit": die_once(tick.Watch, "_wake", SystemExit()),
     "pages dies": die_once(Board, "_note_lag", ERROR),
     "lag dies": die_once(Timings, "lagged", ERROR),
     "store dies": die_once(incident_store.Store, "_write", ERROR),
@@ -120,6 +129,7 @@ SABOTAGES = {
     "records dies": die_once(records.Records, "_write", ERROR),
     "notifier dies by exit": die_once(Courier, "take", SystemExit(7)),
     "watch dies always": die_always(tick.Watch, "_tick"),
+    "watch dies for long": fail_slowly,
     "watch hangs": hang_task(tick.Watch, "_sleep"),
     "pages hangs": hang_task(Board, "_paint"),
     "store hangs": hang_thread(incident_store.Store, "_write"),

@@ -1,6 +1,7 @@
 """Loops of a real server die and hang: they are begun anew, or told, or the process ends with a code that is not 0."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,7 @@ def figure(server: ServerProcess, family: str, name: str) -> float:
     ("sabotage", "name"),
     [
         ("watch dies", "watch"),
+        ("watch dies by exit", "watch"),
         ("pages dies", "pages"),
         ("lag dies", "lag"),
         ("store dies", "store"),
@@ -113,6 +115,35 @@ def test_a_watch_that_hangs_is_told_and_ends_the_process(tmp_path: Path, receive
         log = server.log.read_text()
         assert "ncclwatch-server ends with code 4, to be started again" in log
         assert "in stuck" in log  # where it stands
+
+
+def test_a_watch_that_is_begun_anew_in_vain_is_told_by_its_last_round(tmp_path: Path, receiver: Receiver) -> None:
+    with sabotaged(tmp_path, "watch dies for long", receiver) as (server, when):
+        when.touch()
+        until(lambda: server.get("/healthz").status_code == 503, what="a server that says so")
+        said = loop(server, "watch")
+        assert said["restarts"] < 8  # each is half a second after the one before, and it must be said after 2.5 s
+        assert server.process.wait(30) == EXIT_STOOD_STILL
+
+
+def test_a_program_that_exits_in_one_job_leaves_the_others_watched(tmp_path: Path, receiver: Receiver) -> None:
+    with sabotaged(tmp_path, "look dies by exit", receiver) as (server, when), FakeAgent(server.url) as agent:
+        until(lambda: agent.progress > 1)
+        when.touch()
+        until(lambda: "looking at job job failed; it is looked at again" in server.log.read_text())
+        agent.hang(1)
+        until(lambda: receiver.taken, what="an alert")
+        assert loop(server, "watch")["restarts"] == 0
+
+
+def test_a_server_that_ends_by_an_error_of_its_own_exits_with_a_code(tmp_path: Path, receiver: Receiver) -> None:
+    with sabotaged(tmp_path, "timer dies by exit", receiver) as (server, when):
+        when.touch()
+        code = -1
+        with contextlib.suppress(Exception), FakeAgent(server.url):  # it loses its server
+            code = server.process.wait(30)
+        assert code == EXIT_STOOD_STILL
+        assert "SystemExit" in server.log.read_text()
 
 
 def test_a_watch_that_dies_again_and_again_ends_the_process(tmp_path: Path, receiver: Receiver) -> None:

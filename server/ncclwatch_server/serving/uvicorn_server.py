@@ -136,7 +136,13 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     gc.enable()  # off while the command imported and built all of this
     crowd = _make_room(app, serving)
     server = _Server(settings, crowd)
-    uvloop.run(_serve(server, serving, listener, app.state.watch))
+    try:
+        uvloop.run(_serve(server, serving, listener, app.state.watch))
+    except SystemExit as error:  # of any callback: it ends the event loop
+        if error.code:
+            raise
+        log.critical("the server ends by an exit that nobody asked for", exc_info=error)
+        sys.exit(EXIT_STOOD_STILL)
     if server.blind:
         sys.exit(EXIT_STOOD_STILL)
 

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server import limits
+from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.event_stream import Announcements, What
 from ncclwatch_server.incidents.terminal_text import first_line, render
@@ -91,6 +93,18 @@ class Publisher:
         """Write down that stacks were asked for, for a verdict."""
         kind = "native frames too" if deeply else "Python frames"
         self._audit.note(SERVER, Act.STACKS, job.id, f"{ranks_words(ranks)}, {kind}, for a verdict that stands")
+
+    def claimed(self, job: Job, link: Link) -> None:
+        """Write down that an agent claims ranks of which another one speaks, once of each token on each host."""
+        claim = link.caller.name, link.host, link.machine
+        ranks = job.state.contested.get(link.number, ())
+        if not ranks or claim in job.claims or len(job.claims) >= limits.CONTESTED_MAX:
+            return
+        job.claims.add(claim)
+        owner = job.served.get(job.state.owner(ranks[0]))
+        whose = "another agent" if owner is None else f"the agent on {owner.link.host} of {owner.link.caller.name}"
+        detail = f"{ranks_words(ranks)}, as the agent on {link.host}; they belong to {whose}"
+        self._audit.note(link.caller.name, Act.CLAIM, job.id, detail)
 
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""

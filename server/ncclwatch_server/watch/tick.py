@@ -74,6 +74,10 @@ class Watch:
         self.jobs.lose(link, self._clock())
         self.look_within(limits.SOON_S)
 
+    def claimed(self, job: Job, link: Link) -> None:
+        """Note that an agent claims ranks of which another one speaks."""
+        self._publisher.claimed(job, link)
+
     def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> None:
         """Take what was known before this server started, of a store that was not at hand then."""
         self.book.recall(incidents)
@@ -91,11 +95,11 @@ class Watch:
         next_tick = self._clock()
         while True:
             now = self._clock()
-            self.life.went_round()
             if now >= next_tick:
                 self._tick(now)
                 # A tick that was missed is not made up for.
                 next_tick = max(next_tick + limits.TICK_S, now)
+            self.life.went_round()  # after the tick: where each one fails, that is seen by its age
             for number, job in enumerate(self._screening.awake(self.jobs.all(), now)):
                 job.stirred = False
                 await self._look_at_safely(job)
@@ -128,7 +132,7 @@ class Watch:
         """Look at a job so that whatever its ranks sent cannot leave all other jobs unwatched."""
         try:
             await self._look_at(job)
-        except Exception:
+        except (Exception, SystemExit):
             self.counters.look_failures += 1
             if not job.look_failing:  # told once, not every second
                 log.exception("looking at job %s failed; it is looked at again", job.id)
@@ -157,7 +161,7 @@ class Watch:
         else:
             self._examiner.rest(job, now)
         self._examiner.compare(job)
-        self._examiner.gather(job, self._clock())
+        await self._examiner.gather(job, self._clock())
 
     def _is_over(self, job: Job, now: float) -> bool:
         """Whether nothing more will happen in a job; notes since when."""
