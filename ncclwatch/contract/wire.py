@@ -5,14 +5,12 @@ digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops`, `Facts
 something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s and `JobRefused`. Commands are a closed list.
 
-A digest is little-endian: DIGEST_HEAD, then `ranks` rows of RANK_ROW, then `groups` rows of
-GROUP_ROW. Both ends derive their parsers from the same field lists, so the server can hand the
-bytes to numpy as they are.
+The layout of a digest is in `digests`.
 """
 
 import re
-import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeVar
@@ -21,72 +19,13 @@ import msgspec
 
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.model.preflight import RankFacts
-from ncclwatch.contract.model.rank import ChildStack, ProcessState, RankView, StackDump, StackFrame, WaitKind
+from ncclwatch.contract.model.preflight import RankFacts, trimmed
+from ncclwatch.contract.model.rank import ChildStack, RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.ring import members
 from ncclwatch.contract.undecodable import UNDECODABLE
 
 AGENT_PATH = "/ws/agent"  # route of the WebSocket
-
-RANK_FIELDS = (
-    ("rank", "i4"),
-    ("state", "u1"),  # index into PROCESS_STATES
-    ("ended", "u1"),  # 1: the process is gone or said how it ended
-    ("initialised", "u1"),
-    ("detached", "u1"),
-    ("pulse_age_s", "f4"),
-    ("wait_age_s", "f4"),  # of the oldest wait that only peers can end; 0: none
-    ("issued", "u8"),  # operations this rank issued
-    ("completed", "u8"),  # collectives of it that are through, in all groups
-    ("steps", "u8"),
-    ("waits_in", "u8"),  # `groups.group_key` of the group it waits in, 0: it waits in none, or nobody can tell
-    ("waits_for", "i4"),  # the rank on the other side of a send or recv; -1: anyone, or no such wait
-    ("wait_kind", "i4"),  # index into WAIT_KINDS of the oldest wait that only peers can end; -1: none
-    (
-        "saves_to",
-        "u8",
-    ),  # `groups.text_key` of the file of a save under way or just over; SAVE_TROUBLE; 0: none
-    ("device", "u8"),  # `groups.text_key` of the GPU, if no other rank may use it; 0: unknown, or it may be shared
-    ("noted", "i4"),  # 1: the rank has just found something about itself that its view tells
-    # How long it had been blocked in collectives (of all groups) as of one collective of a group: see `ring.MeterRow`.
-    ("pace_group", "u8"),  # the key of that group, 0: nothing is known
-    ("pace_waited_ns", "u8"),
-    ("pace_seq", "u4"),
-    ("pace_ms", "u4"),  # when, on the rank's own clock
-    # Running totals in ms, modulo 2^32: what kept the rank from its work.
-    ("data_ms", "u4"),  # in the next() of loaders
-    ("gc_ms", "u4"),  # in Python's garbage collector
-    ("save_ms", "u4"),  # in saves
-    ("peers_ms", "u4"),  # blocked in sends and receives
-    ("queued_ms", "u4"),  # its main thread was ready to run and got no core
-    ("ran_ms", "u4"),  # its main thread had a core
-    ("throttled_ms", "u4"),  # its control group had used up its CPU quota
-    ("stolen_ms", "u4"),  # a core of its machine went to another virtual machine, per core
-    ("stopped_ms", "u4"),  # it was seen stopped
-    ("disk_ms", "u4"),  # it was seen in an uninterruptible wait
-    ("gpu_slow", "u4"),  # GpuSlow bits of its device
-)
-GROUP_FIELDS = (
-    ("rank", "i4"),
-    ("pending_age_s", "f4"),  # of the oldest unfinished operation; 0: none
-    ("group", "u8"),  # `groups.group_key`: it stands for the name and the members
-    ("enqueued", "u8"),
-    ("prefix_hash", "u8"),
-    ("unfinished", "u4"),  # of those enqueued
-    ("name", "u4"),  # `groups.name_key`
-)
-WAIT_KINDS: tuple[WaitKind, ...] = tuple(WaitKind)
-NO_WAIT = (0, -1, -1)  # the values from waits_in on of a rank that waits for nobody
-NO_PACE = (0,) * 15  # from pace_group on
-NO_FACTS = (0, 0, 0, *NO_PACE)  # and the values from saves_to on of one with nothing to tell
-SAVE_TROUBLE = 1  # a save of it failed, or cannot succeed
-_CODES = {"i4": "i", "f4": "f", "u1": "B", "u4": "I", "u8": "Q"}
-RANK_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in RANK_FIELDS))
-GROUP_ROW = struct.Struct("<" + "".join(_CODES[kind] for _, kind in GROUP_FIELDS))
-DIGEST_HEAD = struct.Struct("<4sHHIII")  # magic, protocol, unused, job index, ranks, groups
-DIGEST_MAGIC = b"NWDG"
-PROCESS_STATES: tuple[ProcessState, ...] = tuple(ProcessState)
 
 
 class CommandKind(str, Enum):
@@ -107,6 +46,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
     host: str
     version: str
     wall_s: float = 0.0  # seconds since 1970 on this host when it was sent; 0: it does not say. Told, never judged by
+    machine: str = ""  # see `boot.machine`; "": it does not say
 
 
 class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
@@ -141,7 +81,7 @@ class UnreadViews(msgspec.Struct, tag="views", frozen=True, kw_only=True):
 
         Raises `WireError`, also where a group names ranks that a job of so many ranks has not.
         """
-        views = tuple([_view(bytes(raw), world_size) for raw in self.ranks])
+        views = tuple([_view(_piece(raw, config.VIEW_BYTES_MAX), world_size) for raw in self.ranks])
         return Views(index=self.index, ranks=views, reply_to=self.reply_to)
 
 
@@ -279,6 +219,11 @@ class _LongTestimonies(msgspec.Struct, tag="testimonies", frozen=True, kw_only=T
     reply_to: int = 0
 
 
+class _LongLoops(msgspec.Struct, tag="loops", frozen=True, kw_only=True):
+    index: int
+    ranks: tuple[msgspec.Raw, ...]
+
+
 class _LongFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
     index: int
     alike: tuple[msgspec.Raw, ...]
@@ -298,10 +243,13 @@ JobNews = Views | ReadNews
 AgentMessage = Hello | Announce | JobNews
 UnreadMessage = Hello | Announce | UnreadViews | ReadNews
 _Thread = tuple[str, tuple[StackFrame, ...]]
-_Long = Hello | Announce | UnreadViews | _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | Loops | Gone
+_LongNews = _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | _LongLoops
+_Long = Hello | Announce | UnreadViews | _LongNews | Gone
 ServerMessage = Welcome | Refused | JobRefused | Command
 
 T = TypeVar("T")
+
+_PART_BYTES = 40  # in memory of a part of a text of JSON, besides its letters: measured, 9 for long ones, 70 for short
 
 _KIND = re.compile(rb'\{"type":"([a-z]{1,20})"')
 
@@ -315,6 +263,7 @@ _frame_decoder: msgspec.json.Decoder[StackFrame] = msgspec.json.Decoder(StackFra
 _child_decoder: msgspec.json.Decoder[ChildStack] = msgspec.json.Decoder(ChildStack)
 _testimony_decoder: msgspec.json.Decoder[Testimony] = msgspec.json.Decoder(Testimony)
 _communicator_decoder: msgspec.json.Decoder[Communicator] = msgspec.json.Decoder(Communicator)
+_loop_decoder: msgspec.json.Decoder[Loop] = msgspec.json.Decoder(Loop)
 _alike_decoder: msgspec.json.Decoder[Alike] = msgspec.json.Decoder(Alike)
 _parameters_decoder: msgspec.json.Decoder[tuple[int, tuple[str, ...]]] = msgspec.json.Decoder(
     tuple[int, tuple[str, ...]]
@@ -338,7 +287,7 @@ def decode_from_agent(data: bytes | str) -> AgentMessage:
     if not isinstance(message, UnreadViews):
         return message
     views = message.read()
-    return msgspec.structs.replace(views, ranks=members.unpacked(views.ranks))
+    return msgspec.structs.replace(views, ranks=members.unpacked(replace(view, weight=0) for view in views.ranks))
 
 
 def open_from_agent(data: bytes | str) -> UnreadMessage:
@@ -356,14 +305,18 @@ def read_long(data: bytes, world_sizes: Mapping[int, int] = MappingProxyType({})
         _count(message.ranks)
         return message.read(world_sizes.get(message.index, members.GROUP_MEMBERS_MAX))
     if isinstance(message, _LongStacks):
-        dumps = tuple([dump.read() for dump in _elements(_dump_decoder, message.dumps)])
+        _count(message.dumps)
+        dumps = tuple([_decode(_dump_decoder, bytes(raw), "an agent").read() for raw in message.dumps])
         return Stacks(index=message.index, dumps=dumps, reply_to=message.reply_to, more=message.more)
     if isinstance(message, _LongTestimonies):
         said = _elements(_testimony_decoder, message.ranks)
         known = _elements(_communicator_decoder, message.communicators)
         return Testimonies(index=message.index, ranks=said, communicators=known, reply_to=message.reply_to)
+    if isinstance(message, _LongLoops):
+        return Loops(index=message.index, ranks=_elements(_loop_decoder, message.ranks))
     if isinstance(message, _LongFacts):
-        alike = _elements(_alike_decoder, message.alike)
+        found = _elements(_alike_decoder, message.alike)
+        alike = tuple([Alike(ranks=each.ranks, facts=trimmed(each.facts)) for each in found])
         return Facts(index=message.index, alike=alike, joined=message.joined, twice=message.twice)
     if isinstance(message, _LongParameters):
         ranks = _elements(_parameters_decoder, message.ranks)
@@ -373,11 +326,45 @@ def read_long(data: bytes, world_sizes: Mapping[int, int] = MappingProxyType({})
 
 def _elements(decoder: "msgspec.json.Decoder[T]", raws: tuple[msgspec.Raw, ...]) -> tuple[T, ...]:
     _count(raws)
-    return tuple([_decode(decoder, bytes(raw), "an agent") for raw in raws])
+    return tuple([_decode(decoder, _piece(raw), "an agent") for raw in raws])
+
+
+def _piece(raw: msgspec.Raw, bytes_max: int = config.ELEMENT_BYTES_MAX) -> bytes:
+    """Return one element of a long message, which is decoded in one piece. Raises `WireError` if that takes long."""
+    piece = bytes(raw)
+    if len(piece) > bytes_max:
+        raise WireError(f"an element of {len(piece)} bytes in a long message; the limit is {bytes_max}")
+    return piece
+
+
+def weight_of(text: bytes) -> int:
+    """Return about how many bytes of memory a text of JSON takes when it is decoded: what is small takes the most."""
+    return len(text) + text.count(b",") * _PART_BYTES
+
+
+def _check_lists(view: RankView) -> None:
+    """Raise `WireError` if a view tells more than a ring can hold: the judge would look through all of it."""
+    for what, found, most in (
+        ("operations", view.history, config.HISTORY_MAX),
+        ("groups", view.groups, config.GROUPS_MAX),
+        ("threads", view.threads, config.ELEMENTS_MAX),
+        ("peers", view.peers, config.ELEMENTS_MAX),
+        ("loaders", view.loaders, config.ELEMENTS_MAX),
+        ("call sites", view.sites, config.ELEMENTS_MAX),
+        ("routes", view.routes, config.ELEMENTS_MAX),
+        ("lines of source", view.sources, config.ELEMENTS_MAX),
+        ("saves", view.saves, config.ELEMENTS_MAX),
+        ("modules", view.modules, config.ELEMENTS_MAX),
+        ("modes of modules", view.modes, config.ELEMENTS_MAX),
+    ):
+        if len(found) > most:
+            raise WireError(f"a view of rank {view.rank} with {len(found)} {what}; the limit is {most}")
 
 
 def _view(raw: bytes, world_size: int) -> RankView:
     view = _decode(_view_decoder, raw, "an agent")
+    object.__setattr__(view, "weight", weight_of(raw))  # nobody else has it yet, and a copy of it takes as long again
+    _check_lists(view)
     outside = members.runs_outside(view, world_size)
     if outside:
         first, step, count = outside[0]
@@ -404,22 +391,50 @@ def bytes_max(kind: str) -> int:
     return config.KIND_BYTES_MAX.get(kind, config.KIND_BYTES_MAX["gone"])
 
 
+def with_short_views(message: Views) -> Views:
+    """Return views of which none is longer than a server takes. How a rank came to an operation is left out first."""
+    return msgspec.structs.replace(message, ranks=tuple(map(_short_view, message.ranks)))
+
+
+def _short_view(view: RankView) -> RankView:
+    plain = tuple(replace(op, route=0) for op in view.history)
+    for short in (
+        view,
+        replace(view, routes=(), history=plain),
+        replace(view, routes=(), history=plain[-config.HISTORY_MAX // 4 :], sites=(), sources=()),
+    ):
+        if len(_encoder.encode(members.packed(short))) <= config.VIEW_BYTES_MAX:
+            return short
+    return replace(view, routes=(), history=(), sites=(), sources=())
+
+
 def parts(message: AgentMessage) -> list[AgentMessage]:
-    """Return the two halves of a message that is too long, none if it cannot be parted."""
+    """Return what to send instead of a message that is too long: two halves of it, or less. Nothing if neither can be.
+
+    Of facts the later ones replace the earlier ones, so these cannot be parted: what ranks have wrapped is left out.
+    """
     if isinstance(message, Views) and len(message.ranks) > 1:
-        middle = len(message.ranks) // 2
-        return [msgspec.structs.replace(message, ranks=part) for part in _halves(message.ranks, middle)]
+        return [msgspec.structs.replace(message, ranks=part) for part in _halves(message.ranks)]
     if isinstance(message, Stacks) and len(message.dumps) > 1:
-        middle = len(message.dumps) // 2
-        first, second = _halves(message.dumps, middle)
+        first, second = _halves(message.dumps)
         return [
             msgspec.structs.replace(message, dumps=first, more=True),
             msgspec.structs.replace(message, dumps=second),
         ]
+    if isinstance(message, Testimonies) and len(message.ranks) > 1:
+        said, others = _halves(message.ranks)
+        return [
+            msgspec.structs.replace(message, ranks=said),
+            msgspec.structs.replace(message, ranks=others, communicators=()),
+        ]
+    if isinstance(message, Facts) and any(each.facts.models for each in message.alike):
+        plain = [Alike(ranks=each.ranks, facts=each.facts._replace(models=())) for each in message.alike]
+        return [msgspec.structs.replace(message, alike=tuple(plain))]
     return []
 
 
-def _halves(items: tuple[T, ...], middle: int) -> tuple[tuple[T, ...], tuple[T, ...]]:
+def _halves(items: tuple[T, ...]) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    middle = len(items) // 2
     return items[:middle], items[middle:]
 
 
@@ -435,33 +450,3 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, sender: str) 
         return decoder.decode(data)
     except UNDECODABLE as error:
         raise WireError(f"{sender} sent what is no message of protocol {config.PROTOCOL}: {error}") from error
-
-
-def pack_digest(index: int, ranks: list[tuple[float, ...]], groups: list[tuple[float, ...]]) -> bytes:
-    """Return a digest. Each tuple holds the values of RANK_FIELDS or GROUP_FIELDS in order.
-
-    `index` is the job's number of its `Announce`. Raises struct.error where a value does not fit its field.
-    """
-    parts = [DIGEST_HEAD.pack(DIGEST_MAGIC, config.PROTOCOL, 0, index, len(ranks), len(groups))]
-    parts += [RANK_ROW.pack(*row) for row in ranks]
-    parts += [GROUP_ROW.pack(*row) for row in groups]
-    return b"".join(parts)
-
-
-def split_digest(data: bytes) -> tuple[int, memoryview, memoryview]:
-    """Return (job index, bytes of the rank rows, bytes of the group rows). Raises `WireError`."""
-    if len(data) < DIGEST_HEAD.size:
-        raise WireError(f"a digest of {len(data)} bytes is shorter than its head of {DIGEST_HEAD.size}")
-    magic, protocol, _, index, ranks, groups = DIGEST_HEAD.unpack_from(data)
-    if magic != DIGEST_MAGIC:
-        raise WireError(f"a binary message that begins with {bytes(magic)!r} is no digest")
-    if protocol != config.PROTOCOL:
-        raise WireError(
-            f"a digest of protocol {protocol}, this server speaks {config.PROTOCOL}; "
-            "install the same version of ncclwatch on the nodes and on the server"
-        )
-    middle = DIGEST_HEAD.size + ranks * RANK_ROW.size
-    if len(data) != middle + groups * GROUP_ROW.size:
-        raise WireError(f"a digest of {len(data)} bytes says it has {ranks} ranks and {groups} groups: truncated?")
-    view = memoryview(data)
-    return index, view[DIGEST_HEAD.size : middle], view[middle:]

@@ -7,21 +7,29 @@ from ncclwatch.contract import config
 
 # What agents may make the server hold.
 AGENTS_MAX = 16_384
+AGENTS_SHARE_MAX = 0.5  # of the connections of agents: those of one bound token
 JOBS_MAX = 8192
 JOBS_PER_AGENT_MAX = 64  # at a time
-JOBS_PER_HOST_MAX = 256  # begun by all agents that say to be on one host
+JOBS_PER_HOST_MAX = 256  # begun by all agents of one token that say to be on one host
+JOBS_SHARE_MAX = JOBS_MAX // 4  # of one bound token that does not say jobs=; of one namespace
 ASTRAY_PER_AGENT_MAX = 4  # of them, whose ranks say another number of ranks than the job has
 CONTESTED_MAX = 64  # connections of one job that claim ranks of others
 RANKS_MAX = 200_000  # of one job
 RANKS_TOTAL_MAX = 400_000  # seen
+RANKS_SHARE_MAX = RANKS_TOTAL_MAX // 4  # of one bound token that does not say ranks=; of one namespace
 SAID_MAX = 4_000_000  # ranks that jobs say to have: 25 bytes each
+SAID_SHARE_MAX = SAID_MAX // 4  # of one bound token; of one namespace
 UNSEEN_PER_AGENT_MAX = RANKS_MAX  # ranks still to come of the jobs that one connection has begun
 REFUSED_PER_AGENT_MAX = 1024  # jobs that one connection may remember as refused or over
 AGENTS_PER_RANK_MAX = 2  # remembered of a job, and some more
 GROUPS_PER_RANK_MAX = config.GROUPS_MAX
 GROUP_ROWS_MAX = 4_000_000  # of one job: 160 MB
 VIEWS_MAX = 4096  # full views kept for one job
+VIEWS_BYTES_PER_LINE_MAX = 64 * 1024 * 1024  # of them in memory, by `wire.weight_of`: those from one connection,
+VIEWS_BYTES_PER_JOB_MAX = 512 * 1024 * 1024  # of one job,
+VIEWS_BYTES_MAX = 1024 * 1024 * 1024  # and of all jobs
 MEMBERS_MAX = 4_000_000  # that the groups of one job may have together when it is judged: 8 bytes each, until then
+ANSWER_BYTES_MAX = 16 * 1024 * 1024  # of an answer with stacks that comes in parts
 OUTBOX_MAX = 64  # messages that wait for one slow agent
 OPEN_PER_JOB_MAX = 32
 OPEN_MAX = 1024
@@ -48,7 +56,6 @@ READ_S = 60.0  # in which a reader must take something of its answer
 WAIT_S = 1.0  # a wait that only peers can end, older than this
 STILL_S = 0.5  # and the rank's frontier has not moved for so long
 SILENT_S = 5.0  # an agent that sent nothing for so long
-TAKEOVER_S = 10.0  # the same, before an agent on another host is given its ranks
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before
 DESYNC_EVERY_S = 2.0  # between two comparisons of all ranks: two digests apart, and soon, while histories still hold it
 DESYNC_REMEMBERED_S = 60.0  # a difference that was seen once, until it is seen again
@@ -78,7 +85,7 @@ CALM_S = 3.0  # without anything suspicious: the job makes progress
 SETUP_S = 5.0  # ranks that have not said how they were set up are waited for so long
 FINAL_S = 1.0  # a job that is over waits so long for the last views
 FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
-ABANDONED_S = 120.0  # a job, or a stored open incident, of which no agent speaks
+ABANDONED_S = 120.0  # a job, a rank, or a stored open incident, of which no agent speaks
 ENDED_KEPT_S = 3600.0  # ended jobs stay listed
 EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
 # A round of the watch is one look at one job; at 98,304 ranks that hang it took up to 1.1 s (make layouts).
@@ -92,6 +99,7 @@ SAVING_MAX = 64  # ranks looked at because they seem to write one file, or canno
 SETUPS_PER_NODE_MAX = 64  # kinds of ranks on one node, by how they were set up
 SETUPS_MAX = 16_384  # kinds of ranks of one job
 PARAMETERS_KEPT_MAX = 16  # models whose parameters are known by name
+PARAMETER_RANKS_MAX = 16  # of how many ranks for each model
 WORLDS_MAX = 16  # numbers of ranks that nodes say one job to have
 NOTED_MAX = 64  # ranks looked at for what they found out about themselves
 INSPECT_MAX = 256  # of a bigger job: those to which the waits lead, and those round them

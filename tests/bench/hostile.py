@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.model.rank import GroupView, ProcessState, ProcessView, RankView
 from tests.bench.processes import cpu_s, resident_mb
 from tests.bench.row import Row
 from tests.integration.launch import free_port
@@ -39,6 +40,8 @@ SECONDS = 4.0
 UNREAD = 20_000  # requests sent on one connection whose answers nobody reads
 SILENT = 500
 STACKS_BYTES = 15 * 1024 * 1024
+FACTS_BYTES = 7_900_000
+WORLD = 200_000  # ranks that the job is said to have
 PATIENCE_S = 10.0  # for /healthz; then it is told as that
 
 _OPENING = (
@@ -225,19 +228,61 @@ def _guesses(target: Target) -> float:
     return sum(answers) / SECONDS
 
 
+def _as_agent(target: Target, messages: Callable[[int], bytes], pause_s: float = 0.0) -> float:
+    """Send messages as an agent that speaks for 64 ranks, again and again. Whoever is let go comes again."""
+    said = (
+        wire.Hello(protocol=config.PROTOCOL, agent="x", host="h", version="1"),
+        wire.Announce(
+            index=0, job="j", instance="i", attempt=0, world_size=WORLD, ranks=tuple(range(64)), terminal=False
+        ),
+    )
+    opening = b"".join(_head(len(data)) + data for data in map(wire.encode, said))
+    until = time.monotonic() + SECONDS
+    number = 0
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), _line(target, TOKEN) as line:
+            _push(line, opening)
+            line.settimeout(2.0)
+            while time.monotonic() < until:
+                data = messages(number)
+                line.sendall(_head(len(data)) + data)
+                number += 1
+                time.sleep(pause_s)
+    return 0.0
+
+
 def _stacks(target: Target) -> float:
-    said = wire.encode(wire.Hello(protocol=config.PROTOCOL, agent="x", host="h", version="1"))
     dumps = b",".join(
         [b'{"rank":0,"threads":[["T",[{"function":"f","file":"f.py","line":1}]]]}'] * (STACKS_BYTES // 72)
     )
     stacks = b'{"type":"stacks","index":0,"dumps":[' + dumps + b"]}"
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), _line(target, TOKEN) as line:
-            _push(line, _head(len(said)) + said)
-            for _ in range(3):
-                _push(line, _head(len(stacks)) + stacks, 2.0)
-    return 0.0
+    return _as_agent(target, lambda _: stacks)
+
+
+def _facts(target: Target) -> float:
+    ranks = b"0," * (FACTS_BYTES // 2) + b"0"
+    facts = b'{"type":"facts","index":0,"alike":[[[' + ranks + b"],[[]]]]}"
+    return _as_agent(target, lambda _: facts)
+
+
+def _members(target: Target) -> float:
+    """Send views of ranks in groups that are said to have all ranks but a few: some bytes for each group."""
+
+    def views(number: int) -> bytes:
+        view = RankView(
+            rank=number % 64, local_rank=0, host="h", pid=1, device="", world_size=WORLD, local_world_size=64,
+            attempt=0, process=ProcessView(state=ProcessState.RUNNING), pulse_age_s=0.0, initialised=True,
+            groups=tuple(
+                GroupView(
+                    name=str(first), desc="", ranks=(), enqueued=1, completed=1, prefix_hash=1,
+                    runs=((first, 1, WORLD - first),),
+                )
+                for first in range(4 * number % 1000, 4 * number % 1000 + 4)
+            ),
+        )  # fmt: skip
+        return wire.encode(wire.Views(index=0, ranks=(view,)))
+
+    return _as_agent(target, views, 0.002)
 
 
 ATTACKS: dict[str, Callable[[Target], float]] = {
@@ -247,6 +292,8 @@ ATTACKS: dict[str, Callable[[Target], float]] = {
     "guesses, 16 at a time": _guesses,
     "pings, no pong read, token": _pings,
     "stacks of 15 MB, token": _stacks,
+    "facts of 7.9 MB, token": _facts,
+    "views of groups of 200,000, token": _members,
 }
 
 

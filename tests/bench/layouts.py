@@ -30,6 +30,7 @@ from pathlib import Path
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import RankView
+from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
@@ -157,8 +158,8 @@ def heard(layout: Layout, fault: Fault) -> Heard:
         job.inspection.receive_views(_came(message, layout.world_size), (0, 1), HANG_S)
     snapshot_ms = timed(lambda: job.snapshot(HANG_S))
     snapshot = job.snapshot(HANG_S)
-    judge_ms = timed(lambda: judge(snapshot))
-    verdicts = judge(snapshot)
+    judge_ms = timed(lambda: judge(with_members(snapshot)))
+    verdicts = judge(with_members(snapshot))
     culprits = {culprit.rank for verdict in verdicts for culprit in verdict.culprits}
     causes = {verdict.cause for verdict in verdicts}
     return Heard(

@@ -178,6 +178,15 @@ def bounded(values: Iterable[tuple[object, object]]) -> tuple[tuple[str, str], .
     )
 
 
+def trimmed(facts: RankFacts) -> RankFacts:
+    """Return facts within their bounds: an agent may send anything."""
+    return facts._replace(
+        values=bounded(facts.values),
+        models=tuple(model._replace(units=model.units[:UNITS_MAX]) for model in facts.models[:MODELS_MAX]),
+        samplers=facts.samplers[:SAMPLERS_MAX],
+    )
+
+
 def _object(text: str) -> Mapping[str, object]:
     found = foreign_json.read(text) if text else {}
     return found if isinstance(found, dict) else {}

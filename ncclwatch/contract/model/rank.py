@@ -449,4 +449,5 @@ class RankView:
     modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while
     news_age_s: float = 0.0  # since this view came, on the server's clock
     taken_s: float = 0.0  # it was taken at most so long before it came: the question was sent then
+    weight: int = 0  # bytes that it takes in a server's memory, about: see `wire.weight_of`; 0: nobody has looked
     file: FileView | None = None  # None: an agent reports it now

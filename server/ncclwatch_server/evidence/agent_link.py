@@ -21,9 +21,11 @@ class Link:
     """One connected agent. What is sent waits in a bounded box until the connection takes it."""
 
     number: int  # rises with every connection
-    agent: str
-    host: str
+    agent: str  # which agent of whose: no other token can show the same
+    host: str  # as it is shown
     version: str
+    said_host: str = ""  # as its hello says
+    machine: str = ""  # the same
     caller: Caller = _ANYONE  # whose token it showed
     wake: Callable[[], None] = nobody  # called when there is something in the box, or the line is to be closed
     outbox: deque[wire.ServerMessage] = field(default_factory=deque)

@@ -3,6 +3,7 @@
 Pure: the watch loop sends the questions, hands in the answers, and judges the snapshot.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, StackDump
 from ncclwatch.contract.ring.members import unpacked
 from ncclwatch_server import limits
+from ncclwatch_server.evidence.view_room import ViewRoom
 from ncclwatch_server.state.suspicion import Suspicion
 
 Question = tuple[int, int]  # (number of the connection, id of the command)
@@ -22,18 +24,26 @@ class Held:
     view: RankView
     at: float
     asked_at: float  # it was not taken before this
+    link: int = 0  # number of the connection that it came from
 
 
 class Inspection:
     """The questions about one job and the newest answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: ViewRoom | None = None) -> None:
+        self._room = room or ViewRoom()
         self._views: dict[int, Held] = {}
+        self._weights: Counter[int] = Counter()  # of the views, by the connection that they came from
         self._unanswered: set[Question] = set()
         self._asked_at: float | None = None
         self._next_at = float("-inf")
         self._unchanged_since: float | None = None
         self.dropped = 0
+
+    @property
+    def weight(self) -> int:
+        """How many bytes of memory the views take."""
+        return self._weights.total()
 
     @property
     def asking(self) -> bool:
@@ -54,9 +64,8 @@ class Inspection:
         How a rank ended is kept: that changes no more.
         """
         asked = frozenset(ranks)
-        self._views = {
-            rank: held for rank, held in self._views.items() if rank in asked or held.view.ending is not None
-        }
+        for rank in [rank for rank, held in self._views.items() if rank not in asked and held.view.ending is None]:
+            self._forget(rank)
 
     def ask(self, questions: Iterable[Question], now: float) -> None:
         """Note that these were sent."""
@@ -71,11 +80,45 @@ class Inspection:
         known = question in self._unanswered and self._asked_at is not None
         asked_at = self._asked_at if known and self._asked_at is not None else now - limits.SILENT_S
         for view in views:
-            if view.rank not in self._views and len(self._views) >= limits.VIEWS_MAX:
-                del self._views[min(self._views, key=lambda rank: self._views[rank].at)]
-                self.dropped += 1
-            self._views[view.rank] = Held(view=view, at=now, asked_at=asked_at)
+            self._forget(view.rank)
+            if len(self._views) >= limits.VIEWS_MAX:
+                self._drop(min(self._views, key=lambda rank: self._views[rank].at))
+            self._views[view.rank] = Held(view=view, at=now, asked_at=asked_at, link=question[0])
+            self._weights[question[0]] += view.weight
         self._unanswered.discard(question)
+        self.drop(self._weights[question[0]] - limits.VIEWS_BYTES_PER_LINE_MAX, link=question[0])
+        self.drop(self.weight - limits.VIEWS_BYTES_PER_JOB_MAX)
+        self._room.note(self)
+
+    def drop(self, weight: int, *, link: int | None = None) -> None:
+        """Let views of at least so many bytes go, of one connection or of all: the oldest, of ranks that live first.
+
+        Of ranks that have ended the last ones go first: they often ended because of those before them.
+        """
+        if weight <= 0:
+            return
+        views = self._views
+        ranks = [rank for rank, held in views.items() if link is None or held.link == link]
+        living = [rank for rank in ranks if views[rank].view.ending is None]
+        ended = [rank for rank in ranks if views[rank].view.ending is not None]
+        living.sort(key=lambda rank: views[rank].at)
+        ended.sort(key=lambda rank: -views[rank].at)
+        for rank in (*living, *ended):
+            if weight <= 0:
+                return
+            weight -= views[rank].view.weight
+            self._drop(rank)
+
+    def _drop(self, rank: int) -> None:
+        self._forget(rank)
+        self.dropped += 1
+
+    def _forget(self, rank: int) -> None:
+        held = self._views.pop(rank, None)
+        if held is not None:
+            self._weights[held.link] -= held.view.weight
+            if self._weights[held.link] <= 0:
+                del self._weights[held.link]
 
     def lose(self, link: int) -> None:
         """Expect no answers of a connection that broke."""
@@ -130,13 +173,10 @@ class Inspection:
         known_s: float,
         now: float,
     ) -> JobSnapshot:
-        """Return what is known now, each view with the age of its news."""
-        kept = sorted(self._views.items())
+        """Return what is known now, each view with the age of its news. Members of big groups are runs still."""
         views = {
-            held.view.rank: replace(whole, news_age_s=whole.news_age_s + now - held.at, taken_s=held.at - held.asked_at)
-            for (_, held), whole in zip(
-                kept, unpacked((held.view for _, held in kept), limits.MEMBERS_MAX), strict=True
-            )
+            rank: replace(held.view, news_age_s=held.view.news_age_s + now - held.at, taken_s=held.at - held.asked_at)
+            for rank, held in sorted(self._views.items())
         }
         # After a restart of the server old waits are seen before all nodes are back: what this
         # server has not been able to see for longer than it knows the job is no absence.
@@ -149,6 +189,15 @@ class Inspection:
             silent=dict(suspicion.silent),
             absent_s=absent_s,
         )
+
+
+def with_members(snapshot: JobSnapshot) -> JobSnapshot:
+    """Return a snapshot with the lists of members that were runs until now: for the judge, and as long as it looks.
+
+    What is beyond `MEMBERS_MAX` stays unknown.
+    """
+    views = unpacked(snapshot.ranks.values(), limits.MEMBERS_MAX)
+    return replace(snapshot, ranks=dict(zip(snapshot.ranks, views, strict=True)))
 
 
 def _pause_s(unchanged_s: float) -> float:

@@ -8,13 +8,17 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ncclwatch.contract import config
 from ncclwatch.contract.groups import digest_in, group_key
-from ncclwatch.contract.model.rank import CallSite, RankView, ThreadView
+from ncclwatch.contract.model.rank import CallSite, GroupView, RankView, ThreadView
 from ncclwatch_server.evidence.inspection import Question
 
 NOTES_MAX = 1024
 NAMES_MAX = 4096
+NAMES_AT_ONCE = 1024  # of groups in one message that are looked at
+LISTED_MAX = 4096  # members of a group that is shown though its list is no run
 QUESTIONS_MAX = 64
+TEXT_MAX = 255  # of a host, a device, a phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +70,20 @@ class Showing:
 
     def receive_views(self, views: Iterable[RankView]) -> None:
         """Keep what pages show of views, whoever asked for them."""
+        left = NAMES_AT_ONCE
         for view in views:
             self.notes.pop(view.rank, None)
             self.notes[view.rank] = _note(view)
-            for group in view.groups:
-                if len(self.names) < NAMES_MAX:
-                    self.names[group_key(group.name, digest_in(group))] = GroupName(name=group.name, desc=group.desc)
+            for group in view.groups[:left] if len(self.names) < NAMES_MAX else ():
+                left -= 1
+                if len(group.name) <= config.NAME_BYTES_MAX and len(group.ranks) <= LISTED_MAX:
+                    self.names[group_key(group.name, digest_in(group))] = _name(group)
         while len(self.notes) > NOTES_MAX:
             self.notes.popitem(last=False)
+
+
+def _name(group: GroupView) -> GroupName:
+    return GroupName(name=group.name, desc=group.desc[: config.NAME_BYTES_MAX])
 
 
 def _note(view: RankView) -> RankNote:
@@ -81,10 +91,10 @@ def _note(view: RankView) -> RankNote:
     return RankNote(
         rank=view.rank,
         local_rank=view.local_rank,
-        host=view.host,
+        host=view.host[:TEXT_MAX],
         pid=view.pid,
-        device=view.device,
-        phase=view.phase,
+        device=view.device[:TEXT_MAX],
+        phase=view.phase[:TEXT_MAX],
         doing=_doing(thread),
         at=(thread.doing or (thread.wait.site if thread.wait is not None else None)) if thread is not None else None,
     )

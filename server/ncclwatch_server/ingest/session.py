@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -15,10 +15,12 @@ from starlette.requests import HTTPConnection
 
 from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.network.tokens import UNBOUND
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link, nobody
 from ncclwatch_server.ingest.agent_news import AgentNews
+from ncclwatch_server.ingest.host_names import HostNames
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.ingest.websocket import AgentLine
 from ncclwatch_server.jobs.job import Job
@@ -125,7 +127,7 @@ class _Session:
         unread = None
         try:
             if text:
-                unread = news.take_message(wire.open_from_agent(data), news.clock())
+                unread = news.take_message(wire.open_from_agent(data), news.clock(), len(data))
             else:
                 news.take_digest(data)
         except WireError as error:
@@ -153,7 +155,7 @@ class _Session:
         self._line.hold(-len(late.data))
         if not reading.cancelled() and self._line.talks:
             try:
-                news.take_message(reading.result(), late.came_at)
+                news.take_message(reading.result(), late.came_at, len(late.data))
             except WireError as error:
                 self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
         self._go_on(news)
@@ -242,7 +244,7 @@ class _Session:
             self._ends.cancel()
         link.wake = self._wake
         self._line.admit()
-        self._news = AgentNews(link=link, watch=self._door.watch)
+        self._news = AgentNews(link=link, watch=self._door.watch, host_names=self._door.host_names)
         self._door.entered(link, self)
         self._ends = _refuse_at_the_end(self._caller, link)
         link.send(wire.Welcome(server="ncclwatch", version=VERSION))
@@ -283,6 +285,8 @@ class Door:
         self.agents_max, self.limit_words = limits.AGENTS_MAX, "its own limit"  # fewer where descriptors are
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
+        self._by_holder: Counter[str] = Counter()  # agents that are heard, by whose token they have
+        self.host_names = HostNames(access.bounds)
         self._sessions: dict[int, _Session] = {}
         self.desk = Desk(1, "ncclwatch-views")
         self._looking: asyncio.TimerHandle | None = None
@@ -311,6 +315,12 @@ class Door:
                 f"this server already hears {len(self._sessions)} agents, as many as it may ({self.limit_words}); "
                 "start another one"
             )
+        share = int(self.agents_max * limits.AGENTS_SHARE_MAX)
+        if caller.bounds != UNBOUND and self._by_holder[caller.holder] >= share:
+            raise WireError(
+                f"this server already hears {share} agents with the token of {caller.name}, as many as one bound token "
+                "may have; give other hosts another token"
+            )
         hello = wire.decode_from_agent(data)
         if not isinstance(hello, wire.Hello):
             raise WireError("the first message of an agent must be its hello")
@@ -329,13 +339,16 @@ class Door:
         self._numbers += 1
         ahead_s = hello.wall_s - time.time() if hello.wall_s else None
         return Link(
-            number=self._numbers, agent=hello.agent, host=hello.host, version=hello.version, ahead_s=ahead_s,
-            caller=caller,
+            number=self._numbers, agent=f"{hello.agent} {caller.holder}", version=hello.version, caller=caller,
+            host=self.host_names.shown(caller, hello.host, hello.machine), said_host=hello.host,
+            machine=hello.machine, ahead_s=ahead_s,
         )  # fmt: skip
 
     def entered(self, link: Link, session: _Session) -> None:
         """Note an agent that was let in."""
         self._sessions[link.number] = session
+        self._by_holder[link.caller.holder] += 1
+        self.host_names.enter(link)
         self.watch.agents = len(self._sessions)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(limits.PING_S, self._look)
@@ -343,6 +356,8 @@ class Door:
     def left(self, link: Link) -> None:
         """Note that it has gone."""
         del self._sessions[link.number]
+        self._by_holder[link.caller.holder] -= 1
+        self.host_names.leave(link)
         self.watch.agents = len(self._sessions)
         self.watch.lost(link)
 

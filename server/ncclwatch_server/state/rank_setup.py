@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.job import Habit, WaitClass
-from ncclwatch.contract.model.preflight import MODELS_MAX, SAMPLERS_MAX, LikeRanks, Places, RankFacts, Setup, bounded
+from ncclwatch.contract.model.preflight import (
+    PARAMETER_CHARS_MAX,
+    PARAMETERS_MAX,
+    LikeRanks,
+    Places,
+    RankFacts,
+    Setup,
+    trimmed,
+)
 from ncclwatch_server import limits
 from ncclwatch_server.judge.rules.drift import findings as drift
 from ncclwatch_server.judge.rules.drift import models as drift_models
@@ -25,6 +33,11 @@ class _Node:
     joined: frozenset[int]
     lost: bool = False  # the connection broke
 
+    def forget(self, ranks: set[int]) -> None:
+        """Speak no more for ranks of which another node does."""
+        kept = {facts: tuple(rank for rank in own if rank not in ranks) for facts, own in self.alike.items()}
+        self.alike = {facts: own for facts, own in kept.items() if own}
+
 
 class Likeness:
     """What is known of the setup of one job's ranks."""
@@ -34,6 +47,7 @@ class Likeness:
         self._nodes: dict[str, _Node] = {}  # by agent
         self._agent_of: dict[int, str] = {}
         self._interned: dict[RankFacts, RankFacts] = {}
+        self._interned_max = limits.SETUPS_PER_NODE_MAX  # then those are left out that no rank says any more
         self._parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
         self._worlds: dict[int, dict[str, tuple[int, ...]]] = {}
         self._claims: dict[int, set[str]] = {}  # hosts of ranks that two nodes say to have
@@ -57,8 +71,9 @@ class Likeness:
         """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
         if len(self._nodes) >= limits.AGENTS_MAX and agent not in self._nodes:
             return
-        alike = {self._intern(_trimmed(each.facts)): each.ranks for each in said.alike[: limits.SETUPS_PER_NODE_MAX]}
+        alike = {self._intern(trimmed(each.facts)): each.ranks for each in said.alike[: limits.SETUPS_PER_NODE_MAX]}
         self._nodes[agent] = _Node(host=host, alike=alike, twice=said.twice, joined=frozenset(said.joined))
+        replaced: dict[str, set[int]] = {}  # ranks of which another agent has spoken until now, by that
         for rank in {*said.joined, *(rank for ranks in alike.values() for rank in ranks)}:
             other = self._agent_of.get(rank, agent)
             if other != agent:
@@ -70,8 +85,10 @@ class Likeness:
             if claimant is not None and claimant is not self._nodes[agent]:
                 self._compare(rank, claimant, self._nodes[agent])
             if other != agent:
-                self._replace(rank, self._nodes[other])
+                replaced.setdefault(other, set()).add(rank)
             self._agent_of[rank] = agent
+        for other, ranks in replaced.items():
+            self._nodes[other].forget(ranks)
         self._forget_replaced(agent)
         self._note(now)
 
@@ -89,12 +106,6 @@ class Likeness:
         if self._one_rendezvous and not one.lost and one.host != other.host and rank in one.joined & other.joined:
             self._claims.setdefault(rank, set()).update((one.host, other.host))
 
-    def _replace(self, rank: int, old: _Node) -> None:
-        """Let another node than before speak for a rank."""
-        old.alike = {
-            facts: left for facts, ranks in old.alike.items() if (left := tuple(r for r in ranks if r != rank))
-        }
-
     def lose(self, agent: str) -> None:
         """Note that the connection of an agent broke."""
         if agent in self._nodes:
@@ -105,7 +116,10 @@ class Likeness:
         known = self._parameters.setdefault(said.key, {})
         if len(self._parameters) > limits.PARAMETERS_KEPT_MAX:
             del self._parameters[next(iter(self._parameters))]
-        known.update(dict(said.ranks[: drift_models.RANKS_ASKED_MAX]))
+        for rank, wrapped in said.ranks[: drift_models.RANKS_ASKED_MAX]:
+            known[rank] = tuple(text[:PARAMETER_CHARS_MAX] for text in wrapped[:PARAMETERS_MAX])
+        while len(known) > limits.PARAMETER_RANKS_MAX:
+            del known[next(iter(known))]
         self._changed, self._looked_at = True, float("-inf")
 
     def note_world(self, host: str, world_size: int, ranks: tuple[int, ...], now: float) -> None:
@@ -153,8 +167,9 @@ class Likeness:
         return asked
 
     def _intern(self, facts: RankFacts) -> RankFacts:
-        if len(self._interned) >= limits.SETUPS_MAX:
+        if len(self._interned) >= self._interned_max:  # most of them may be what ranks said once
             self._interned = {each: each for node in self._nodes.values() for each in node.alike}
+            self._interned_max = min(limits.SETUPS_MAX, 2 * len(self._interned) + limits.SETUPS_PER_NODE_MAX)
         return self._interned.setdefault(facts, facts)
 
     def _note(self, now: float) -> None:
@@ -176,13 +191,6 @@ class Likeness:
             twice={rank: tuple(sorted(hosts)) for rank, hosts in twice.items()},
             clocks_s=dict(self._clocks_s),
         )
-
-
-def _trimmed(facts: RankFacts) -> RankFacts:
-    """Return facts within their bounds: an agent may send anything."""
-    return facts._replace(
-        values=bounded(facts.values), models=facts.models[:MODELS_MAX], samplers=facts.samplers[:SAMPLERS_MAX]
-    )
 
 
 def _places(said: Mapping[str, tuple[int, ...]]) -> Places:

@@ -10,7 +10,7 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server import limits
-from ncclwatch_server.evidence.inspection import Question
+from ncclwatch_server.evidence.inspection import Question, with_members
 from ncclwatch_server.evidence.stack_collection import Gathering, failures, merge
 from ncclwatch_server.evidence.stack_sampling import plan
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
@@ -38,7 +38,7 @@ class Examiner:
     def __init__(
         self, judge: Judge, book: IncidentBook, publisher: Publisher, counters: Counters, clock: Clock, wall: Clock
     ) -> None:
-        self._judge = judge
+        self._judge: Judge = lambda snapshot: judge(with_members(snapshot))  # in a thread
         self._book = book
         self._publisher = publisher
         self._counters = counters
@@ -82,7 +82,7 @@ class Examiner:
         """Judge a job that is over for the last time."""
         verdicts = await self._verdicts(job)
         if job.gathering is not None and not job.gathering.opened:
-            self._open(job, job.gathering)  # so that the last words on a hang find its incident
+            await self._open(job, job.gathering)  # so that the last words on a hang find its incident
         now = self._clock()
         standing = job.confirmation.confirm(verdicts or (), now, final=True)
         job.gathering = Gathering(
@@ -93,12 +93,12 @@ class Examiner:
             testimonies=dict(job.testimonies),
             communicators=job.communicators,
         )
-        self._open(job, job.gathering)
+        await self._open(job, job.gathering)
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
             self._publisher.closed(incident)
         job.release()
 
-    def gather(self, job: Job, now: float) -> None:
+    async def gather(self, job: Job, now: float) -> None:
         """Open the incidents whose stacks are here or late, and attach those that come later."""
         gathering = job.gathering
         if gathering is None:
@@ -106,10 +106,11 @@ class Examiner:
         if not gathering.opened:
             if not gathering.ready(now):
                 return
-            self._open(job, gathering)
+            gathering.fresh = False  # what comes from now on is attached later
+            await self._open(job, gathering)
         elif gathering.fresh:
+            gathering.fresh = False
             self._attach(job, gathering)
-        gathering.fresh = False
         then, deeply = gathering.next_round(now)
         gathering.questions.update(self._ask(job, CommandKind.STACKS, then))
         gathering.questions.update(self._ask(job, CommandKind.STACKS, deeply, deeply=True))
@@ -164,13 +165,13 @@ class Examiner:
     def _snapshot(self, job: Job) -> JobSnapshot:
         return job.snapshot(self._clock())
 
-    def _with_evidence(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
+    async def _with_evidence(self, job: Job, verdicts: list[Verdict]) -> list[Verdict]:
         """Judge once more with stacks and testimonies at hand.
 
         Stacks tell the line of a rank that cannot say it itself; another witness may know better.
         """
         try:
-            said = tuple(map(job.counted, self._judge(self._snapshot(job))))
+            said = tuple(map(job.counted, await asyncio.to_thread(self._judge, self._snapshot(job))))
         except Exception:
             self._counters.judge_failures += 1
             log.exception("the judge failed on job %s with its evidence; the verdict stays as it was", job.id)
@@ -229,11 +230,11 @@ class Examiner:
             deeply=wanted.deeply,
         )
 
-    def _open(self, job: Job, gathering: Gathering) -> None:
+    async def _open(self, job: Job, gathering: Gathering) -> None:
         gathering.opened = True
         _keep(job, gathering)
         if job.stacks or job.testimonies:
-            gathering.verdicts = self._with_evidence(job, gathering.verdicts)
+            gathering.verdicts = await self._with_evidence(job, gathering.verdicts)
         keys = job.confirmation.keys
         taken = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
         incidents = self._book.assign(job.key, gathering.verdicts, self._wall(), taken)

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.program import Training
@@ -96,7 +96,7 @@ def _payload(nodes: int, way: Way) -> tuple[list[bytes], list[list[bytes]]]:
 
 
 def _as_json(digest: bytes) -> bytes:
-    _, ranks, groups = wire.split_digest(digest)
+    _, ranks, groups = digests.split_digest(digest)
     rows = {
         name: [dict(zip(dtype.names or (), row, strict=True)) for row in np.frombuffer(data, dtype).tolist()]
         for name, data, dtype in (("ranks", ranks, RANK_DTYPE), ("groups", groups, GROUP_DTYPE))

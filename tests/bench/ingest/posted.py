@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel, create_model
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 
 
 def _model(name: str, fields: tuple[tuple[str, str], ...]) -> type[BaseModel]:
@@ -19,8 +19,8 @@ def _model(name: str, fields: tuple[tuple[str, str], ...]) -> type[BaseModel]:
     return create_model(name, **kinds)
 
 
-RankRow = _model("RankRow", wire.RANK_FIELDS)
-GroupRow = _model("GroupRow", wire.GROUP_FIELDS)
+RankRow = _model("RankRow", digests.RANK_FIELDS)
+GroupRow = _model("GroupRow", digests.GROUP_FIELDS)
 
 
 class Digest(BaseModel):

@@ -1,14 +1,16 @@
 """When nodes are asked, what the judge gets to see, and which stacks belong to a verdict."""
 
+import gc
 from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.rank import ChildStack, Ending, GroupView, StackDump, StackFrame
+from ncclwatch.contract.model.rank import ChildStack, Ending, GroupView, RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import CommRank, Communicator, Testimony
 from ncclwatch_server import limits
-from ncclwatch_server.evidence.inspection import Inspection
+from ncclwatch_server.evidence.inspection import Inspection, with_members
 from ncclwatch_server.evidence.stack_collection import CHILD, NATIVE, Gathering, failures, merge
+from ncclwatch_server.evidence.view_room import ViewRoom
 from ncclwatch_server.state.suspicion import Suspicion
 from tests.unit.server.server_values import VERDICT, view
 
@@ -230,10 +232,57 @@ def test_members_are_expanded_when_the_judge_looks_and_only_as_far_as_there_is_r
     more = replace(world, name="2", runs=((1, 1, 30),))
     inspection = Inspection()
     inspection.receive_views([replace(view(rank), groups=(world, half, more)) for rank in (0, 1)], (0, 0), 1.0)
-    first, second = inspection.snapshot("job", 60, Suspicion(), {}, 60.0, 2.0).ranks.values()
+    snapshot = inspection.snapshot("job", 60, Suspicion(), {}, 60.0, 2.0)
+    first, second = with_members(snapshot).ranks.values()
     assert [len(group.ranks) for group in first.groups] == [60, 30, 0]
     assert first.groups[2].unnamed == 30
     assert all(one.ranks is other.ranks for one, other in zip(first.groups, second.groups, strict=True))
     kept = inspection.view(0)
     assert kept is not None
     assert kept.groups[0].ranks == ()
+
+
+def heavy(rank: int, ended: str = "") -> RankView:
+    ending = Ending(kind=ended) if ended else None
+    return replace(view(rank), weight=40, ending=ending)
+
+
+def kept(inspection: Inspection) -> list[int]:
+    return [rank for rank in range(12) if inspection.view(rank) is not None]
+
+
+def test_a_connection_whose_views_take_too_much_loses_its_oldest_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "VIEWS_BYTES_PER_LINE_MAX", 100)
+    inspection = Inspection()
+    inspection.receive_views([heavy(9)], (2, 0), 0.5)
+    for at, rank in enumerate((0, 1, 2)):
+        inspection.receive_views([heavy(rank)], (1, 0), 1.0 + at)
+    assert (kept(inspection), inspection.weight, inspection.dropped) == ([1, 2, 9], 120, 1)
+    inspection.receive_views([heavy(2)], (1, 0), 9.0)  # a newer view of a rank takes the place of the older one
+    assert (kept(inspection), inspection.weight) == ([1, 2, 9], 120)
+    inspection.focus([2])
+    assert (kept(inspection), inspection.weight) == ([2], 40)
+
+
+def test_of_a_job_with_too_many_views_those_of_ranks_that_ended_first_stay(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "VIEWS_BYTES_PER_JOB_MAX", 100)
+    inspection = Inspection()
+    inspection.receive_views([heavy(0, "crashed")], (1, 0), 1.0)
+    inspection.receive_views([heavy(1)], (2, 0), 2.0)
+    inspection.receive_views([heavy(2, "crashed")], (3, 0), 3.0)
+    assert kept(inspection) == [0, 2]
+    inspection.receive_views([heavy(3, "crashed")], (4, 0), 4.0)
+    assert kept(inspection) == [0, 2]
+
+
+def test_the_job_with_most_makes_room_where_all_jobs_have_too_much(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "VIEWS_BYTES_MAX", 150)
+    room = ViewRoom()
+    big, small = Inspection(room), Inspection(room)
+    for rank in range(3):
+        big.receive_views([heavy(rank)], (1, 0), float(rank))
+    small.receive_views([heavy(7)], (2, 0), 9.0)
+    assert (kept(big), kept(small), room.kept) == ([1, 2], [7], 120)
+    del big  # its job is over
+    gc.collect()
+    assert room.kept == 40

@@ -11,12 +11,18 @@ import pytest
 from starlette.datastructures import Headers
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.network.tokens import Bounds
+from ncclwatch_server import limits
+from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.ingest.agent_news import AgentNews
+from ncclwatch_server.ingest.host_names import HostNames
 from ncclwatch_server.ingest.session import UNREAD_MAX, Door
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
-from ncclwatch_server.security.scopes import Access
+from ncclwatch_server.security.scopes import Access, Caller
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.unit.server.server_values import digest, view
@@ -122,6 +128,21 @@ def test_views_are_read_in_their_order_and_nothing_more_is_taken_while_too_many_
     assert scene.line.talks
 
 
+def test_what_is_long_is_decoded_beside_the_event_loop_and_what_follows_waits() -> None:
+    long = wire.encode(wire.Stacks(index=0, dumps=tuple(StackDump(rank=0, failure="x" * 1000) for _ in range(100))))
+    assert len(long) > limits.PLAIN_BYTES_MAX
+
+    def some(scene: Scene) -> None:
+        scene.say(long)
+        scene.say(announce("second", 1))
+        assert scene.line.pauses == 1 and scene.line.held > len(long)
+        assert scene.watch.jobs.get("second") is None  # the thread is busy: nothing was read
+
+    scene = played(some)
+    assert scene.line.resumes == 1 and scene.line.held == 0
+    assert scene.job("second")
+
+
 def test_views_of_a_job_whose_number_another_one_has_by_now_are_dropped() -> None:
     def other(scene: Scene) -> None:
         scene.say_views(7)
@@ -183,3 +204,37 @@ def test_stacks_that_came_in_parts_are_one_answer() -> None:
         assert heard == [(dumps, 7)]
 
     asyncio.run(play())
+
+
+TEAM = Bounds(namespaces=("team",))
+
+
+def test_one_bound_token_does_not_take_the_connections_of_all_others() -> None:
+    door = Door(Watch(judge, IncidentBook(()), NoStore()), Access(()))
+    door.agents_max = 4
+    hellos = wire.encode(HELLO)
+    greedy, other = Caller(name="a", holder="a", bounds=TEAM), Caller(name="b", holder="b", bounds=TEAM)
+    door._by_holder["a"] = 2
+    with pytest.raises(WireError, match="already hears 2 agents with the token of a, as many as one bound token may"):
+        door.welcome(hellos, greedy)
+    assert door.welcome(hellos, other).host == "h"
+    door._by_holder[""] = 3
+    assert door.welcome(hellos, Caller(name="anyone")).host == "h"
+    door.close()
+
+
+def test_the_same_word_of_an_agent_is_another_agent_with_another_token() -> None:
+    door = Door(Watch(judge, IncidentBook(()), NoStore()), Access(()))
+    said = [door.welcome(wire.encode(HELLO), Caller(name=name, holder=name)).agent for name in ("a", "b", "a")]
+    assert said[0] == said[2] != said[1]
+    door.close()
+
+
+def test_a_verdict_names_a_host_as_it_is_shown_and_not_as_a_view_says() -> None:
+    names = HostNames([("b", Bounds(hosts=("h",)))])
+    caller = Caller(name="a", holder="a")
+    link = Link(number=1, agent="x", host="h~a", said_host="h", version="1", caller=caller)
+    news = AgentNews(link=link, watch=Watch(judge, IncidentBook(()), NoStore()), host_names=names)
+    assert [news._shown(replace(view(0), host=host)).host for host in ("h", "other")] == ["h~a", "other"]
+    names.enter(Link(number=2, agent="y", host="other", version="1", caller=Caller(name="c", holder="c")))
+    assert news._shown(replace(view(0), host="other")).host == "other~a"
