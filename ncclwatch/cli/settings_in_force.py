@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
+from ncclwatch.contract.network.urls import has_credentials
 
 SCHEMA = 1
 HIDDEN = "(hidden)"
@@ -87,7 +87,14 @@ def _setting(name: str, environ: Mapping[str, str]) -> Setting:
     if _is_secret(name):
         value = HIDDEN if value else ""
     is_set = origin != DEFAULT
-    return Setting(name=name, value=without_password(value), origin=origin, is_set=is_set, meaning=meaning)
+    shown = config.without_credentials(value) if "://" in value or name == config.ENV_SERVER else value
+    return Setting(
+        name=name,
+        value=shown,
+        origin=origin,
+        is_set=is_set,
+        meaning=meaning,
+    )
 
 
 def _server(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -98,8 +105,8 @@ def _server(environ: Mapping[str, str]) -> tuple[str, str]:
 def _job(environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"):
         if environ.get(variable, "none") not in ("", "none"):
-            return config.job_name(environ), variable
-    return config.job_name(environ), DEFAULT
+            return job_names.from_environment(environ), variable
+    return job_names.from_environment(environ), DEFAULT
 
 
 def _token(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -116,6 +123,8 @@ _FALLBACKS: dict[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 
 def _problems(environ: Mapping[str, str]) -> Iterator[str]:
     known = variables()
+    if has_credentials(environ.get(config.ENV_SERVER, "")):
+        yield f"{config.ENV_SERVER} holds a user name or a password, which nothing uses; set {config.ENV_TOKEN} instead"
     for name in sorted(environ):
         if name.startswith("NCCLWATCH_") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -140,16 +149,3 @@ def _unreadable(name: str, path: str) -> Iterator[str]:
 def _is_secret(name: str) -> bool:
     words = name.split("_")
     return not name.endswith(_FILE) and any(word in words for word in ("TOKEN", "SECRET", "PASSWORD", "KEY"))
-
-
-def without_password(value: str) -> str:
-    """Return a URL without the password that may be in it; any other value as it is."""
-    if "://" not in value or "@" not in value:
-        return value
-    try:
-        parts = urlsplit(value)
-    except ValueError:
-        return HIDDEN
-    user, _, host = parts.netloc.rpartition("@")
-    shown = f"{user.partition(':')[0]}:***@" if ":" in user else f"{user}@"
-    return urlunsplit(parts._replace(netloc=f"{shown}{host}"))

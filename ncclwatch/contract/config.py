@@ -68,12 +68,14 @@ KIND_BYTES_MAX = {  # of a message of an agent, by its kind; an agent parts what
     "loops": MIB,
     "digest": 4 * MIB,
     "stacks": 4 * MIB,
-    "facts": 8 * MIB,
-    "parameters": 8 * MIB,
-    "testimonies": 8 * MIB,
+    "facts": MIB // 2,  # 64 ranks that all differ, each with 400 wrapped units
+    "parameters": 2 * MIB,  # of a few ranks, each with as many as are told
+    "testimonies": 4 * MIB,
     "views": 8 * MIB,
 }
 ELEMENTS_MAX = 4096  # of a list in a long message: ranks, threads, frames
+VIEW_BYTES_MAX = 2 * MIB  # of the view of one rank: an agent leaves out what it does not need to be judged
+ELEMENT_BYTES_MAX = MIB // 2  # of one of them: it is decoded in one piece, for which all others wait
 TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
 STACK_DEPTH_MAX = 100
 SPOOL_BYTES_MAX = 8 * 1024 * 1024
@@ -113,9 +115,15 @@ def server_url(environ: Mapping[str, str] = os.environ) -> str:
     """Return the server a rank's agent should dial: the one named, or port 8470 of the master."""
     named = environ.get(ENV_SERVER, "").strip()
     if named:
-        return named.rstrip("/")
+        return without_credentials(named).rstrip("/")
     host = environ.get("MASTER_ADDR") or "127.0.0.1"
     return f"http://{f'[{host}]' if ':' in host else host}:{DEFAULT_PORT}"
+
+
+def without_credentials(url: str) -> str:
+    """Return the URL of a server without a user name and a password, which nothing uses."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else url.rpartition("@")[2]
 
 
 def server_naming(environ: Mapping[str, str] = os.environ) -> str:
@@ -124,30 +132,3 @@ def server_naming(environ: Mapping[str, str] = os.environ) -> str:
     if not named:
         return UNNAMED
     return OWN if named == environ.get(ENV_SERVER_OWN, "").strip() else NAMED
-
-
-def job_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name that all ranks of a job share, from what its launcher set.
-
-    torchrun without --standalone calls every run "none", so that word is no name.
-    """
-    named = environ.get(ENV_JOB, "").strip()
-    if named:
-        return _safe(named)
-    if environ.get("SLURM_JOB_ID"):
-        return _safe(f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}")
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id != "none":
-        return _safe(run_id)
-    return _safe(f"{environ.get('MASTER_ADDR') or 'localhost'}-{environ.get('MASTER_PORT') or '0'}")
-
-
-def _safe(name: str) -> str:
-    """Return a name that is also one path component; a digest tells long ones with one beginning apart."""
-    kept = "".join(c if c.isalnum() or c in "-_.~" else "_" for c in name)
-    if len(kept) > JOB_CHARS_MAX:
-        import hashlib
-
-        digest = hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
-        kept = f"{kept[: JOB_CHARS_MAX - len(digest) - 1]}-{digest}"
-    return kept.strip(".") or "job"

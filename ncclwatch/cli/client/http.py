@@ -15,7 +15,7 @@ from ncclwatch.cli.client.answers import Health, Incident, Job, JobStacks, Probl
 from ncclwatch.cli.client.proving import how_to_name, opener
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.network import tls, tokens
+from ncclwatch.contract.network import tls, tokens, urls
 from ncclwatch.contract.network.peer_uid import NotOurs
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.words.printable import one_line
@@ -204,6 +204,8 @@ class Client:
 
 def dial(server: str = "", environ: Mapping[str, str] = os.environ, timeout_s: float = 3.0) -> Client:
     """Return a client of the server that an option or else the environment means. Raises `ConfigError`."""
+    urls.check(server, "--server")
+    urls.check(environ.get(config.ENV_SERVER, "") if not server else "", config.ENV_SERVER)
     naming = config.NAMED if server else config.server_naming(environ)
     return Client(server or config.server_url(environ), token(environ), timeout_s, naming=naming)
 

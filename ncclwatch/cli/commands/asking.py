@@ -8,6 +8,7 @@ import msgspec
 
 from ncclwatch.cli.client.answers import Job
 from ncclwatch.cli.client.http import Client, NotKnown, dial
+from ncclwatch.contract import job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.words import console
 from ncclwatch.contract.words.console import JSON_HELP
@@ -50,7 +51,7 @@ def the_job(client: Client, named: str) -> Job:
     """Return the job of a name, or the only one that runs. Raises `NotKnown` and `NoJobNamed`."""
     jobs = client.jobs()
     if named:
-        found = next((job for job in jobs if job.id == named), None)
+        found = next((job for job in jobs if job.id in (named, job_names.canonical(named))), None)
         if found is None:
             raise NotKnown(f"the server at {client.url} knows no job {named!r}; {_known(jobs)}")
         return found

@@ -14,9 +14,9 @@ from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
 from ncclwatch.cli.running.training import CommandFailed, Training, own_name
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.network import tls
+from ncclwatch.contract.network import tls, urls
 from ncclwatch.contract.words.console import Progress, complain
 
 EXIT_USAGE = 2
@@ -66,6 +66,7 @@ def run(on_hang: str, report: Path | None, inject: bool, server: str, command: t
     """
     named = os.environ.get(config.ENV_JOB, "").strip() or own_name(command)
     try:
+        urls.check(server, "--server")
         if tls.is_secure(server):
             tls.trust()  # a file of certificates that cannot be read is told before anything starts
         order = Order(
@@ -74,7 +75,7 @@ def run(on_hang: str, report: Path | None, inject: bool, server: str, command: t
             server=server,
             token=token(),
             report=prepare(report) if report is not None else None,
-            job=config.job_name({config.ENV_JOB: named}),
+            job=job_names.canonical(named),
             inject=inject,
         )
     except ConfigError as error:

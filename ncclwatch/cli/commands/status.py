@@ -58,7 +58,7 @@ def status(job: str, server: str, as_json: bool | None, exit_code: bool) -> None
 def ask(client: Client, job: str) -> Status:
     """Return the jobs and the open incidents, all or those of one job. Raises `NcclwatchError`."""
     if job:
-        the_job(client, job)
+        job = the_job(client, job).id
     jobs = client.decode(client.fetch("/api/v1/jobs"), tuple[msgspec.Raw, ...])
     incidents = client.decode(client.open_incidents_json(), tuple[msgspec.Raw, ...])
     if job:

@@ -10,15 +10,19 @@ from ncclwatch.cli.doctor.check import Check, failed, passed, warned
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.network.peer_uid import NotOurs
+from ncclwatch.contract.network.urls import has_credentials
 from ncclwatch.contract.words.text import seconds_words
 
 CLOCK_S_MAX = 5.0  # a server tells whole seconds; torchrun's rendezvous takes 15 s for a dead node
+_NO_PASSWORD = f"write only http://HOST:PORT into it, and a token into {config.ENV_TOKEN}"
 _START = f"start ncclwatch-server there, or correct {config.ENV_SERVER}"
 
 
 def server(environ: Mapping[str, str] = os.environ) -> Check:
     """Look for the server, and show it the token."""
     name, url = "server", config.server_url(environ)
+    if has_credentials(environ.get(config.ENV_SERVER, "")):
+        return failed(name, f"{config.ENV_SERVER} holds a user name or a password, which nothing uses", _NO_PASSWORD)
     try:
         client = dial(environ=environ)
         client.check()

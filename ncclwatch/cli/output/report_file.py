@@ -58,13 +58,13 @@ def prepare(path: Path) -> ReportFile:
 
 def _is_stream(path: Path) -> bool:
     """Whether a path is a pipe or a device that the user means. A link there counts if root or this user made it."""
-    above = str(Path(os.path.abspath(path)).parent)  # noqa: PTH100  (it must not follow links)
-    if above.startswith(_STREAMS) and not above.startswith(_MEMORY):
-        return path.exists()
     try:
         named, reached = path.lstat(), path.stat()
     except OSError:
         return False
+    above = str(Path(os.path.abspath(path)).parent)  # noqa: PTH100  (it must not follow links)
+    if above.startswith(_STREAMS) and not above.startswith(_MEMORY):
+        return True
     mine = not stat.S_ISLNK(named.st_mode) or named.st_uid in (0, os.geteuid())
     return mine and not stat.S_ISREG(reached.st_mode)
 

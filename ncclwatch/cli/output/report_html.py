@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import escape
 
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.output import incident_facts as the
@@ -23,7 +24,7 @@ def html(incident: Whole, data: bytes) -> str:
         incident=incident,
         the=the,
         version=VERSION,
-        json=json_text(data),
+        json=escape(json_text(data)),  # its lines are its own
     )
 
 
@@ -36,6 +37,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         # Terminal escapes and marks that turn the writing direction have no place on a page either.
-        finalize=lambda value: one_line(value) if type(value) is str and "\n" not in value else value,
+        finalize=lambda value: one_line(value) if type(value) is str else value,
     )
     return environment.get_template("incident.html")

@@ -15,7 +15,7 @@ import msgspec
 
 from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.model.verdict import Lateness
 from ncclwatch.contract.words.console import put
 from ncclwatch.contract.words.printable import json_text
@@ -242,4 +242,4 @@ def tell(text: str) -> None:
 
 def _is_attached(job: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks of the job left rings on this node of which the agent has not told all."""
-    return Path(config.runtime_dir(environ), job).is_dir()
+    return Path(config.runtime_dir(environ), job_names.to_directory(job)).is_dir()

@@ -6,7 +6,7 @@ writers, so it is the writers that escape, each in one place and whatever it is 
 
 - terminals: `contract.words.console`, one line at a time; tables of rich: `cli.output.terminal`
 - logs: `contract.words.log_lines`
-- JSON of commands and of the API: `json_text` and `json_bytes` here
+- JSON of commands, of the API and of webhooks: `json_text` and `json_bytes` here; /metrics: `label_bytes`
 - pages and HTML reports: the `finalize` of their jinja environments
 - Markdown: `prose` and `fence` of `cli.output.report_markdown`
 - alerts: `clean` of `notify.message`, before each form escapes what its receiver would read
@@ -17,7 +17,8 @@ tests/unit/test_one_writer.py fails where another module writes to a terminal or
 
 import re
 
-_UNPRINTED = re.compile(r"[^\x20-\x7e\n]")
+_UNPRINTED = re.compile(r"[^\x20-\x7e\n]+")  # runs, most of which are words of other scripts
+_UNPRINTED_BYTE = re.compile(rb"[^\x20-\x7e\n]")
 _DELETE = b"\x7f"
 
 
@@ -47,7 +48,16 @@ def json_text(data: bytes, *, indent: int = 2) -> str:
 def json_bytes(data: bytes) -> bytes:
     """Return JSON of our own encoder that means the same and is safe to show, as it is where nothing has to change."""
     # The encoder has escaped what is below a space; nearly all answers are ASCII.
-    return data if data.isascii() and _DELETE not in data else json_text(data, indent=0).encode()
+    if (data.isascii() and _DELETE not in data) or data.decode().isprintable():
+        return data
+    return json_text(data, indent=0).encode()
+
+
+def label_bytes(data: bytes) -> bytes:
+    """Return Prometheus' text in which the values of labels are safe to show: a backslash is written twice there."""
+    if data.isascii() and _UNPRINTED_BYTE.search(data) is None:
+        return data
+    return _UNPRINTED.sub(lambda run: harmless(run[0]).replace("\\", r"\\"), data.decode()).encode()
 
 
 def _shown(character: str) -> str:
@@ -55,7 +65,11 @@ def _shown(character: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    if found[0].isprintable():
-        return found[0]
-    units = found[0].encode("utf-16-be", "surrogatepass")
+    return found[0] if found[0].isprintable() else "".join(map(_json_escape, found[0]))
+
+
+def _json_escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

@@ -5,9 +5,11 @@ Imported only where there is a target: a server without any starts the sooner.
 
 import logging
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import urlsplit
 
 import httpx
 
+from ncclwatch.contract.network.urls import hidden
 from ncclwatch_server.notify.delivery import SEND_S, Refused, Undelivered
 from ncclwatch_server.notify.message import clean
 
@@ -43,15 +45,22 @@ async def post(client: httpx.AsyncClient, url: str, body: bytes, headers: dict[s
     except httpx.TimeoutException as error:
         raise Undelivered(f"no answer in time ({type(error).__name__})") from error
     except httpx.HTTPError as error:
-        raise Undelivered(f"{type(error).__name__}: {clean(str(error), 200)}") from error
+        raise Undelivered(f"{type(error).__name__}: {clean(hidden(str(error), *_secrets(url)), 200)}") from error
     if 200 <= status < 300:
         return
+    said = hidden(said, *_secrets(url))
     told = f"HTTP {status}" + (f", {said!r}" if said else "")
     if status in _RETRIED or status >= 500:
         raise Undelivered(told, _seconds(after))
     if 300 <= status < 400:
         raise Refused(f"{told}: a redirect, which is not followed; name the address it leads to")
     raise Refused(told)
+
+
+def _secrets(url: str) -> tuple[str, ...]:
+    """Return what an answer must not repeat: the path of a hook is its secret."""
+    parts = urlsplit(url)
+    return url, f"{parts.path}?{parts.query}", parts.path, parts.query, *parts.path.split("/"), parts.password or ""
 
 
 async def _beginning(answer: httpx.Response) -> str:

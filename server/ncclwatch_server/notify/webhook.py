@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import httpx
 import msgspec
 
+from ncclwatch.contract.words.printable import json_bytes
 from ncclwatch_server.incidents.report import SCHEMA, IncidentReport, report_incident
 from ncclwatch_server.notify.message import Message, burnt_hours, clean, iso
 from ncclwatch_server.notify.posting import post
@@ -102,7 +103,7 @@ def _encode(message: Message, report: IncidentReport, *, shortened: bool) -> byt
         test=message.test,
         shortened=shortened,
     )
-    return msgspec.json.encode(
+    body = msgspec.json.encode(
         WebhookReport(
             schema=SCHEMA,
             job=clean(incident.job, 200),
@@ -111,6 +112,7 @@ def _encode(message: Message, report: IncidentReport, *, shortened: bool) -> byt
             notification=notification,
         )
     )
+    return json_bytes(body)
 
 
 def _essence(report: IncidentReport) -> IncidentReport:

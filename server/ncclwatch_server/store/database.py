@@ -5,6 +5,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -13,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.network.urls import hidden
 
 BUSY_S = 5.0  # for which a user of an SQLite file waits for another
 BUSY_RETRY_S = 0.02
@@ -80,7 +82,7 @@ def connect(url: str) -> Engine:
             f"the store {shown(url)} needs the package {error.name}: pip install 'ncclwatch[postgres]', "
             "or name another with --store"
         ) from error
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, ValueError) as error:
         raise ConfigError(cannot("open", url, error)) from error
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -108,21 +110,32 @@ def is_passing(error: Exception) -> bool:
 
 def cannot(verb: str, url: str, error: Exception) -> str:
     """Return the sentence for a store that failed."""
-    return f"cannot {verb} the incident store {shown(url)} ({reason(error)}); name another with --store"
+    return f"cannot {verb} the incident store {shown(url)} ({reason(error, url)}); name another with --store"
 
 
-def reason(error: Exception) -> str:
-    """Return what a database said, on one line."""
+def reason(error: Exception, url: str) -> str:
+    """Return what a database said, on one line, without what its address must not tell."""
     cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split())[:500] or type(cause).__name__
+    return " ".join(hidden(str(cause), *_secrets(url)).split())[:500] or type(cause).__name__
 
 
 def shown(url: str) -> str:
-    """Return the address of a store without its password."""
+    """Return the address of a store without its user and password, nor anything behind its name: both may be there."""
     try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return url
+        named = make_url(url)
+    except (ArgumentError, ValueError):  # as for a port that is no number, which may be half of a password
+        return "that was named"
+    return URL.create(named.drivername, host=named.host, port=named.port, database=named.database).render_as_string()
+
+
+def _secrets(url: str) -> tuple[str, ...]:
+    try:
+        named = make_url(url)
+    except (ArgumentError, ValueError):
+        return (*(part for part in re.split(r"[:@/?&=]+", url.partition("://")[2]) if part), url)
+    options = (each for value in named.query.values() for each in ((value,) if isinstance(value, str) else value))
+    password = str(named.password or "")
+    return password, quote(password, safe=""), *options
 
 
 def _normal(url: URL) -> URL:

@@ -412,7 +412,7 @@ class Store:
     def _failed(self, verb: str, error: Exception) -> None:
         self.failures += 1
         with self._lock:
-            first, self._problem = not self._problem, database.reason(error)
+            first, self._problem = not self._problem, database.reason(error, self._url)
             if first:
                 self._failing_since = time.monotonic()
         if first:
