@@ -14,7 +14,7 @@ SHELL  := bash
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install compare dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
-  zoo-stream mutants natives tried sanitize wheel test test-all bench layouts onset clean
+  zoo-stream mutants threat-mutants natives tried sanitize wheel test test-all bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -101,6 +101,9 @@ fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each 
 
 mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour, and goes on where it was; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
+
+threat-mutants: $(BIN)/.installed ## whether the tests of docs/threat-model.md notice that an assumption was taken away (half an hour; ONLY=report_file)
+	$(BIN)/python -m tests.mutation.threats $(ONLY)
 
 natives: $(BIN)/.installed ## the native recorder for each torch and Python, into the package (about 45 s of CPU for each torch; TORCH=2.13)
 	$(BIN)/python -m natives $(addprefix --torch ,$(TORCH))
