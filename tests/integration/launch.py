@@ -12,6 +12,8 @@ from pathlib import Path
 from tests.zoo.forking.torch_once import forked
 
 PROGRAMS = Path(__file__).parent / "programs"
+RANKS_S_MAX = 200.0  # below the timeout of most tests: a job that hangs says where before it is ended
+BESIDE_PYTHON = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +39,23 @@ def environment(runtime: Path, **more: str) -> dict[str, str]:
 
 
 def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) -> tuple[str, str]:
-    """Return what a rank said until its end; whoever does not end takes all down."""
+    """Return what a rank said until its end. If it does not end, kill all ranks and say where each was."""
     try:
-        return rank.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
+        return rank.communicate(timeout=RANKS_S_MAX)
+    except subprocess.TimeoutExpired as error:
+        where = "\n".join(_stacks(each.pid) for each in ranks)
         for each in ranks:
             each.kill()
-        raise
+        said = (error.stdout or b"").decode(errors="replace")
+        raise AssertionError(f"a rank did not end within {RANKS_S_MAX:.0f} s; it said:\n{said}\n{where}") from None
+
+
+def _stacks(pid: int) -> str:
+    """Return the stacks of a process and of its children."""
+    told = subprocess.run(
+        ["py-spy", "dump", "--subprocesses", "--pid", str(pid)], capture_output=True, text=True, env=BESIDE_PYTHON
+    )
+    return f"process {pid}:\n{told.stdout}{told.stderr}"
 
 
 def started(program: Path, *arguments: str) -> tuple[str, ...]:

@@ -31,13 +31,15 @@ def main(directory: str, ring_path: str) -> None:
     def tell(when: str) -> None:
         """Print what is known as soon as somebody has looked at the file since its last change."""
         asked_ns, deadline = time.monotonic_ns(), time.monotonic() + DEADLINE_S
+        looked = False
         while True:
-            now_ns = time.monotonic_ns()
-            (view,) = watch.views(Picture.of(ring, now_ns))
-            place = watch.place(view.path)
-            if (place is not None and place.looked_ns >= asked_ns) or time.monotonic() > deadline:
+            (view,) = watch.views(Picture.of(ring, time.monotonic_ns()))
+            if looked or time.monotonic() > deadline:
                 break
-            time.sleep(0.02)
+            # The look ends in a thread of its own, so maybe after the view above was made: that is made once more.
+            place = watch.place(view.path)
+            looked = place is not None and place.looked_ns >= asked_ns
+            time.sleep(0 if looked else 0.02)
         found = {"error": view.error, "refused": view.refused, "total": view.total_bytes, "lacks": view.lacks_bytes}
         print(json.dumps({"when": when, "free": view.free_bytes, "trouble": watch.key() == 1, **found}), flush=True)
 
