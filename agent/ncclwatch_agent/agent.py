@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.machine import boot
 from ncclwatch.contract.machine.liveness import Guard, LoopLife
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.reader import Ring
@@ -87,6 +88,7 @@ class Agent:
             agent=os.urandom(8).hex(),
             host=socket.gethostname(),
             version=settings.version,
+            machine=boot.machine(),
         )
         self._gpus = GpuDesk()
         self._kernel_log = KernelLog(settings.kernel_log)

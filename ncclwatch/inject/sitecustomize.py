@@ -99,8 +99,8 @@ def _attach() -> None:
         ncclwatch.attach()
     except Exception as error:  # training goes on, whatever is missing here
         sys.stderr.write(
-            f"ncclwatch: cannot attach to this rank: {type(error).__name__}: {error}. Is ncclwatch installed for "
-            f"{sys.executable}? Training goes on without it.\n"
+            f"ncclwatch: cannot attach to this rank: {type(error).__name__}: {str(error)!a}. Is ncclwatch "
+            f"installed for {sys.executable}? Training goes on without it.\n"
         )
 
 

@@ -14,10 +14,11 @@ import warnings
 from collections.abc import Mapping
 from types import ModuleType
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.words.printable import harmless
 from ncclwatch.rank import endings, identity, torch_versions, worker_server
 from ncclwatch.rank.checks import resume
 from ncclwatch.rank.patches import collector
@@ -120,7 +121,7 @@ def _begin(rank: int, world_size: int) -> None:
 
     _place = (rank, world_size)
     launched = _launch_environment()
-    job, attempt = config.job_name(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+    job, attempt = job_names.from_environment(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     directory = config.runtime_dir()
     local_rank, local_world = (
         int(os.environ.get("LOCAL_RANK", rank)),
@@ -372,4 +373,4 @@ def warn(sentence: str, subject: str = "") -> None:
         _said.add(subject)
         with warnings.catch_warnings():  # a user's "error" filter must not turn this into an exception
             warnings.simplefilter("always")
-            warnings.warn(f"ncclwatch: {sentence}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"ncclwatch: {harmless(sentence)}", RuntimeWarning, stacklevel=4)

@@ -9,7 +9,7 @@ from types import TracebackType
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import (
     CallSite,
@@ -46,9 +46,15 @@ def open_line(url: str, token: str = "") -> ClientConnection:
     return connect(address, additional_headers=headers, proxy=None).__enter__()
 
 
-def hello(line: ClientConnection, agent: str = "a1", protocol: int = config.PROTOCOL, host: str = "node1") -> None:
+def hello(
+    line: ClientConnection,
+    agent: str = "a1",
+    protocol: int = config.PROTOCOL,
+    host: str = "node1",
+    machine: str = "",
+) -> None:
     """Introduce an agent."""
-    said = wire.Hello(protocol=protocol, agent=agent, host=host, version="0.1.0")
+    said = wire.Hello(protocol=protocol, agent=agent, host=host, version="0.1.0", machine=machine)
     line.send(wire.encode(said).decode())
 
 
@@ -73,6 +79,7 @@ class FakeAgent:
         host: str = "node1",
         terminal: bool = False,
         token: str = "",
+        machine: str = "",
     ) -> None:
         self.waiting: dict[int, float] = {}  # rank -> since when it waits
         self.ended: dict[int, Ending] = {}
@@ -83,7 +90,7 @@ class FakeAgent:
         self._ranks, self._world_size = ranks, world_size
         self._host = host
         self._line = open_line(url, token)
-        hello(self._line, agent, host=host)
+        hello(self._line, agent, host=host, machine=machine)
         assert isinstance(reply(self._line), wire.Welcome)
         self._say(
             wire.Announce(
@@ -182,16 +189,16 @@ class FakeAgent:
                     done,
                     done,
                     *self._wait(rank),
-                    *wire.NO_FACTS,
+                    *digests.NO_FACTS,
                 )
             )
             inside = 1 if wait_s else 0
             groups.append((rank, wait_s, key, done + inside, 7, inside, name_key("0")))
-        return wire.pack_digest(0, ranks, groups)
+        return digests.pack_digest(0, ranks, groups)
 
     def _wait(self, rank: int) -> tuple[int, int, int]:
-        kind = wire.WAIT_KINDS.index(WaitKind.COLLECTIVE)
-        return (group_key("0", digest_of_all(self._world_size)), -1, kind) if rank in self.waiting else wire.NO_WAIT
+        kind = digests.WAIT_KINDS.index(WaitKind.COLLECTIVE)
+        return (group_key("0", digest_of_all(self._world_size)), -1, kind) if rank in self.waiting else digests.NO_WAIT
 
     def _view(self, rank: int) -> RankView:
         wait = None

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from websockets.asyncio.server import serve
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
 from tests.integration.agent_node import NO_SERVER, ROOT, Node
 from tests.integration.agent_stub import Stub, url_of
@@ -62,8 +62,8 @@ def sabotaged(node: Node, sabotage: str) -> Path:
 
 def ranks_in(digest: bytes) -> tuple[int, list[int]]:
     """Return of which job and ranks a digest is."""
-    index, rows, _ = wire.split_digest(digest)
-    return index, [int(row[0]) for row in wire.RANK_ROW.iter_unpack(rows)]
+    index, rows, _ = digests.split_digest(digest)
+    return index, [int(row[0]) for row in digests.RANK_ROW.iter_unpack(rows)]
 
 
 async def digest_of(stub: Stub, ranks: list[int], index: int = 1) -> None:

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView
 from ncclwatch_agent.uplink import connection as uplinks
 from ncclwatch_agent.uplink.connection import Callbacks, Failure, News, Uplink
@@ -26,7 +26,7 @@ HELLO = wire.Hello(protocol=config.PROTOCOL, agent="a1", host="node1", version="
 ANNOUNCE = wire.Announce(
     index=1, job="j", instance="i", attempt=0, world_size=2, ranks=(0, 1), terminal=True
 )  # fmt: skip
-DIGEST = wire.pack_digest(1, [], [])
+DIGEST = digests.pack_digest(1, [], [])
 Behaviour = Callable[[ServerConnection], Awaitable[None]]
 
 

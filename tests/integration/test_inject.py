@@ -107,7 +107,7 @@ def test_a_rank_without_ncclwatch_is_told_so_and_trains(tmp_path: Path) -> None:
     done = single(tmp_path, code, PYTHONPATH=path)
     assert done.stdout.strip() == "trained"
     assert done.stderr.startswith(
-        "ncclwatch: cannot attach to this rank: ImportError: not here. Is ncclwatch installed"
+        "ncclwatch: cannot attach to this rank: ImportError: 'not here'. Is ncclwatch installed"
     )
 
 

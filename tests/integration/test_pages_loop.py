@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch_server.app import create_app
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.serving.uvicorn_server import listen
@@ -45,7 +45,7 @@ class Nodes:
         ranks, groups = fleet.rows(0.0)
         each, size = len(LAYOUT.axes), LAYOUT.node
         rank_bytes, group_bytes = memoryview(ranks.tobytes()), memoryview(groups.tobytes())
-        at, group_at = size * wire.RANK_ROW.size, size * each * wire.GROUP_ROW.size
+        at, group_at = size * digests.RANK_ROW.size, size * each * digests.GROUP_ROW.size
         self._rows = []
         for node in range(fleet.nodes):
             link = Link(number=node + 1, agent=f"a{node}", host=f"node{node:05d}", version="0.1.0")

@@ -101,16 +101,20 @@ def test_no_agent_lives_where_somebody_else_can_reach(shared: Path, kind: str) -
     os.close(read), os.close(write)
     assert found.returncode == 2, found
     assert "Traceback" not in found.stderr
+    assert "--lock-fd" not in found.stderr  # it went no further than the directory
     assert [path for path in shared.rglob("*") if path.is_file() and path.stat().st_uid == 0] == []
 
 
-def test_a_directory_of_ours_that_was_open_to_all_is_closed_and_what_was_put_there_is_not_touched(node: Node) -> None:
+@pytest.mark.parametrize("log", ['ln -s "$1" "$0/agent.log"', 'touch "$0/agent.log"'], ids=["link", "file"])
+def test_a_directory_of_ours_that_was_open_to_all_is_closed_and_what_was_put_there_is_not_touched(
+    node: Node, log: str
+) -> None:
     async def scenario() -> None:
         keys = node.directory.parent / "authorized_keys"
         keys.write_text("mine\n")
         node.directory.mkdir()
         node.directory.chmod(0o777)
-        shell('ln -s "$1" "$0/agent.log"; ln -s "$1" "$0/agent.json"; mkdir -m 777 "$0/theirs"', node.directory, keys)
+        shell(f'{log}; ln -s "$1" "$0/agent.json"; mkdir -m 777 "$0/theirs"', node.directory, keys)
         shell('printf x > "$0/theirs/0-1.ring"; mkfifo "$0/agent.json.new"', node.directory)
         async with serving() as (stub, url):
             rank = node.rank(0, url)
@@ -121,6 +125,7 @@ def test_a_directory_of_ours_that_was_open_to_all_is_closed_and_what_was_put_the
             assert isinstance(said, wire.Announce) and said.job == "job1"
             assert node.directory.stat().st_mode & 0o777 == 0o700
             assert keys.read_text() == "mine\n"
+            assert (node.directory / "agent.log").read_text() in ("mine\n", "")
             assert json.loads(node.card())["pid"] == node.service.pid  # rename() puts it over the link
             tell(rank, "exit 0")
             await first(stub, wire.Gone)

@@ -7,13 +7,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
 from tests.integration.server_process import ServerProcess
 
 pytestmark = pytest.mark.integration
 
-RANK = (0, 0, 0, 1, 0, 0.1, 0.0, 1, 1, 1, *wire.NO_WAIT, *wire.NO_FACTS)
+RANK = (0, 0, 0, 1, 0, 0.1, 0.0, 1, 1, 1, *digests.NO_WAIT, *digests.NO_FACTS)
 GROUP = (0, 0.0, 1, 1, 1, 0, 2)
 ANNOUNCE = wire.Announce(index=0, job="victim", instance="i", attempt=0, world_size=2, ranks=(0, 1), terminal=False)
 
@@ -44,15 +44,15 @@ def refusal(line: ClientConnection) -> str:
 HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "empty binary": (b"", "shorter than its head"),
     "no digest": (b"\x00" * 64, "no digest"),
-    "truncated": (wire.pack_digest(0, [RANK], [GROUP])[:-3], "truncated"),
-    "too many announced rows": (wire.DIGEST_HEAD.pack(b"NWDG", config.PROTOCOL, 0, 0, 2**31, 2**31), "truncated"),
-    "other protocol": (wire.DIGEST_HEAD.pack(b"NWDG", 9, 0, 0, 0, 0), "same version"),
-    "unknown job": (wire.pack_digest(7, [RANK], []), "not announced"),
-    "rank out of range": (wire.pack_digest(0, [(2, *RANK[1:])], []), "impossible ranks"),
-    "negative rank": (wire.pack_digest(0, [(-1, *RANK[1:])], []), "impossible ranks"),
-    "rank twice": (wire.pack_digest(0, [RANK, RANK], []), "impossible ranks"),
-    "group of another rank": (wire.pack_digest(0, [RANK], [(1, *GROUP[1:])]), "impossible ranks"),
-    "too many groups": (wire.pack_digest(0, [RANK], [GROUP] * 513), "too many groups"),
+    "truncated": (digests.pack_digest(0, [RANK], [GROUP])[:-3], "truncated"),
+    "too many announced rows": (digests.DIGEST_HEAD.pack(b"NWDG", config.PROTOCOL, 0, 0, 2**31, 2**31), "truncated"),
+    "other protocol": (digests.DIGEST_HEAD.pack(b"NWDG", 9, 0, 0, 0, 0), "same version"),
+    "unknown job": (digests.pack_digest(7, [RANK], []), "not announced"),
+    "rank out of range": (digests.pack_digest(0, [(2, *RANK[1:])], []), "impossible ranks"),
+    "negative rank": (digests.pack_digest(0, [(-1, *RANK[1:])], []), "impossible ranks"),
+    "rank twice": (digests.pack_digest(0, [RANK, RANK], []), "impossible ranks"),
+    "group of another rank": (digests.pack_digest(0, [RANK], [(1, *GROUP[1:])]), "impossible ranks"),
+    "too many groups": (digests.pack_digest(0, [RANK], [GROUP] * 513), "too many groups"),
     "no json": ("{", "no message of protocol"),
     "deep json": ("[" * 60_000, "no message of protocol"),
     "deep json, long": ("[" * 100_000, "does not begin with its kind"),
@@ -130,8 +130,8 @@ def test_a_job_that_cannot_be_is_refused_alone_with_a_sentence(server: ServerPro
     said = reply(line)
     assert isinstance(said, wire.JobRefused)
     assert (said.index, why in said.reason) == (1, True)
-    line.send(wire.pack_digest(1, [], []))  # on its way before the answer came
-    line.send(wire.pack_digest(0, [RANK], [GROUP]))
+    line.send(digests.pack_digest(1, [], []))  # on its way before the answer came
+    line.send(digests.pack_digest(0, [RANK], [GROUP]))
     line.send(b"")
     assert "shorter than its head" in refusal(line)  # the first that ended it
     assert why in server.log.read_text()

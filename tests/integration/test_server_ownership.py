@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from websockets.sync.client import ClientConnection
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.model.preflight import RankFacts
 from ncclwatch.contract.model.rank import Ending, ProcessState, ProcessView, RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Testimony
@@ -18,7 +18,7 @@ from tests.integration.server_process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-ROW = (0, 0, 1, 1, 0, 0.1, 900.0, 1, 1, 1, *wire.NO_WAIT, *wire.NO_FACTS)  # it has ended, and waited for long
+ROW = (0, 0, 1, 1, 0, 0.1, 900.0, 1, 1, 1, *digests.NO_WAIT, *digests.NO_FACTS)  # it has ended, and waited for long
 CRASHED = Ending(kind="crashed", exit_code=1, exception="RuntimeError: forged")
 LINE = StackFrame(function="forged", file="/evil.py", line=6)
 
@@ -38,7 +38,7 @@ def forged_facts(index: int) -> wire.Facts:
 
 NEWS: dict[str, Callable[[int], wire.AgentMessage | bytes]] = {
     "announce": lambda index: victims(index=index, ranks=(0, 1)),
-    "digest": lambda index: wire.pack_digest(index, [ROW, (1, *ROW[1:])], [(0, 900.0, 1, 2, 5, 1, 3)]),
+    "digest": lambda index: digests.pack_digest(index, [ROW, (1, *ROW[1:])], [(0, 900.0, 1, 2, 5, 1, 3)]),
     "views": lambda index: wire.Views(index=index, ranks=(forged_view(0), forged_view(1))),
     "stacks": lambda index: wire.Stacks(
         index=index, dumps=(StackDump(rank=0, threads=(("MainThread", (LINE,)),)),), reply_to=1
@@ -85,7 +85,7 @@ def an_agent_that_claims_the_ranks(say: Callable[[wire.AgentMessage | bytes], No
 
 def an_agent_that_reports_them_too(say: Callable[[wire.AgentMessage | bytes], None]) -> int:
     say(victims(ranks=(0, 1)))
-    say(wire.pack_digest(0, [ROW, (1, *ROW[1:])], []))
+    say(digests.pack_digest(0, [ROW, (1, *ROW[1:])], []))
     return 0
 
 

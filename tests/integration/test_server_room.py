@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import ClientConnection
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.ring.members import digest_of_all
 from ncclwatch_server import limits
@@ -96,13 +96,13 @@ def test_a_higher_attempt_from_a_stranger_ends_no_job(tmp_path: Path):
         until(lambda: [each for each in server.incidents() if each["job"] == "job"], what="it is still watched")
 
 
-def digests(line: ClientConnection, jobs: range) -> None:
+def send_digests(line: ClientConnection, jobs: range) -> None:
     """Announce jobs of two ranks, and let each say once that it trains."""
     say(line, *(announce(job, f"job{job}") for job in jobs))
     key = group_key("0", digest_of_all(2))
     for job in jobs:
-        ranks = [(rank, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 5, *wire.NO_WAIT, *wire.NO_FACTS) for rank in (0, 1)]
-        line.send(wire.pack_digest(job, ranks, [(rank, 0.0, key, 5, 7, 0, name_key("0")) for rank in (0, 1)]))
+        ranks = [(rank, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 5, *digests.NO_WAIT, *digests.NO_FACTS) for rank in (0, 1)]
+        line.send(digests.pack_digest(job, ranks, [(rank, 0.0, key, 5, 7, 0, name_key("0")) for rank in (0, 1)]))
 
 
 def test_three_hundred_jobs_are_all_watched_and_a_hang_of_the_last_one_is_told(tmp_path: Path):
@@ -110,7 +110,7 @@ def test_three_hundred_jobs_are_all_watched_and_a_hang_of_the_last_one_is_told(t
         for first in range(0, 300, 60):
             line = stack.enter_context(agent(server, f"many{first}", f"node{first}"))
             assert isinstance(reply(line), wire.Welcome)
-            digests(line, range(first, first + 60))
+            send_digests(line, range(first, first + 60))
         last = stack.enter_context(FakeAgent(server.url, job="last", agent="last", host="node301"))
         until(lambda: value(server, 'ncclwatch_jobs{state="running"}') == 301, what="all jobs are watched")
         assert server.job("job299")["ranks_seen"] == 2
@@ -119,3 +119,37 @@ def test_three_hundred_jobs_are_all_watched_and_a_hang_of_the_last_one_is_told(t
         assert [(each["job"], each["state"]) for each in server.incidents()] == [("last", "open")]
         assert not last.refused
         assert value(server, "ncclwatch_jobs_refused_total") == 0
+
+
+TEAM_A, TEAM_B = "team-a-0123456789abcdef", "team-b-0123456789abcdef"
+TEAMS = f"{TEAM_A} name=team-a namespace=team-a jobs=300\n{TEAM_B} name=team-b namespace=team-b host=gpu-b-*"
+VIEWER = "everything-is-open-here"
+
+
+def announced(stack: ExitStack, server: ServerProcess, job: str, size: int) -> str:
+    """Announce all ranks of a big job with the token of team A. Returns why it was refused, "" if it was not."""
+    line = stack.enter_context(agent(server, job, "gpu-a-1", TEAM_A))
+    assert isinstance(reply(line), wire.Welcome)
+    say(line, announce(0, job, world_size=size, ranks=tuple(range(size))), announce(1, "none/of theirs"))
+    answers = [reply(line)]
+    while answers[-1].index != 1:  # type: ignore[union-attr]
+        answers.append(reply(line))
+    return answers[0].reason if len(answers) == 2 else ""  # type: ignore[union-attr]
+
+
+def test_what_one_bound_token_announces_takes_no_place_from_another(tmp_path: Path):
+    tokens = {"NCCLWATCH_AGENT_TOKEN": TEAMS}
+    with ServerProcess(tmp_path, token=VIEWER, environ=tokens) as server, ExitStack() as stack:
+        for first in range(0, limits.JOBS_PER_HOST_MAX, 64):
+            greedy = stack.enter_context(agent(server, f"greedy{first}", "gpu-b-1", TEAM_A))
+            assert isinstance(reply(greedy), wire.Welcome)
+            say(greedy, *(announce(index, f"team-a/job{first + index}") for index in range(64)))
+        until(lambda: value(server, 'ncclwatch_jobs{state="running"}') == limits.JOBS_PER_HOST_MAX)
+        size = (limits.RANKS_TOTAL_MAX - 2 * limits.JOBS_PER_HOST_MAX) // 4
+        refused = [announced(stack, server, f"team-a/vast{number}", size) for number in range(4)]
+        own = stack.enter_context(FakeAgent(server.url, job="team-b/run", host="gpu-b-1", token=TEAM_B))
+        until(lambda: own.progress > 2 and server.job("team-b%2Frun"))
+        assert (server.job("team-b%2Frun")["ranks_seen"], own.refused) == (2, "")
+        hosts = {node["host"] for name in ("team-b%2Frun", "team-a%2Fjob0") for node in server.job(name)["nodes"]}
+        assert hosts == {"gpu-b-1", "gpu-b-1~team-a"}
+        assert all("agents with the token of team-a have announced 512 ranks" in reason for reason in refused)

@@ -10,7 +10,7 @@ from types import TracebackType
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.model.rank import RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Testimony
 from ncclwatch_server.simulation.fleet import Fleet
@@ -125,7 +125,7 @@ class WireFleet:
         for node, line in enumerate(lines):
             own = fleet.ranks_of(node)
             mine, theirs = ranks[own.start : own.stop], groups[own.start * each : own.stop * each]
-            head = wire.DIGEST_HEAD.pack(wire.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
+            head = digests.DIGEST_HEAD.pack(digests.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
             await line.send(head + mine.tobytes() + theirs.tobytes())
             if node % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0.8 * ROUND_S * AT_ONCE / len(lines))

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
+from ncclwatch.contract.digests import SAVE_TROUBLE
 from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView, StackDump, ThreadView
 from ncclwatch.contract.model.verdict import Verdict
-from ncclwatch.contract.wire import SAVE_TROUBLE
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook
 from ncclwatch_server.ingest.agent_news import AgentNews
@@ -28,7 +28,7 @@ from tests.scenarios.situation import Situation
 from tests.scenarios.through_rings import read_back
 
 MOMENTS_S = (-4.0, -2.0, -1.0, 0.0)  # of digests, before the moment that the text is about
-_FIELDS = tuple(name for name, _ in wire.RANK_FIELDS)
+_FIELDS = tuple(name for name, _ in digests.RANK_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class _Node:
         if len(ended) == len(told):
             self.say(wire.Gone(index=0))
         else:
-            self.news.take_digest(wire.pack_digest(0, rows, groups))
+            self.news.take_digest(digests.pack_digest(0, rows, groups))
 
     def answers(self) -> bool:
         """Answer all that the server has asked. Returns whether it has asked anything."""
@@ -234,7 +234,7 @@ def _told(view: RankView, world_size: int) -> _Rank:
 def _from_outside(row: tuple[float, ...], view: RankView) -> tuple[float, ...]:
     """Return the row of a digest with what the node sees of a process."""
     found = dict(zip(_FIELDS, row, strict=True))
-    found["state"] = wire.PROCESS_STATES.index(view.process.state)
+    found["state"] = digests.PROCESS_STATES.index(view.process.state)
     found["ended"] = int(view.ending is not None and view.process.state in GONE_STATES)
     found["saves_to"] = _saves_to(view)
     return tuple(found.values())

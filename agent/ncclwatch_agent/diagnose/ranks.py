@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ncclwatch.contract import config
+from ncclwatch.contract import job_names
 from ncclwatch_agent.process.procfs import environ_of, parse_stat, read_text
 
 PROCESSES_MAX = 65_536
@@ -93,7 +93,7 @@ def identity(environ: Mapping[str, str]) -> tuple[JobName, int] | None:
         return None
     address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     endpoint = f"{address}:{port}" if address or port else ""
-    return JobName(name=config.job_name(environ), endpoint=endpoint, world_size=int(world)), int(rank)
+    return JobName(name=job_names.from_environment(environ), endpoint=endpoint, world_size=int(world)), int(rank)
 
 
 def find_jobs(processes: Iterable[Process], within: frozenset[int] = frozenset()) -> tuple[FoundJob, ...]:

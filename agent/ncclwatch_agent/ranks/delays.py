@@ -24,7 +24,7 @@ Values = tuple[int, ...]
 
 
 class Delays:
-    """The values of `wire.RANK_FIELDS` from pace_group on, of one rank. Time is an argument."""
+    """The values of `digests.RANK_FIELDS` from pace_group on, of one rank. Time is an argument."""
 
     def __init__(self, ring: Ring, pid: int) -> None:
         self._ring = ring

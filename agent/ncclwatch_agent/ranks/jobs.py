@@ -7,7 +7,7 @@ ranks of both are never mixed.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
 from ncclwatch_agent.ranks import impostors, preflight
@@ -44,7 +44,8 @@ class LocalJob:
     def __init__(self, key: JobKey, index: int, first: LocalRank) -> None:
         self.key = key
         self.index = index
-        self.server = first.identity.get("server") or config.server_url({})
+        # A rank of an older version may have left in it what must not be logged.
+        self.server = config.without_credentials(first.identity.get("server") or config.server_url({}))
         naming = first.identity.get("server_named")
         self.naming = naming if naming in (config.NAMED, config.OWN) else config.UNNAMED
         self.wants_terminal = first.identity.get("terminal", "1") != "0"
@@ -113,7 +114,7 @@ class LocalJob:
     def digest(self, now_ns: int) -> bytes:
         """Return what a server is told of the job each second."""
         rows = [self.ranks[number].rows(now_ns) for number in sorted(self.ranks)]
-        return wire.pack_digest(
+        return digests.pack_digest(
             self.index, [rank_row for rank_row, _ in rows], [row for _, group_rows in rows for row in group_rows]
         )
 
@@ -184,7 +185,7 @@ def _same_end(one: Ending, other: Ending | None) -> bool:
 
 
 def _directory_name(path: str) -> str:
-    return path.rsplit("/", 2)[-2]
+    return job_names.from_directory(path.rsplit("/", 2)[-2])
 
 
 def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_ns: int) -> list[LocalRank]:

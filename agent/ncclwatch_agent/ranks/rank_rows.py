@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ncclwatch.contract import config
+from ncclwatch.contract.digests import PROCESS_STATES
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
@@ -17,7 +18,7 @@ from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.reader import Ring, Words
 from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, named_apart
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
-from ncclwatch.contract.wire import PROCESS_STATES, Loop
+from ncclwatch.contract.wire import Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch
 from ncclwatch_agent.ranks.delays import Delays
 from ncclwatch_agent.ranks.device_waits import DeviceHabit
@@ -131,7 +132,7 @@ class LocalRank:
         return self.gone and not self.watch.seen_alive and age_s(now_ns, pulse_ns) > old_s
 
     def rows(self, now_ns: int) -> tuple[Row, list[Row]]:
-        """Return the values of wire.RANK_FIELDS, and of wire.GROUP_FIELDS for each group."""
+        """Return the values of digests.RANK_FIELDS, and of digests.GROUP_FIELDS for each group."""
         words = self.live_words(now_ns)
         threads = self.ring.threads(words)
         groups = [(row, self._pending_s(row, now_ns)) for row in named_apart(self.ring.groups(words))]
@@ -237,7 +238,7 @@ class LocalRank:
 
 
 def group_values(rank: int, row: GroupRow, pending_s: float) -> Row:
-    """Return the values of wire.GROUP_FIELDS."""
+    """Return the values of digests.GROUP_FIELDS."""
     key, name = keys(row.name, row.roster.digest)
     return rank, pending_s, key, row.enqueued, _hash(row), row.enqueued - row.completed & 0xFFFFFFFF, name
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
-from ncclwatch.contract import config
+from ncclwatch.contract import job_names
 from ncclwatch.contract.model.phases import phase_of_frame
 from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, StackDump, ThreadView
 from ncclwatch.contract.stacks.ownership import is_users
@@ -79,7 +79,7 @@ class Strangers:
             environ = environ_of(pid)
             rank = environ.get("RANK", "")
             same_world = environ.get("WORLD_SIZE") == str(job.key.world_size)
-            if not rank.isdigit() or not same_world or config.job_name(environ) != job.key.job:
+            if not rank.isdigit() or not same_world or job_names.from_environment(environ) != job.key.job:
                 continue
             key = (job.index, int(rank))
             stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Sequence
 
+from ncclwatch.contract.digests import NO_WAIT, WAIT_KINDS
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import NO_GROUP, Flag
 from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, WaitRow
 from ncclwatch.contract.ring.views import age_s
-from ncclwatch.contract.wire import NO_WAIT, WAIT_KINDS
 
 _KIND_CODE = {kind: code for code, kind in enumerate(WAIT_KINDS)}
 _P2P = (WaitKind.SEND, WaitKind.RECV)
@@ -22,7 +22,7 @@ def wait_age_s(threads: Sequence[ThreadRow], pending_s: float, now_ns: int) -> f
 
 
 def awaited(threads: Sequence[ThreadRow], pending: Pending, now_ns: int) -> tuple[int, int, int]:
-    """Return the group it waits in, the rank it waits for and the kind of the wait, as `wire.RANK_FIELDS` has them.
+    """Return the group it waits in, the rank it waits for and the kind of the wait, as `digests.RANK_FIELDS` has them.
 
     In backward, and where a device runs what the host has issued, it is the oldest unfinished operation of the
     rank that holds it up, wherever the host stands.

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ncclwatch.contract import config
+from ncclwatch.contract.digests import SAVE_TROUBLE
 from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.model.rank import SaveView
 from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch.contract.ring.views import Picture, age_s
-from ncclwatch.contract.wire import SAVE_TROUBLE
 from ncclwatch_agent.saves.file_places import PLACES, FilePlace, FilePlaces
 from ncclwatch_agent.saves.open_files import OpenFile, open_file, written_files
 from ncclwatch_agent.saves.sizes import SaveSizes
@@ -63,7 +63,7 @@ class SaveWatch:
         return self._places.get(path)
 
     def key(self) -> int:
-        """Return what a digest says of the newest save, see `wire.RANK_FIELDS`."""
+        """Return what a digest says of the newest save, see `digests.RANK_FIELDS`."""
         found = 0
         for save in sorted(self._saves.values(), key=lambda each: each.row.began_ns):
             place = self._places.get(save.row.path)

@@ -199,6 +199,7 @@ class Uplink:
     def redirect(self, url: str) -> None:
         """Dial another address from now on, at once. Never done to a server that somebody named."""
         assert self.naming == config.UNNAMED
+        url = config.without_credentials(url)
         if url != self.url:
             log.info("using the server at %s instead of %s", url, self.url)
         self.url = url
@@ -336,6 +337,8 @@ async def _send(socket: ClientConnection, news: News) -> None:
         await socket.send(news)
         return
     data = wire.encode(news)
+    if isinstance(news, wire.Views) and len(data) > config.VIEW_BYTES_MAX:
+        data = wire.encode(news := wire.with_short_views(news))
     limit = wire.bytes_max(wire.kind_of(data))
     if len(data) <= limit:
         await socket.send(data.decode())

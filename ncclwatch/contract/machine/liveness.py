@@ -79,10 +79,14 @@ class LoopLife:
         return self.given_up or self.age_s() > self.age_s_max
 
     def began(self) -> None:
-        """Note that it was begun, in this thread."""
+        """Note that it was begun, in this thread.
+
+        Only the first time is that a sign of life: one that is begun anew again and again, in vain, does no work.
+        """
         self.thread = threading.get_ident()
         self._began_at = self._clock()
-        self.went_round()
+        if self._resting:
+            self.went_round()
 
     def pause_s(self, log: logging.Logger, error: BaseException | None) -> float | None:
         """Tell of its end, and return how long to wait until it is begun anew; None: never, it is given up."""
@@ -108,10 +112,10 @@ async def keep(life: LoopLife, log: logging.Logger, run: Callable[[], Coroutine[
     life.task = asyncio.current_task()
     while True:
         life.began()
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             await run()
-        except Exception as raised:  # noqa: BLE001  whatever it was: it is told, and the loop is begun anew
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  whatever it was: it is told, and the loop begun anew
             error = raised
         pause_s = life.pause_s(log, error)
         if pause_s is None:

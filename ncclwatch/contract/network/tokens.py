@@ -6,10 +6,12 @@ can be handed out before the old one ends. Behind a token may stand whose it is 
     WORD name=alice until=2027-01-31T12:00Z
 
 An agent's token may also be bound to jobs, hosts or namespaces (a job's name up to its first "/"), each one or several
-separated by commas, with * and ? as in a shell, and to a number of jobs at a time:
+separated by commas, with * and ? as in a shell, and to a number of jobs and of ranks at a time:
 
-    WORD name=team-a namespace=team-a host=gpu-a-* jobs=50
+    WORD name=team-a namespace=team-a host=gpu-a-* jobs=50 ranks=20000
     WORD name=bob job=bob-*,eval-nightly
+
+A token that is bound to anything has a share of a server; jobs= and ranks= say another one, larger or smaller.
 """
 
 import os
@@ -20,7 +22,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
 
 TOKENS_MAX = 1000  # in one file
@@ -30,7 +32,8 @@ _VARIABLES = frozenset((*_NAMES, *(f"{name}{_FILE}" for name in _NAMES)))
 CHARS_MIN = 16  # of a token that a server takes
 DISTINCT_MIN = 6  # characters of it
 MAKE_ONE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
-_WORDS = frozenset({"name", "until", "job", "namespace", "host", "jobs"})
+_DIGITS_MAX = 9  # of a number of jobs or ranks
+_WORDS = frozenset({"name", "until", "job", "namespace", "host", "jobs", "ranks"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +44,11 @@ class Bounds:
     namespaces: tuple[str, ...] = ()  # the same of what stands before the first "/" of a name
     hosts: tuple[str, ...] = ()  # the same of what an agent says its host is called
     jobs_max: int | None = None  # at a time
+    ranks_max: int | None = None  # the same of ranks
 
     def allow_job(self, name: str) -> bool:
         """Whether a job of this name is within."""
-        space, slash, _ = name.partition("/")
-        return _matches(self.jobs, name) and _matches(self.namespaces, space if slash else "")
+        return _matches(self.jobs, name) and _matches(self.namespaces, job_names.namespace(name))
 
     def allow_host(self, host: str) -> bool:
         """Whether agents on this host are."""
@@ -138,9 +141,6 @@ def _parse_line(line: str, where: str) -> Token:
         raise ConfigError(
             f"{where}: behind the token only {', '.join(sorted(_WORDS))}, each once and with =VALUE, may stand"
         )
-    most = said.get("jobs", "")
-    if most and not (most.isascii() and most.isdigit()):
-        raise ConfigError(f"{where}: jobs={most[:40]} is no number of jobs; write jobs=50")
     return Token(
         secret=secret,
         name=said.get("name", "")[:100],
@@ -149,9 +149,17 @@ def _parse_line(line: str, where: str) -> Token:
             jobs=_patterns(said.get("job", "")),
             namespaces=_patterns(said.get("namespace", "")),
             hosts=_patterns(said.get("host", "")),
-            jobs_max=int(most) if most else None,
+            jobs_max=_number("jobs", said, where),
+            ranks_max=_number("ranks", said, where),
         ),
     )
+
+
+def _number(what: str, said: Mapping[str, str], where: str) -> int | None:
+    most = said.get(what, "")
+    if most and not (most.isascii() and most.isdigit() and len(most) <= _DIGITS_MAX):
+        raise ConfigError(f"{where}: {what}={most[:40]} is no number of {what}; write {what}=50")
+    return int(most) if most else None
 
 
 def _patterns(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private, require_memory
 from ncclwatch.contract.ring import layout
@@ -63,7 +63,7 @@ def place_of_rings(directory: str, job: str) -> PrivateDir:
     process_start_ticks()  # without /proc that is what to tell, and not what follows from it
     with open_private(directory, make=True) as top:
         require_memory(top)
-        return top.inside(job, make=True)
+        return top.inside(job_names.to_directory(job), make=True)
 
 
 def _lives(tid: int) -> bool:

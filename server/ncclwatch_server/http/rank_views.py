@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclwatch.contract.wire import WAIT_KINDS
+from ncclwatch.contract.digests import WAIT_KINDS
 from ncclwatch_server.jobs.group_progress import Frontier, frontier
 from ncclwatch_server.jobs.rank_states import RankState, states_of
 from ncclwatch_server.jobs.read_model import JobSight

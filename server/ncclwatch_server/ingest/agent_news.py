@@ -6,16 +6,17 @@ What is of ranks that the agent does not speak for is left out.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import ProcessState, RankView, StackDump
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
-from ncclwatch_server.ingest.own_news import News, own_part, ranks_of
+from ncclwatch_server.ingest.host_names import HostNames
+from ncclwatch_server.ingest.own_news import News, check_lengths, own_part, ranks_of
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.room import NoRoom
 from ncclwatch_server.watch.tick import Watch
@@ -25,17 +26,27 @@ log = logging.getLogger("ncclwatch.server")
 TOLD_MAX = 256  # kinds of news of others' ranks, by job, that the log tells of one connection
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parted:
+    """The parts of an answer with stacks that came so far, to which command, and how long they were."""
+
+    reply_to: int = 0
+    dumps: tuple[StackDump, ...] = ()
+    size: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class AgentNews:
     """The news of one agent, which has said who it is, and of the jobs it has announced."""
 
     link: Link
     watch: Watch
+    host_names: HostNames = field(default_factory=HostNames)
     clock: Callable[[], float] = time.monotonic
     jobs: dict[int, Job] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was told
     announced: dict[int, wire.Announce] = field(default_factory=dict)
-    parted: tuple[int, tuple[StackDump, ...]] = 0, ()  # the first parts of an answer with stacks, and to what
+    parted: _Parted = field(default_factory=_Parted)  # the first parts of an answer with stacks
     over: dict[int, None] = field(default_factory=dict)  # jobs of which the agent has said that all ranks ended
     refused: dict[int, None] = field(default_factory=dict)  # of which no news is taken, the newest last
 
@@ -45,7 +56,7 @@ class AgentNews:
 
     def take_digest(self, data: bytes) -> None:
         """Take a digest of one job."""
-        index, ranks, groups = wire.split_digest(data)
+        index, ranks, groups = digests.split_digest(data)
         job = self.jobs.get(index)
         if job is None:
             if index in self.refused:
@@ -60,8 +71,13 @@ class AgentNews:
         self.watch.counters.digests += 1
         self.watch.look_within(limits.DIGEST_LOOK_S)
 
-    def take_message(self, message: wire.UnreadMessage | wire.Views, now: float) -> wire.UnreadViews | None:
-        """Take a message that came at this moment. Returns views that want to be read elsewhere, then to be taken."""
+    def take_message(
+        self, message: wire.UnreadMessage | wire.Views, now: float, size: int = 0
+    ) -> wire.UnreadViews | None:
+        """Take a message of so many bytes that came at this moment.
+
+        Returns views that want to be read elsewhere, then to be taken.
+        """
         self.watch.counters.messages += 1
         if isinstance(message, wire.Hello):
             raise WireError("a second hello on one connection")
@@ -81,7 +97,7 @@ class AgentNews:
         if isinstance(message, wire.Views):
             self.take_views(job, message, now)
         else:
-            self._hear(job, message)
+            self._hear(job, message, size)
         return None
 
     def _time(self, message: wire.UnreadViews | wire.Views | wire.Stacks | wire.Testimonies) -> None:
@@ -101,6 +117,7 @@ class AgentNews:
 
         Raises `WireError` if the job has no such ranks.
         """
+        check_lengths(message, job.world_size)
         if any(not 0 <= rank < job.world_size for rank in ranks_of(message)):
             raise WireError(f"news of a rank outside of 0..{job.world_size - 1}")
         own, foreign = own_part(message, job.state, self.link.number)
@@ -118,12 +135,12 @@ class AgentNews:
             f"{self.link.number}), and it does not speak for these ranks",
         )  # fmt: skip
 
-    def _hear(self, job: Job, said: wire.ReadNews) -> None:
+    def _hear(self, job: Job, said: wire.ReadNews, size: int) -> None:
         message = self._own_part(job, said)
         if message is None:
             return
         if isinstance(message, wire.Stacks):
-            self._stacks(job, message)
+            self._stacks(job, message, size)
         elif isinstance(message, wire.Loops):
             job.stragglers.batches.add_loops(message.ranks, self.clock())
             if job.loops.receive_loops(message.ranks):
@@ -145,15 +162,16 @@ class AgentNews:
             self.over[message.index] = None
             self.watch.look_within(limits.SOON_S)
 
-    def _stacks(self, job: Job, message: wire.Stacks) -> None:
+    def _stacks(self, job: Job, message: wire.Stacks, size: int) -> None:
         question = (self.link.number, message.reply_to)
-        known = self.parted if self.parted[0] == message.reply_to else (message.reply_to, ())
-        if message.more and len(known[1]) + len(message.dumps) <= config.ELEMENTS_MAX:
-            self.parted = message.reply_to, (*known[1], *message.dumps)
+        known = self.parted if self.parted.reply_to == message.reply_to else _Parted(reply_to=message.reply_to)
+        dumps, size = (*known.dumps, *message.dumps), known.size + size
+        if message.more and len(dumps) <= config.ELEMENTS_MAX and size <= limits.ANSWER_BYTES_MAX:
+            self.parted = _Parted(reply_to=message.reply_to, dumps=dumps, size=size)
             return
-        if known[1]:
-            message = msgspec.structs.replace(message, dumps=(*known[1], *message.dumps))
-            self.parted = 0, ()
+        if known.dumps:
+            message = msgspec.structs.replace(message, dumps=dumps)
+            self.parted = _Parted()
         if any(capture.receive_stacks(message.dumps, question) for capture in job.captures):
             return
         if job.gathering is not None:
@@ -174,6 +192,7 @@ class AgentNews:
         if self.link.number in job.state.contested and job.notices:
             self.watch.counters.count_foreign("claims")
             log.warning("job %s: %s", job.id, job.notices[-1])
+            self.watch.claimed(job, self.link)
 
     def _admit(self, message: wire.Announce) -> Job:
         others = [job for index, job in self.jobs.items() if index != message.index and index not in self.over]
@@ -207,12 +226,20 @@ class AgentNews:
             self.told.add((job, kind))
             log.warning("%s", sentence)
 
+    def _shown(self, view: RankView) -> RankView:
+        """Return a view under the name that its host has here: that is told in verdicts."""
+        link = self.link
+        own = view.host == link.said_host
+        host = link.host if own else self.host_names.shown(link.caller, view.host, link.machine)
+        return view if host == view.host else replace(view, host=host)
+
     def take_views(self, job: Job, said: wire.Views, now: float) -> None:
         """Take views of a job that came at this moment."""
         message = self._own_part(job, said)
         if message is None:
             return
         job.stirred = True
+        message = msgspec.structs.replace(message, ranks=tuple(self._shown(view) for view in message.ranks))
         job.showing.receive_views(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself

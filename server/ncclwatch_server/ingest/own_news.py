@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import config, wire
+from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.state.job_state import JobState
 
@@ -27,6 +28,22 @@ def ranks_of(message: wire.JobNews) -> Iterator[int]:
         yield from (rank for rank, _ in message.ranks)
     elif not isinstance(message, wire.Gone):
         yield from (each.rank for each in message.ranks)
+
+
+def check_lengths(message: wire.JobNews, world_size: int) -> None:
+    """Raise `WireError` if a message tells more than there is: ranks named again and again, buckets of a loop."""
+    if isinstance(message, wire.Facts):
+        alike = sum(len(each.ranks) for each in message.alike)
+        for what, count in (("set up", alike), ("joined", len(message.joined)), ("there twice", len(message.twice))):
+            if count > world_size:
+                raise WireError(f"{count} ranks are said to be {what} in a job of {world_size}")
+    elif isinstance(message, wire.Loops):
+        for loop in message.ranks:
+            if len(loop.buckets) > config.BUCKETS_MAX or len(loop.costs) > config.COSTS_MAX:
+                raise WireError(
+                    f"a loop of rank {loop.rank} with {len(loop.buckets)} data buckets and the costs of "
+                    f"{len(loop.costs)}; the limits are {config.BUCKETS_MAX} and {config.COSTS_MAX}"
+                )
 
 
 def own_part(message: News, state: JobState, link: int) -> tuple[News, int]:

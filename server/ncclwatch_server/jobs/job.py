@@ -1,5 +1,6 @@
 """Holds everything the watch loop needs to know of one attempt of one job."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract.model.job import JobSnapshot
@@ -78,6 +79,8 @@ class Job:
     ended: bool = False  # over, and judged for the last time
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
     opener: Opener | None = None  # who began it
+    announced: Counter[str] = field(default_factory=Counter)  # its ranks that were seen, by whom they count for
+    claims: set[tuple[str, str, str]] = field(default_factory=set)  # of strangers that were written down
     floor: int = -1  # attempts up to this one are over
     heirs: frozenset[str] = frozenset()  # agents of the attempt before: this one is theirs
 

@@ -10,8 +10,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from ncclwatch.contract.digests import PROCESS_STATES
 from ncclwatch.contract.model.rank import ProcessState
-from ncclwatch.contract.wire import PROCESS_STATES
 from ncclwatch_server import limits
 from ncclwatch_server.state.picture import Picture
 

@@ -2,18 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import job_names, wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.evidence.inspection import Inspection
+from ncclwatch_server.evidence.view_room import ViewRoom
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.jobs.job import Job, Served
-from ncclwatch_server.jobs.room import Opener, Room
+from ncclwatch_server.jobs.room import Opener, Room, accounts_of
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.owners import Speaker
 from ncclwatch_server.state.rank_setup import Likeness
@@ -35,6 +38,7 @@ class Jobs:
         self._by_link: dict[int, set[Job]] = {}  # announced on a connection, by its number
         self.retiring: list[Job] = []
         self.room = Room()
+        self.views = ViewRoom()
 
     def get(self, job: str) -> Job | None:
         """Return a job by the name it is listed under."""
@@ -60,13 +64,13 @@ class Jobs:
             over = job.ended and self._by_id.get(job.id) is job
             job = self._begin(link, said, job, now) if over else _astray(said, now)
         seen = job.seen
-        if self.by_key(job.key) is job and self.room.lacks_ranks(job.state.unseen(said.ranks)):
-            raise self.room.full(said.job, said.world_size)
+        if self.by_key(job.key) is job:
+            self._make_room_for_ranks(link, job, job.state.unseen(said.ranks))
         job.stirred = True
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
-        job.state.announce(link.number, said.ranks, now, Speaker(agent=link.agent, host=link.host))
+        job.state.announce(link.number, said.ranks, now, _speaker(link))
         self._by_link.setdefault(link.number, set()).add(job)
-        self.room.ranks += job.seen - seen
+        self.room.see(job, job.seen - seen, accounts_of(link.caller, said.job))
         if job.state.speaks(link.number):
             job.note_agent(link.agent)
             if link.ahead_s is not None:
@@ -135,10 +139,12 @@ class Jobs:
             if job.ended and now - (job.over_at or now) > limits.ENDED_KEPT_S:
                 self._unlist(job)
         for first, *others in [launch for launch in self._by_launch.values() if len(launch) > 1]:
-            if not (first.ended or first.state.over or first.state.is_spoken_for(now)):
-                later = [job for job in others if job.key.attempt > first.key.attempt and job.state.is_spoken_for(now)]
-                if later:
-                    self._promote(later[0], first)
+            if first.ended or first.state.over:
+                continue
+            later = (job for job in others if job.key.attempt > first.key.attempt and job.state.is_spoken_for(now))
+            heir = next((job for job in later if not first.state.belongs_to_others(job.state.first_speaker, now)), None)
+            if heir is not None:
+                self._promote(heir, first)
         self.room.count(self._by_id.values(), self.retiring)
 
     def _attempt(self, link: Link, said: wire.Announce, now: float) -> Job:
@@ -154,7 +160,8 @@ class Jobs:
         if any(said.attempt <= job.floor for job in launch):
             return self._earlier(said, now)
         first = launch[0] if launch else None
-        if first is not None and said.attempt > first.key.attempt and not first.state.is_spoken_for(now):
+        newer = first is not None and said.attempt > first.key.attempt
+        if first is not None and newer and not first.state.belongs_to_others(_speaker(link), now):
             return self._begin(link, said, first, now)
         return self._begin(link, said, None, now)
 
@@ -171,12 +178,13 @@ class Jobs:
         self._unlist(before)
         if not before.ended:
             self.retiring.append(before)
+            self.room.retire(before)
             before.stirred = True
         if job.key != before.key:
             stranger = before.heirs and not before.heirs.intersection(before.agents)
             job.heirs = before.heirs if stranger else frozenset(before.agents)
             job.floor = max(before.floor, before.key.attempt if before.key.attempt < job.key.attempt else -1)
-            job.state.heirs = job.heirs
+            job.state.owners.heirs = job.heirs
 
     def _earlier(self, said: wire.Announce, now: float) -> Job:
         """Return the job of an attempt that is over. Late news of it changes nothing that is listed."""
@@ -187,15 +195,17 @@ class Jobs:
         return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True)
 
     def _begin(self, link: Link, said: wire.Announce, before: Job | None, now: float) -> Job:
-        self._make_room(link, said)
+        self._make_room(link, said, before)
+        accounts = tuple(account.key for account in accounts_of(link.caller, said.job))
         job = Job(
             id=said.job,
             key=JobKey(name=said.job, instance=said.instance, attempt=said.attempt),
             state=JobState(said.world_size),
             known_since=now,
+            inspection=Inspection(self.views),
             patience=Patience(self._memory.of(said.job)),
             likeness=Likeness(one_rendezvous=not _LOOPBACK.match(said.instance)),
-            opener=Opener(link=link.number, host=link.host, token=link.caller.name),
+            opener=Opener(link=link.number, host=link.host, token=link.caller.holder, accounts=accounts),
         )
         holder = self._by_id.get(said.job)
         if before is not None:
@@ -233,33 +243,61 @@ class Jobs:
         names = (f"{job.key.name}~{digest[:length]}" for length in range(4, len(digest)))
         return next(name for name in names if name not in self._by_id or self._by_id[name].ended)
 
-    def _make_room(self, link: Link, said: wire.Announce) -> None:
+    def _make_room(self, link: Link, said: wire.Announce, before: Job | None) -> None:
         """Drop ended jobs until a new one fits. Raises `NoRoom` if none can be dropped."""
-        self.room.check_opener(link, said.job, said.world_size)
-        if not self.room.lacks(said.world_size, len(said.ranks)):
-            return
+        ranks = len(said.ranks)
+        self.room.check_opener(link, said.job, said.world_size, ranks, before)
+        if not self._drop_ended(lambda: self.room.lacks(said.world_size, ranks)):
+            raise self.room.full(said.job, said.world_size)
+
+    def _make_room_for_ranks(self, link: Link, job: Job, ranks: int) -> None:
+        """Drop ended jobs until more ranks of a known one fit. Raises `NoRoom`."""
+        self.room.check_ranks(link, job.key.name, ranks)
+        if not self._drop_ended(lambda: self.room.lacks_ranks(ranks)):
+            raise self.room.full(job.key.name, job.world_size)
+
+    def _drop_ended(self, lacks: Callable[[], bool]) -> bool:
+        """Drop jobs that have ended, the oldest first, while anything is lacking. Returns whether nothing is."""
+        if not lacks():
+            return True
         for job in sorted((j for j in self._by_id.values() if j.ended), key=lambda j: j.over_at or 0.0):
             self._unlist(job)
             self.room.count(self._by_id.values(), self.retiring)
-            if not self.room.lacks(said.world_size, len(said.ranks)):
-                return
-        raise self.room.full(said.job, said.world_size)
+            if not lacks():
+                return True
+        return False
+
+
+def _speaker(link: Link) -> Speaker:
+    return Speaker(agent=link.agent, host=link.host, token=link.caller.holder, machine=link.machine)
 
 
 def _check(said: wire.Announce, link: Link) -> None:
     if not 1 <= said.world_size <= limits.RANKS_MAX:
         raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {limits.RANKS_MAX} can be watched")
-    if not said.job.isprintable() or not 1 <= len(said.job) <= 200 or len(said.instance) > 1000:
-        raise WireError("a job was announced without a name, or with one that is too long or not printable")
-    if any(rank < 0 for rank in said.ranks) or not 0 <= said.attempt < 2**31:
+    if not job_names.is_canonical(said.job) or len(said.instance) > 1000:
+        raise WireError(
+            f"{said.job[:200]!r} is not the name of a job: it is empty, too long or not printable, or a part of it "
+            'between "/" is'
+        )
+    if len(said.ranks) > said.world_size:
+        raise WireError(f"job {said.job} of {said.world_size} ranks was announced with {len(said.ranks)} of them")
+    if min(said.ranks, default=0) < 0 or not 0 <= said.attempt < 2**31:
         raise WireError(f"job {said.job} was announced with an impossible rank or attempt")
-    if any(rank >= said.world_size for rank in said.ranks):
+    if max(said.ranks, default=0) >= said.world_size:
         raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
     if not link.caller.bounds.allow_job(said.job):
         raise WireError(
             f"the token of {link.caller.name} is bound to {link.caller.bounds}, and does not allow job {said.job!r}; "
-            "name the job otherwise with NCCLWATCH_JOB, or ask for another token"
+            f"{_names_allowed(link.caller.bounds)}, or ask for another token"
         )
+
+
+def _names_allowed(bounds: Bounds) -> str:
+    """Return how to name a job so that a token allows it."""
+    if len(bounds.namespaces) == 1 and not bounds.jobs:
+        return f"name the job with NCCLWATCH_JOB={bounds.namespaces[0]}/NAME"
+    return "name the job otherwise with NCCLWATCH_JOB"
 
 
 def _astray(said: wire.Announce, now: float) -> Job:

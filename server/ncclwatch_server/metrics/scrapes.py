@@ -9,6 +9,7 @@ from enum import Enum
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+from ncclwatch.contract.words.printable import label_bytes
 from ncclwatch_server.metrics import per_rank
 from ncclwatch_server.metrics.families import Families
 from ncclwatch_server.metrics.moment import Losses, Moment, take
@@ -88,4 +89,4 @@ class Scrapes:
             jobs = [job for job in moment.jobs if wanted.job in (None, job.id)]
             ranks = per_rank.write(jobs, moment.wall, openmetrics=openmetrics)
             body = body[: -len(_END)] + ranks + _END if openmetrics else body + ranks
-        return Page(body=body, content_type=content_type)
+        return Page(body=label_bytes(body), content_type=content_type)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.groups import name_key
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch_server import limits
@@ -26,7 +26,7 @@ GROUPS_SHOWN_MAX = 32  # of one job
 WAIT_BOUNDS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 LAG_BOUNDS = (0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 _DEFAULT_GROUP = "0"
-_STATE_CODES = {state: code for code, state in enumerate(wire.PROCESS_STATES)}
+_STATE_CODES = {state: code for code, state in enumerate(digests.PROCESS_STATES)}
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -1,4 +1,6 @@
-"""Writes down who asked for stacks, silenced or deleted a job, or guessed, and when: lines are only added.
+"""Writes down who asked for stacks, silenced or deleted a job, guessed, or claimed ranks of others, and when.
+
+Lines are only added.
 
 Stacks halt a rank for a moment and show lines of its program, so each look is written down: those that operators ask
 for, and those that the server asks for itself when a verdict stands. A line also goes to the server's own log, so that
@@ -27,6 +29,7 @@ class Act(str, Enum):
     STACKS = "stacks"
     DELETE = "delete"
     GUESS = "guess"
+    CLAIM = "claim"  # of ranks that another agent speaks for
     SILENCE = "silence"
     UNSILENCE = "unsilence"
 

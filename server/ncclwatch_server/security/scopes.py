@@ -56,6 +56,7 @@ class Caller:
     name: str  # as the token says, or its scopes; "anyone" where no token is set
     until: float | None = None  # when the token ends
     bounds: Bounds = UNBOUND  # of what an agent with it may bring news
+    holder: str = ""  # whose token it is: two of one name are one holder's, those without a name are each another's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,13 @@ class Access:
         self.denials: Counter[Lack] = Counter()
         self.guesses = Guesses()
         self.sessions = Sessions(clock)
+
+    @property
+    def bounds(self) -> tuple[tuple[str, Bounds], ...]:
+        """Return the bounds of all tokens of agents, each with whose it is."""
+        return tuple(
+            (_holder(digest, g.token), g.token.bounds) for digest, g in self._grants if Scope.AGENT in g.scopes
+        )
 
     @property
     def guarded(self) -> bool:
@@ -136,7 +144,8 @@ class Access:
             scopes = " and ".join(sorted(each.value for each in found.scopes))
             sentence = f"the token of {name} is one of scope {scopes}, this wants scope {scope.value}; {_how(scope)}"
             return self._deny(Lack.SCOPE, sentence)
-        return Caller(name=name, until=token.until, bounds=token.bounds)
+        holder = _holder(_digest(token.secret), token)
+        return Caller(name=name, until=token.until, bounds=token.bounds, holder=holder)
 
     def _grant(self, digest: bytes) -> Grant | None:
         found = None
@@ -152,6 +161,11 @@ class Access:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "backslashreplace")).digest()
+
+
+def _holder(digest: bytes, token: Token) -> str:
+    """Return whose a token is. A name is one word, so that none is what stands for a token without one."""
+    return token.name or f"unnamed {digest.hex()}"
 
 
 def _name(grant: Grant) -> str:

@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 import click
 
+from ncclwatch.contract import job_names
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.network import tls, tokens
+from ncclwatch.contract.network import tls, tokens, urls
 from ncclwatch.contract.network.direct_http import DirectHttp
 from ncclwatch.contract.words.console import complain, put, put_json, rewrite
 from ncclwatch_server.simulation.job.faults import RIGHT_CAUSES, FaultKind
@@ -117,7 +118,7 @@ def simulate(  # noqa: PLR0913 - one argument for each option
         lasts_s = lasts_s if fault is None else max(lasts_s, healthy_s + (15.0 if kind else SLOW_S))
         healthy_s = healthy_s if kind is not None else lasts_s
         timeline = _plan(layout, kind, slow, healthy_s, step_s, seed)
-        name = job or f"simulated-{seed}"
+        name = job_names.canonical(job or f"simulated-{seed}")
         tell = _Telling(quiet=as_json or not sys.stderr.isatty())
         tell(f"working out where {layout.world_size:,} ranks stand ...")
         timeline.prepare()
@@ -209,6 +210,7 @@ def _is_right(timeline: Timeline, culprits: tuple[int, ...], cause: str, after_s
 
 
 async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tell: _Telling) -> Outcome:
+    urls.check(server, "--server")
     url = server if "://" in server else f"http://{server}"
     token = tokens.shown_by_reader()
     nodes = Nodes(timeline=timeline, job=job, url=url, token=tokens.shown_by_agent(), seed=timeline.seed)

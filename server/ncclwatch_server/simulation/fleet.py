@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.rank import Op, ProcessState, RankView, WaitKind
 from ncclwatch.contract.ring.members import digest_of, digest_of_all
@@ -17,8 +17,8 @@ from ncclwatch_server.simulation.run import Standstill
 from ncclwatch_server.simulation.sights import view, waits_in
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE, RANK_DTYPE
 
-_STATE = {state: code for code, state in enumerate(wire.PROCESS_STATES)}
-_KIND = {kind: code for code, kind in enumerate(wire.WAIT_KINDS)}
+_STATE = {state: code for code, state in enumerate(digests.PROCESS_STATES)}
+_KIND = {kind: code for code, kind in enumerate(digests.WAIT_KINDS)}
 
 
 class Fleet:
@@ -50,7 +50,7 @@ class Fleet:
     def digest(self, node: int, hang_s: float) -> bytes:
         """Return a node's digest, so long after everything came to stand."""
         mine, theirs = self.rows(hang_s, self.ranks_of(node))
-        head = wire.DIGEST_HEAD.pack(wire.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
+        head = digests.DIGEST_HEAD.pack(digests.DIGEST_MAGIC, config.PROTOCOL, 0, 0, len(mine), len(theirs))
         return head + mine.tobytes() + theirs.tobytes()
 
     def views(self, ranks: Iterable[int], hang_s: float) -> tuple[RankView, ...]:

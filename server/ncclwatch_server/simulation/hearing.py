@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Verdict
@@ -42,7 +42,7 @@ class Hearing:
         ranks, groups = self.fleet.rows(hang_s)
         each, node_size = len(self.fleet.still.layout.axes), self.fleet.still.layout.node
         rank_bytes, group_bytes = memoryview(ranks.tobytes()), memoryview(groups.tobytes())
-        rank_size, group_size = node_size * wire.RANK_ROW.size, node_size * each * wire.GROUP_ROW.size
+        rank_size, group_size = node_size * digests.RANK_ROW.size, node_size * each * digests.GROUP_ROW.size
         for node in range(self.fleet.nodes):
             mine = rank_bytes[node * rank_size : (node + 1) * rank_size]
             theirs = group_bytes[node * group_size : (node + 1) * group_size]

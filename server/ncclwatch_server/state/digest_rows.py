@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch_server import limits
 
-RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.RANK_FIELDS])
-GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in wire.GROUP_FIELDS])
+RANK_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in digests.RANK_FIELDS])
+GROUP_DTYPE = np.dtype([(name, f"<{kind}") for name, kind in digests.GROUP_FIELDS])
 
 # What every tick looks at. `head` is the rank and the bytes behind it, `ages_s` are both ages, each at once.
 _LOOKED_AT = (

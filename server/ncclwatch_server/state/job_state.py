@@ -30,7 +30,7 @@ from ncclwatch_server.state.digest_rows import (
 )
 from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.last_heard import Listening
-from ncclwatch_server.state.owners import Owners, Speaker, Standing
+from ncclwatch_server.state.owners import NOBODY, Owners, Speaker, Standing
 from ncclwatch_server.state.picture import Picture
 from ncclwatch_server.state.suspicion import Sharing, Suspicion, noted, saving, stopped
 from ncclwatch_server.state.waits import chains
@@ -76,7 +76,7 @@ class JobState:
         self.seen_count = 0  # ranks
         self.ended = np.zeros(world_size, np.bool_)
         self._moved_at = np.broadcast_to(np.float64(-np.inf), world_size)  # no memory until a rank is seen
-        self._owners = Owners(world_size)
+        self.owners = Owners(world_size)
         self._claimed_at = -np.inf
         self._taken_at = 0.0  # when the newest digest or announcement came
         self._slots: dict[int, _Slot] = {}
@@ -92,7 +92,7 @@ class JobState:
 
     @property
     def _owner(self) -> Numbers:
-        return self._owners.of_rank  # number of the connection that speaks for it
+        return self.owners.of_rank  # number of the connection that speaks for it
 
     def announce(self, link: int, ranks: Iterable[int], now: float, speaker: Speaker = _UNKNOWN) -> None:
         """Note that a connection wants to speak for these ranks. It is given those that no other one speaks for."""
@@ -104,13 +104,13 @@ class JobState:
             self._heard.note(link, now)
         self._slots[link].gone = self._slots[link].foreign = False
         self._taken_at = now
-        self._owners.enter(link, speaker)
+        self.owners.enter(link, speaker)
         self._claim(link, numbers, now)
         self._stale = self._stale or numbers.size > 0
 
     def _claim(self, link: int, ranks: Numbers, now: float) -> None:
         """Give a connection what it may have of these ranks."""
-        mine = self._owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
+        mine = self.owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
         if len(mine) and not self._moved_at.flags.writeable:
             self._moved_at = self._moved_at.copy()
         self.seen[mine] = True
@@ -133,19 +133,26 @@ class JobState:
         """Whether a connection is."""
         return link in self._slots
 
-    @property
-    def heirs(self) -> frozenset[str]:
-        """Agents of which the ranks are by right: see `Owners`."""
-        return self._owners.heirs
-
-    @heirs.setter
-    def heirs(self, agents: frozenset[str]) -> None:
-        self._owners.heirs = agents
-
     def is_spoken_for(self, now: float) -> bool:
         """Whether any rank of it lives, and its connection was heard lately."""
+        return any(
+            self._lives(link) and now - self._heard.at(link) <= limits.SILENT_S for link in self._living_owners()
+        )
+
+    def belongs_to_others(self, speaker: Speaker, now: float) -> bool:
+        """Whether any rank of it may live whose agent this one may not replace: that may be away for a while."""
+        return any(
+            not self.owners.may_replace(link, speaker, self._standing(link, now)) for link in self._living_owners()
+        )
+
+    def _living_owners(self) -> list[int]:
         numbers = np.unique(self._owner[self.seen & ~self.ended]).tolist()
-        return any(self._lives(link) and now - self._heard.at(link) <= limits.SILENT_S for link in numbers)
+        return [link for link in numbers if link != NOBODY]
+
+    @property
+    def first_speaker(self) -> Speaker:
+        """Return who speaks for the lowest rank that was seen."""
+        return self.owners.speaker(self.owner(int(self.seen.argmax())))
 
     @property
     def under_way(self) -> bool:
@@ -155,7 +162,7 @@ class JobState:
     @property
     def contested(self) -> dict[int, tuple[int, ...]]:
         """Return the ranks that connections claim and others own, by number of the connection."""
-        return {link: tuple(ranks.tolist()) for link, ranks in self._owners.waiting.items() if self._lives(link)}
+        return {link: tuple(ranks.tolist()) for link, ranks in self.owners.waiting.items() if self._lives(link)}
 
     def _lives(self, link: int) -> bool:
         return link in self._slots and not self._slots[link].lost
@@ -165,10 +172,10 @@ class JobState:
         if now - self._claimed_at < limits.CLAIM_AGAIN_S:
             return
         self._claimed_at = now
-        for link, ranks in list(self._owners.waiting.items()):
+        for link, ranks in list(self.owners.waiting.items()):
             if self._lives(link):
                 self._claim(link, ranks, now)
-                self._slots[link].foreign = link in self._owners.waiting
+                self._slots[link].foreign = link in self.owners.waiting
 
     def receive_digest(self, link: int, ranks: memoryview, groups: memoryview, now: float) -> None:
         """Keep a digest's rows. They are read at the next `fold`."""
@@ -225,7 +232,7 @@ class JobState:
     @property
     def stale(self) -> bool:
         """Whether ranks, groups or connections have come or gone since the last `fold`."""
-        return self._stale or bool(self._owners.waiting)
+        return self._stale or bool(self.owners.waiting)
 
     @property
     def rank_bytes(self) -> bytearray:
@@ -266,11 +273,11 @@ class JobState:
     def fold(self, now: float) -> tuple[int, ...]:
         """Read what came since the last time. Returns the connections whose rows cannot be."""
         rejected: tuple[int, ...] = ()
-        if self._owners.waiting:
+        if self.owners.waiting:
             self._claim_again(now)
         self._newest = turned(self._ranks, SCREENED)
         standing = self._newest["head"] & STANDING
-        if self._stale or self._owners.waiting or not np.array_equal(standing, self._standing_told):
+        if self._stale or self.owners.waiting or not np.array_equal(standing, self._standing_told):
             rejected = self._read_standing(now)
         issued, completed = self._newest["issued"], self._newest["completed"]
         moved = issued != self._issued
@@ -489,5 +496,5 @@ class JobState:
                 del self._slots[number]
                 self._lost.discard(number)
                 self._heard.forget(number)
-                self._owners.forget(number)
+                self.owners.forget(number)
                 self._stale = True

@@ -1,9 +1,13 @@
 """Which connection speaks for which rank of one job: the first that claims it, for as long as that is heard.
 
-A second one that claims an owned rank waits. It is given the rank when the owner's line has broken or is quiet: at once
-if it is the same agent or one on the same host, which has been started again, and after a while if it is anybody else.
+A second one that claims an owned rank waits. The same agent on a new connection gets the rank at once, and so does its
+successor, an agent with the same token on the same machine, when the owner's line has broken or is quiet. Anybody else
+is a stranger, and gets the rank when its owner was not heard for `ABANDONED_S`; until then its state is unknown.
 Whoever had the rank before the present owner gets it back: an agent that was replaced because it died never comes back.
 Agents of the attempt before have a right to what anybody else was first to claim.
+
+A machine is known by what its agents say of it (`boot.machine`), which agents elsewhere cannot guess. The successor of
+an agent of a version that does not say it only has to be on a host of the same name.
 Time is the server's monotonic clock, passed in.
 """
 
@@ -26,6 +30,13 @@ class Speaker:
 
     agent: str = ""
     host: str = ""
+    token: str = ""  # whose it is
+    machine: str = ""
+
+    def succeeds(self, other: "Speaker") -> bool:
+        """Whether it may be the same agent as another one, started again."""
+        same = self.machine == other.machine if other.machine else self.host == other.host
+        return same and self.token == other.token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +63,8 @@ class Owners:
         self._speakers[link] = speaker
 
     def speaker(self, link: int) -> Speaker:
-        """Return who talks on a connection."""
-        return self._speakers[link]
+        """Return who talks on a connection; nobody that is known on `NOBODY`'s."""
+        return self._speakers.get(link, Speaker())
 
     def forget(self, link: int) -> None:
         """Forget a connection that owns nothing."""
@@ -85,6 +96,12 @@ class Owners:
             self.waiting[link] = left
         return mine
 
+    def may_replace(self, holder: int, speaker: Speaker, standing: Standing) -> bool:
+        """Whether somebody may speak for living ranks in place of the connection that owns them."""
+        if speaker.succeeds(self._speakers[holder]):
+            return standing.lost or standing.quiet_s > limits.SILENT_S / 2
+        return standing.quiet_s > limits.ABANDONED_S
+
     def _yields(
         self, holder: int, link: int, standing: Standing, ranks: Numbers, ended: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
@@ -92,11 +109,9 @@ class Owners:
         theirs, ours = self._speakers[holder], self._speakers[link]
         if theirs.agent == ours.agent or (ours.agent in self.heirs and theirs.agent not in self.heirs):
             return np.ones(len(ranks), np.bool_)
-        if theirs.host == ours.host:
-            free = np.full(len(ranks), standing.lost or standing.quiet_s > limits.SILENT_S / 2)
-        else:
-            free = ~ended[ranks]  # how a rank ended is told by its own node, or by nobody
-            free &= standing.quiet_s > limits.TAKEOVER_S
+        free = np.full(len(ranks), self.may_replace(holder, ours, standing))
+        if not ours.succeeds(theirs):
+            free &= ~ended[ranks]  # how a rank ended is told by its own node, or by nobody
         found: NDArray[np.bool_] = free | (self._before[ranks] == _mark(ours.agent))
         return found
 

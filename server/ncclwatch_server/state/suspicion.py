@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch_server import limits
 from ncclwatch_server.state.waits.chains import FROZEN_CODES
 
@@ -45,7 +45,7 @@ def saving(rows: Table, live: NDArray[np.bool_], rank: NDArray[np.int64]) -> tup
     if not len(found):
         return ()
     _, which, count = np.unique(saves_to[found], return_inverse=True, return_counts=True)
-    odd = (count[which.reshape(-1)] > 1) | (saves_to[found] == wire.SAVE_TROUBLE)
+    odd = (count[which.reshape(-1)] > 1) | (saves_to[found] == digests.SAVE_TROUBLE)
     return tuple(rank[found[odd]][: limits.SAVING_MAX].tolist())
 
 

@@ -6,6 +6,7 @@ process, and the gradient buckets in which it loses time.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch_server.evidence.inspection import Question
@@ -49,7 +50,8 @@ class Closely:
         if question not in self._asked:
             return False
         self._asked.discard(question)
-        self._views.update((view.rank, view) for view in views)
+        room = SUSPECTS_MAX + LIKE_MAX - len(self._views)
+        self._views.update((view.rank, view) for view in islice(views, max(0, room)))
         return True
 
     def detail(self, rank: int) -> Detail:

@@ -7,8 +7,8 @@ counts as far as it has come. A window is over once every rank has issued an ope
 
 import numpy as np
 
+from ncclwatch.contract.digests import WAIT_KINDS
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch_server.stragglers.windows import Numbers, Rows, Window
 
 WINDOW_S = 1.8  # digests come once a second

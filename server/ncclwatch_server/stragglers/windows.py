@@ -1,7 +1,7 @@
 """Measures for how much of the time each rank was blocked, over the same operations as its like.
 
 Agents report, for a group that each rank uses often, how long the rank had been blocked in all as of one collective
-of the group (`wire.RANK_FIELDS`, from pace_group on). All members cut at the same collectives; where all of them
+of the group (`digests.RANK_FIELDS`, from pace_group on). All members cut at the same collectives; where all of them
 show the same one, a window ends. A total over all groups carries the blame through them: a rank that is late here
 because it waited elsewhere has waited, and only the one that nobody kept waiting has not.
 """

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclwatch.contract.digests import WAIT_KINDS
 from ncclwatch.contract.model.verdict import Cause, Severity
-from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words
 from ncclwatch_server.http.job_views import nodes_of
 from ncclwatch_server.incidents.book import Incident

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.errors import WireError
 from ncclwatch_server.state.job_state import JobState
 from tests.fuzz import mutation
@@ -17,11 +17,14 @@ HONEST, OTHER = 1, 2  # connections; the honest one speaks for ranks 0 and 1, an
 
 def digest(ranks: tuple[int, ...], *, wait_s: float = 0.0, enqueued: int = 5) -> bytes:
     """Return a digest of ranks with one group each."""
-    rows = [(rank, 0, 0, 1, 0, 0.1, wait_s, enqueued, enqueued - 1, 3, *wire.NO_WAIT, *wire.NO_FACTS) for rank in ranks]
-    return wire.pack_digest(0, rows, [(rank, wait_s, 9, enqueued, 1, 1, 8) for rank in ranks])
+    rows = [
+        (rank, 0, 0, 1, 0, 0.1, wait_s, enqueued, enqueued - 1, 3, *digests.NO_WAIT, *digests.NO_FACTS)
+        for rank in ranks
+    ]
+    return digests.pack_digest(0, rows, [(rank, wait_s, 9, enqueued, 1, 1, 8) for rank in ranks])
 
 
-_HONEST = wire.split_digest(digest((0, 1)))
+_HONEST = digests.split_digest(digest((0, 1)))
 
 
 def check(data: bytes) -> Hashable:
@@ -35,7 +38,7 @@ def check(data: bytes) -> Hashable:
             now = 10.0 * (number + 1)
             state.receive_digest(HONEST, *_HONEST[1:], now)
             try:
-                _, ranks, groups = wire.split_digest(part)
+                _, ranks, groups = digests.split_digest(part)
             except WireError as error:
                 became.append(str(error)[:24])
             else:
@@ -80,7 +83,7 @@ SURFACE = Surface(
         _seed(digest((2, 3)), digest((2, 3), enqueued=6), digest((2, 3), enqueued=7)),
         _seed(digest((2, 3), wait_s=1.0), digest((2, 3), wait_s=11.0), digest((2, 3), wait_s=21.0)),
         _seed(digest((2,)), digest((2, 3)), digest((3,))),
-        _seed(digest(()), wire.pack_digest(0, [], []), digest((0, 1, 2, 3))),
+        _seed(digest(()), digests.pack_digest(0, [], []), digest((0, 1, 2, 3))),
     ),
     mutate=mutation.of_bytes,
     check=check,

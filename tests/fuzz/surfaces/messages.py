@@ -11,8 +11,9 @@ from collections.abc import Hashable, Mapping
 
 from starlette.datastructures import Headers
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.model.rank import RankView
+from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.ingest.session import Door
 from ncclwatch_server.jobs.job import Job
@@ -84,7 +85,7 @@ async def _looked_at(watch: Watch, job: Job) -> Hashable:
     await watch._look_at(job)
     if watch.counters.look_failures or watch.counters.judge_failures:
         raise Broken("the judge, or the look at a job, failed")
-    snapshot = job.snapshot(watch._clock())
+    snapshot = with_members(job.snapshot(watch._clock()))
     verdicts = judge(snapshot)
     for verdict in verdicts:
         is_sound(verdict, job.world_size)
@@ -97,7 +98,7 @@ def _encoded(each: object) -> tuple[bytes, bool]:
         return json.dumps(each).encode(), True
     try:
         index, ranks, groups = each[_DIGEST]
-        return wire.pack_digest(index, [tuple(row) for row in ranks], [tuple(row) for row in groups]), False
+        return digests.pack_digest(index, [tuple(row) for row in ranks], [tuple(row) for row in groups]), False
     except (TypeError, ValueError, struct.error, OverflowError):
         return digest((0, 1)), False
 
@@ -122,9 +123,9 @@ def _seed(views: Mapping[int, RankView]) -> bytes:
 
 
 def _rows(ranks: tuple[int, ...]) -> tuple[list[list[float]], list[list[float]]]:
-    _, rank_bytes, group_bytes = wire.split_digest(digest(ranks, wait_s=50.0))
-    return [list(row) for row in wire.RANK_ROW.iter_unpack(rank_bytes)], [
-        list(row) for row in wire.GROUP_ROW.iter_unpack(group_bytes)
+    _, rank_bytes, group_bytes = digests.split_digest(digest(ranks, wait_s=50.0))
+    return [list(row) for row in digests.RANK_ROW.iter_unpack(rank_bytes)], [
+        list(row) for row in digests.GROUP_ROW.iter_unpack(group_bytes)
     ]
 
 

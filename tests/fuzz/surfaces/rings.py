@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Hashable
 from pathlib import Path
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
@@ -45,7 +45,7 @@ def _live() -> Hashable:
         job = LocalJob(JobKey.of(rank), 1, rank)
         job.add(rank)
         wire.decode_from_agent(wire.encode(job.announce()))
-        _, ranks, groups = wire.split_digest(job.digest(now_ns))
+        _, ranks, groups = digests.split_digest(job.digest(now_ns))
         for message in (job.loops(now_ns), job.facts(now_ns, ())):
             if message is not None:
                 wire.decode_from_agent(wire.encode(message))

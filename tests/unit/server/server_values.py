@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.model.rank import CallSite, Ending, ProcessState, ProcessView, RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict
 from ncclwatch_server.incidents.book import JobKey
@@ -63,13 +63,13 @@ def digest(
             enqueued,
             enqueued - 1,
             0,
-            *wire.NO_WAIT,
-            *wire.NO_FACTS,
+            *digests.NO_WAIT,
+            *digests.NO_FACTS,
         )
         for rank, wait_s in ranks.items()
     ]
     groups: list[tuple[float, ...]] = [
         (rank, wait_s, 9, enqueued, 1, max(0, enqueued - 4), 8) for rank, wait_s in ranks.items()
     ]
-    _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, groups))
+    _, rank_rows, group_rows = digests.split_digest(digests.pack_digest(0, rows, groups))
     state.receive_digest(link, rank_rows, group_rows, now)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ncclwatch.contract.digests import PROCESS_STATES, WAIT_KINDS
 from ncclwatch.contract.model.rank import ProcessState, WaitKind
-from ncclwatch.contract.wire import PROCESS_STATES, WAIT_KINDS
 from ncclwatch_server.state.group_index import Topology
 
 Numbers = NDArray[np.int64]

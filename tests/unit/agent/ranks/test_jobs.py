@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.sockets import worker_socket
@@ -141,8 +141,8 @@ def test_an_announcement_says_all_that_tells_jobs_apart(make_rank: MakeRank) -> 
     assert job.announce() == wire.Announce(
         index=1, job="job1", instance="i", attempt=0, world_size=4, ranks=(1, 3), terminal=False
     )
-    index, ranks, groups = wire.split_digest(job.digest(time.monotonic_ns()))
-    assert (index, len(ranks), len(groups)) == (1, 2 * wire.RANK_ROW.size, 0)
+    index, ranks, groups = digests.split_digest(job.digest(time.monotonic_ns()))
+    assert (index, len(ranks), len(groups)) == (1, 2 * digests.RANK_ROW.size, 0)
 
 
 def test_an_end_is_news_once_and_again_when_more_is_known_of_it(make_rank: MakeRank) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.groups import group_key
 from ncclwatch.contract.model.devices import DeviceView, GpuSlow
 from ncclwatch.contract.model.rank import ProcessState
@@ -23,7 +23,7 @@ from ncclwatch_agent.process.quota import parse_stolen_ticks, parse_throttled_ms
 from ncclwatch_agent.ranks.delays import Delays
 
 S = 1_000_000_000
-NAMES = [name for name, _ in wire.RANK_FIELDS][-len(wire.NO_PACE) :]
+NAMES = [name for name, _ in digests.RANK_FIELDS][-len(digests.NO_PACE) :]
 HOT = 0x20 | 0x04
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import config, wire
+from ncclwatch.contract import config, digests, wire
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import CallSite, Ending, Op, PeerView, ProcessState, WaitKind
@@ -78,12 +78,12 @@ def picture(rank: LocalRank) -> Picture:
 
 def row(rank: LocalRank, now_ns: int) -> dict[str, float]:
     """Return the digest row of a rank by name of field."""
-    return dict(zip([name for name, _ in wire.RANK_FIELDS], rank.rows(now_ns)[0], strict=True))
+    return dict(zip([name for name, _ in digests.RANK_FIELDS], rank.rows(now_ns)[0], strict=True))
 
 
 def group_row(rank: LocalRank, now_ns: int) -> dict[str, float]:
     """Return the digest row of its first group by name of field."""
-    return dict(zip([name for name, _ in wire.GROUP_FIELDS], rank.rows(now_ns)[1][0], strict=True))
+    return dict(zip([name for name, _ in digests.GROUP_FIELDS], rank.rows(now_ns)[1][0], strict=True))
 
 
 def test_a_digest_row_says_who_where_and_how_far(writer: Writer, rank: LocalRank) -> None:
@@ -97,12 +97,12 @@ def test_a_digest_row_says_who_where_and_how_far(writer: Writer, rank: LocalRank
     assert (found["rank"], found["issued"], found["steps"], found["initialised"]) == (3, 3, 9, 1)
     assert (found["ended"], found["detached"], found["wait_age_s"]) == (0, 0, 0)
     assert found["pulse_age_s"] == pytest.approx(2.0)
-    assert wire.PROCESS_STATES[int(found["state"])] in (ProcessState.RUNNING, ProcessState.SLEEPING)
+    assert digests.PROCESS_STATES[int(found["state"])] in (ProcessState.RUNNING, ProcessState.SLEEPING)
     group = group_row(rank, now)
     assert (group["group"], group["enqueued"], group["unfinished"]) == (WORLD, 3, 0)
     assert group["prefix_hash"] == writer.group.prefix
     assert group["pending_age_s"] == 0
-    assert len(wire.pack_digest(1, [tuple(found.values())], [tuple(group.values())])) > 0
+    assert len(digests.pack_digest(1, [tuple(found.values())], [tuple(group.values())])) > 0
 
 
 def test_groups_of_one_name_and_other_members_are_told_by_other_keys(writer: Writer, rank: LocalRank) -> None:
@@ -388,7 +388,7 @@ def waits(rank: LocalRank, now_ns: int) -> tuple[int, int, WaitKind | None]:
     """Return what the digest says of the wait of a rank: group, peer and kind."""
     found = row(rank, now_ns)
     code = int(found["wait_kind"])
-    return int(found["waits_in"]), int(found["waits_for"]), wire.WAIT_KINDS[code] if code >= 0 else None
+    return int(found["waits_in"]), int(found["waits_for"]), digests.WAIT_KINDS[code] if code >= 0 else None
 
 
 def test_a_digest_says_in_which_group_a_rank_waits_or_for_which_rank(writer: Writer, rank: LocalRank):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.groups import text_key
 from ncclwatch.contract.ring.rows import SaveRow
 from ncclwatch_agent.saves import file_places
@@ -174,7 +174,7 @@ def test_a_digest_names_no_file_of_a_sharded_checkpoint_and_says_what_failed(tmp
     until(lambda: places.get(path))
     assert watch.key() == 0
     watch.observe(3 * S, [row(path, S, 3 * S, error="OSError: [Errno 28] No space left on device")])
-    assert watch.key() == wire.SAVE_TROUBLE
+    assert watch.key() == digests.SAVE_TROUBLE
 
 
 class Asked(FilePlaces):

@@ -46,11 +46,23 @@ def test_a_loop_that_waits_for_something_to_do_does_not_age() -> None:
     assert life.age_s() == 0.0
 
 
+def test_a_loop_that_is_begun_anew_is_as_old_as_its_last_round() -> None:
+    clock = [0.0]
+    life = at(clock)
+    life.began()
+    assert life.age_s() == 0.0
+    for clock[0] in (5.0, 15.0, 15.1):
+        life.began()
+    assert (life.age_s(), life.stands_still) == (15.1, True)
+    life.went_round()
+    assert not life.stands_still
+
+
 def test_a_task_that_raises_or_just_ends_is_begun_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(liveness, "PAUSES_S", (0.0,))
-    ends = iter([ValueError("first"), None, OSError("third")])
+    ends = iter([ValueError("first"), None, SystemExit(0)])
     life = at([0.0])
 
     async def run() -> None:
@@ -73,7 +85,7 @@ def test_a_task_that_raises_or_just_ends_is_begun_anew(
     assert told == [
         "the loop 'part' has ended with ValueError('first'); it is begun anew",
         "the loop 'part' has ended though nobody told it to; it is begun anew",
-        "the loop 'part' has ended with OSError('third'); it is begun anew",
+        "the loop 'part' has ended with SystemExit(0); it is begun anew",
     ]
 
 

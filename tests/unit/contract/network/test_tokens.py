@@ -29,10 +29,11 @@ def test_each_side_prefers_the_token_that_is_meant_for_it() -> None:
     ("line", "why"),
     [
         ("s3cret until=tomorrow", "until=tomorrow is no time"),
-        ("s3cret forever", "only host, job, jobs, name, namespace, until, each once"),
-        ("s3cret name=", "only host, job, jobs, name, namespace, until, each once"),
+        ("s3cret forever", "only host, job, jobs, name, namespace, ranks, until, each once"),
+        ("s3cret name=", "only host, job, jobs, name, namespace, ranks, until, each once"),
         ("s3cret host=a host=b", "each once"),
         ("s3cret jobs=many", "jobs=many is no number"),
+        ("s3cret ranks=-1", "ranks=-1 is no number of ranks; write ranks=50"),
         ("\n".join(["s3cret"] * 1001), "at most 1000"),
     ],
 )
@@ -49,13 +50,13 @@ def test_a_token_does_not_show_itself_in_logs() -> None:
 
 
 def test_a_token_of_an_agent_is_bound_to_jobs_namespaces_hosts_and_a_number_of_jobs() -> None:
-    (token,) = tokens.parse("s3cret job=team-a/x*,y namespace=team-? host=gpu-a-* jobs=50", "x")
+    (token,) = tokens.parse("s3cret job=team-a/x*,y namespace=team-? host=gpu-a-* jobs=50 ranks=20000", "x")
     allowed = [
         name for name in ("team-a/x1", "team-a/z", "y", "team-ab/x", "team-b/x1") if token.bounds.allow_job(name)
     ]
     assert allowed == ["team-a/x1"]
     assert [host for host in ("gpu-a-1", "gpu-b-1", "") if token.bounds.allow_host(host)] == ["gpu-a-1"]
-    assert token.bounds.jobs_max == 50
+    assert (token.bounds.jobs_max, token.bounds.ranks_max) == (50, 20_000)
     assert str(token.bounds) == "job=team-a/x*,y namespace=team-? host=gpu-a-*"
 
 

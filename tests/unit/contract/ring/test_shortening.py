@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_names
 from ncclwatch.contract.ring.shortening import short_json, short_name, short_text
 from ncclwatch.rank.checks.preflight import Chain
 from ncclwatch.rank.data.loaders import bucket_words
@@ -35,7 +35,7 @@ def test_a_name_at_the_limit_is_left_as_it_is(size: int):
     [
         short_name,
         bucket_words,
-        lambda text: config.job_name({config.ENV_JOB: text}),
+        job_names.canonical,
         lambda text: _pair_of_names((text, "")),
         lambda text: tuple(_config({text: {"ranks": "[0]"}})),
         lambda text: _wrapped(text),
@@ -52,13 +52,6 @@ def _wrapped(name: str) -> list[str]:
     chain = Chain("DDP", "0-1")
     chain.add([(name, "float32 4")], ["/train.py", 1, "main"])
     return chain.parameters
-
-
-def test_the_name_of_a_job_is_a_short_component_of_a_path():
-    name = config.job_name({config.ENV_JOB: "a/b" * 100})
-    assert len(name) == config.JOB_CHARS_MAX
-    assert "/" not in name
-    assert config.job_name({config.ENV_JOB: "j" * config.JOB_CHARS_MAX}) == "j" * config.JOB_CHARS_MAX
 
 
 TEXTS = st.recursive(

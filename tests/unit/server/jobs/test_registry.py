@@ -299,3 +299,75 @@ def test_what_a_job_remembers_of_its_agents_does_not_grow_with_their_connections
         jobs.lose(link(number), 10.0)
     assert (len(job.served), job.state.links) == (2, 1)
     assert len(job.agents) <= limits.AGENTS_PER_RANK_MAX * job.world_size + 16
+
+
+def bound(number: int, token: str = "a", **bounds: object) -> Link:
+    known = {"namespaces": ("team",), **bounds}
+    caller = Caller(name=token, holder=token, bounds=Bounds(**known))  # type: ignore[arg-type]
+    return Link(number=number, agent=f"agent{number}", host="h", version="1", caller=caller)
+
+
+def test_a_token_is_told_how_many_ranks_it_may_announce_and_others_have_room() -> None:
+    jobs = Jobs()
+    greedy = bound(1, ranks_max=3)
+    announce(jobs, greedy, job="team/a", ranks=(0, 1))
+    announce(jobs, greedy, job="team/b")
+    with pytest.raises(WireError, match="agents with the token of a have announced 3 ranks, and 3 are the limit"):
+        announce(jobs, greedy, job="team/b", ranks=(0, 1))
+    with pytest.raises(WireError, match="no room for 1 more ranks of job team/c"):
+        announce(jobs, greedy, job="team/c")
+    assert announce(jobs, bound(2, "b", ranks_max=1), job="team/b", ranks=(1,)).seen == 2
+    jobs.prune(10.0)
+    with pytest.raises(WireError, match="have announced 3 ranks"):
+        announce(jobs, greedy, job="team/c")
+
+
+def test_ranks_of_a_token_in_the_job_of_another_one_count_for_the_token_that_announced_them() -> None:
+    jobs = Jobs()
+    owner = bound(1, ranks_max=2, jobs_max=1)
+    announce(jobs, owner, job="team/a", world_size=100, ranks=(0,))
+    announce(jobs, bound(2, "b"), job="team/a", world_size=100, ranks=tuple(range(1, 99)))
+    jobs.prune(10.0)
+    assert announce(jobs, owner, job="team/a", world_size=100, ranks=(0, 99)).seen == 100
+
+
+def test_many_tokens_of_one_namespace_have_its_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOBS_SHARE_MAX", 3)
+    jobs = Jobs()
+    for number in range(3):
+        announce(jobs, bound(number, f"t{number}"), job=f"team/{number}")
+    with pytest.raises(WireError, match="agents in namespace team have begun 3 jobs"):
+        announce(jobs, bound(3, "t3"), job="team/3")
+    announce(jobs, bound(4, "t3", namespaces=("other",)), job="other/3")
+
+
+def test_a_job_that_starts_again_has_room_beside_what_is_left_of_it() -> None:
+    jobs = Jobs()
+    mine = bound(1, jobs_max=1, ranks_max=2)
+    announce(jobs, mine, job="team/a", ranks=(0, 1))
+    again = announce(jobs, mine, job="team/a", attempt=1)
+    jobs.prune(10.0)
+    assert announce(jobs, mine, job="team/a", attempt=1, ranks=(0, 1)) is again
+    with pytest.raises(WireError, match="no room for another attempt of job team/a yet"):
+        announce(jobs, mine, job="team/a", attempt=2)
+    jobs.retiring[0].release()
+    jobs.prune(10.0)
+    assert announce(jobs, mine, job="team/a", attempt=2, ranks=(0, 1)).seen == 2
+
+
+def test_jobs_that_have_ended_make_room_for_ranks_of_one_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RANKS_TOTAL_MAX", 2)
+    jobs = Jobs()
+    announce(jobs, link(1), job="over").release()
+    going = announce(jobs, link(2), job="going")
+    assert announce(jobs, link(2), job="going", ranks=(0, 1)) is going
+
+
+def test_a_bound_token_says_no_more_ranks_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SAID_SHARE_MAX", 300)
+    monkeypatch.setattr(limits, "RANKS_SHARE_MAX", 300)
+    jobs = Jobs()
+    announce(jobs, bound(1), job="team/a", world_size=200)
+    with pytest.raises(WireError, match="say to have 200 ranks, and 300 are the limit"):
+        announce(jobs, bound(2), job="team/b", world_size=101)
+    announce(jobs, bound(3, "b", namespaces=("other",)), job="other/a", world_size=200)

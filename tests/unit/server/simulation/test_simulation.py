@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.groups import group_key
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.model.slowness import SlowKind
@@ -95,7 +95,7 @@ def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
     fleet = stuck()
     ranks, groups = [], []
     for node in range(fleet.nodes):
-        index, rank_bytes, group_bytes = wire.split_digest(fleet.digest(node, 7.0))
+        index, rank_bytes, group_bytes = digests.split_digest(fleet.digest(node, 7.0))
         assert index == 0
         ranks += np.frombuffer(rank_bytes, RANK_DTYPE).tolist()
         groups += np.frombuffer(group_bytes, GROUP_DTYPE).tolist()
@@ -109,16 +109,16 @@ def test_digests_are_what_the_wire_has_and_say_what_the_views_say():
         keys = {group.name: group_key(group.name, group.members_digest) for group in view.groups}
         wait_s = thread.wait.age_s if thread.wait else 0.0
         assert row["wait_age_s"] == pytest.approx(wait_s)
-        assert wire.PROCESS_STATES[row["state"]] is view.process.state
+        assert digests.PROCESS_STATES[row["state"]] is view.process.state
         assert row["issued"] == thread.issued
         assert row["completed"] == sum(group.completed for group in view.groups)
         if thread.wait is not None:
-            assert wire.WAIT_KINDS[row["wait_kind"]] is thread.wait.kind
+            assert digests.WAIT_KINDS[row["wait_kind"]] is thread.wait.kind
             assert row["waits_for"] == thread.wait.peer
             assert row["waits_in"] == keys[thread.wait.group]
         told = [(keys[g.name], g.enqueued, g.enqueued - g.completed, g.prefix_hash) for g in view.groups]
         assert told == [(g["group"], g["enqueued"], g["unfinished"], g["prefix_hash"]) for g in by_rank[view.rank]]
-    assert rows[12]["state"] == wire.PROCESS_STATES.index(ProcessState.STOPPED)
+    assert rows[12]["state"] == digests.PROCESS_STATES.index(ProcessState.STOPPED)
 
 
 SIZES = "tp=2,pp=2,dp=4,ep=2"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch.contract.groups import group_key, name_key
 from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import JobState
@@ -14,10 +14,10 @@ GROUP, NAME = group_key("0", 77), name_key("0")
 def digest(rows: list[tuple[int, int, int]]) -> tuple[memoryview, memoryview]:
     """Return rank and group rows of (rank, enqueued, hash)."""
     ranks = b"".join(
-        wire.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, count, 0, *wire.NO_WAIT, *wire.NO_FACTS)
+        digests.RANK_ROW.pack(rank, 0, 0, 1, 0, 0.1, 0.0, count, count, 0, *digests.NO_WAIT, *digests.NO_FACTS)
         for rank, count, _ in rows
     )
-    groups = b"".join(wire.GROUP_ROW.pack(rank, 0.0, GROUP, count, prefix, 0, NAME) for rank, count, prefix in rows)
+    groups = b"".join(digests.GROUP_ROW.pack(rank, 0.0, GROUP, count, prefix, 0, NAME) for rank, count, prefix in rows)
     return memoryview(ranks), memoryview(groups)
 
 
@@ -87,9 +87,10 @@ def test_a_big_job_is_compared_portion_by_portion_and_comes_round(monkeypatch: p
     world, state = 12, JobState(12)
     state.announce(1, range(world), 0.0)
     ranks = b"".join(
-        wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT, *wire.NO_FACTS) for r in range(world)
+        digests.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, 5, 5, 0, *digests.NO_WAIT, *digests.NO_FACTS)
+        for r in range(world)
     )
-    groups = b"".join(wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, 5, 1 + (r == 10), 0, 1) for r in range(world))
+    groups = b"".join(digests.GROUP_ROW.pack(r, 0.0, 100 + r // 4, 5, 1 + (r == 10), 0, 1) for r in range(world))
     found = []
     for number in range(8):
         now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
@@ -108,11 +109,11 @@ def test_a_portion_with_a_difference_is_looked_at_again_until_it_can_be_compared
         now = 1.0 + number * (limits.DESYNC_EVERY_S + 1)
         counts = [5 if comparable else 5 + rank % 4 for rank in range(world)]
         ranks = b"".join(
-            wire.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, n, n, 0, *wire.NO_WAIT, *wire.NO_FACTS)
+            digests.RANK_ROW.pack(r, 0, 0, 1, 0, 0.1, 0.0, n, n, 0, *digests.NO_WAIT, *digests.NO_FACTS)
             for r, n in enumerate(counts)
         )
         groups = b"".join(
-            wire.GROUP_ROW.pack(r, 0.0, 100 + r // 4, n, n + 100 * (r == 2), 0, 1) for r, n in enumerate(counts)
+            digests.GROUP_ROW.pack(r, 0.0, 100 + r // 4, n, n + 100 * (r == 2), 0, 1) for r, n in enumerate(counts)
         )
         state.receive_digest(1, memoryview(ranks), memoryview(groups), now)
         state.fold(now)

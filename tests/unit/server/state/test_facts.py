@@ -1,6 +1,6 @@
 """What ranks say of themselves makes a job worth a look: two on one device, or something that one has just found."""
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch_server.state.job_state import JobState
 
 
@@ -8,10 +8,10 @@ def report(
     state: JobState, link: int, ranks: dict[int, tuple[int, int]], now: float, ended: tuple[int, ...] = ()
 ) -> None:
     rows = [
-        (rank, 0, int(rank in ended), 1, 0, 0.1, 0.0, 5, 5, 0, *wire.NO_WAIT, 0, *found, *wire.NO_PACE)
+        (rank, 0, int(rank in ended), 1, 0, 0.1, 0.0, 5, 5, 0, *digests.NO_WAIT, 0, *found, *digests.NO_PACE)
         for rank, found in ranks.items()
     ]
-    _, rank_rows, group_rows = wire.split_digest(wire.pack_digest(0, rows, []))
+    _, rank_rows, group_rows = digests.split_digest(digests.pack_digest(0, rows, []))
     state.receive_digest(link, rank_rows, group_rows, now)
     state.fold(now)
 

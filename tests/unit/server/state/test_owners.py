@@ -1,5 +1,7 @@
 """Who speaks for a rank: the first that claims it, while it is heard; then who waits for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from ncclwatch_server import limits
@@ -7,7 +9,10 @@ from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.owners import Speaker
 from tests.unit.server.server_values import digest
 
-FIRST, AGAIN, ELSEWHERE = Speaker(agent="a", host="x"), Speaker(agent="b", host="x"), Speaker(agent="c", host="y")
+FIRST = Speaker(agent="a", host="x", token="t", machine="m")
+AGAIN, ELSEWHERE = replace(FIRST, agent="b"), Speaker(agent="c", host="y", token="t", machine="n")
+OLD = replace(AGAIN, machine="")  # of a version that does not say on which machine it is
+FORGER = replace(AGAIN, token="u")
 NAMELESS = Speaker(agent="", host="y")  # whose hash is 0
 
 
@@ -30,11 +35,16 @@ def claimed(second: Speaker, *, lost: bool = False, gone: bool = False, quiet_s:
     [
         (ELSEWHERE, {}, 1),
         (NAMELESS, {}, 1),
-        (ELSEWHERE, {"quiet_s": limits.TAKEOVER_S}, 1),
-        (ELSEWHERE, {"quiet_s": limits.TAKEOVER_S + 0.1}, 2),
+        (ELSEWHERE, {"quiet_s": limits.ABANDONED_S}, 1),
+        (ELSEWHERE, {"quiet_s": limits.ABANDONED_S + 0.1}, 2),
         (ELSEWHERE, {"lost": True}, 1),
-        (ELSEWHERE, {"lost": True, "quiet_s": limits.TAKEOVER_S + 0.1}, 2),
+        (ELSEWHERE, {"lost": True, "quiet_s": limits.ABANDONED_S + 0.1}, 2),
         (ELSEWHERE, {"gone": True, "lost": True, "quiet_s": 1e6}, 1),
+        (OLD, {"lost": True}, 1),
+        (OLD, {"lost": True, "quiet_s": limits.ABANDONED_S + 0.1}, 2),
+        (FORGER, {"lost": True}, 1),
+        (FORGER, {"gone": True}, 1),
+        (replace(AGAIN, host="renamed"), {"lost": True}, 2),
         (AGAIN, {}, 1),
         (AGAIN, {"quiet_s": limits.SILENT_S / 2}, 1),
         (AGAIN, {"quiet_s": limits.SILENT_S / 2 + 0.1}, 2),
@@ -49,21 +59,35 @@ def test_a_second_agent_is_given_a_rank_when_the_first_one_is_no_more(
     assert claimed(second, **how).owner(0) == owner  # type: ignore[arg-type]
 
 
+def test_the_successor_of_an_agent_that_does_not_say_its_machine_is_on_a_host_of_that_name() -> None:
+    old = replace(FIRST, machine="")
+    assert AGAIN.succeeds(old)
+    assert not ELSEWHERE.succeeds(old)
+    assert not FORGER.succeeds(old)
+
+
+def test_a_job_belongs_to_others_while_its_agents_may_come_back() -> None:
+    state = claimed(FORGER, lost=True)
+    assert not state.belongs_to_others(AGAIN, 10.1)
+    assert state.belongs_to_others(FORGER, 10.0 + limits.ABANDONED_S)
+    assert not state.belongs_to_others(FORGER, 10.1 + limits.ABANDONED_S)
+
+
 def test_who_waits_is_given_the_rank_when_its_owner_has_fallen_silent_and_not_before() -> None:
     state = claimed(ELSEWHERE)
     assert state.contested == {2: (0,)}
     digest(state, 2, 10.1, {0: 9.0})
-    state.fold(10.0 + limits.TAKEOVER_S)
+    state.fold(10.0 + limits.ABANDONED_S)
     assert (state.owner(0), state.owner(1)) == (1, 1)
-    state.fold(11.1 + limits.TAKEOVER_S)
+    state.fold(11.1 + limits.ABANDONED_S)
     assert (state.owner(0), state.owner(1), state.contested) == (2, 1, {})
-    digest(state, 2, 21.2, {0: 9.0})
-    state.fold(21.2)
-    assert state.suspicion(22.2).waiting == (0,)
+    digest(state, 2, 12.2 + limits.ABANDONED_S, {0: 9.0})
+    state.fold(12.2 + limits.ABANDONED_S)
+    assert state.suspicion(13.2 + limits.ABANDONED_S).waiting == (0,)
 
 
 def test_an_agent_that_comes_back_gets_its_ranks_back_and_keeps_them() -> None:
-    state = claimed(ELSEWHERE, lost=True, quiet_s=limits.TAKEOVER_S + 1)
+    state = claimed(ELSEWHERE, lost=True, quiet_s=limits.ABANDONED_S + 1)
     assert state.owner(0) == 2
     state.announce(3, (0, 1), 22.0, FIRST)
     assert (state.owner(0), state.owner(1)) == (3, 3)

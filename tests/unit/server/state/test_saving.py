@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests
 from ncclwatch_server import limits
 from ncclwatch_server.state.job_state import JobState
 
@@ -11,12 +11,12 @@ def state_of(saves_to: list[int], ended: tuple[int, ...] = ()) -> JobState:
     world = len(saves_to)
     state = JobState(world)
     state.announce(1, range(world), 0.0)
-    names = [name for name, _ in wire.RANK_FIELDS]
+    names = [name for name, _ in digests.RANK_FIELDS]
     rows = b""
     for rank, key in enumerate(saves_to):
         values = dict.fromkeys(names, 0) | {"rank": rank, "initialised": 1, "waits_for": -1, "wait_kind": -1}
         values |= {"saves_to": key, "ended": int(rank in ended)}
-        rows += wire.RANK_ROW.pack(*(values[name] for name in names))
+        rows += digests.RANK_ROW.pack(*(values[name] for name in names))
     state.receive_digest(1, memoryview(rows), memoryview(b""), 0.0)
     state.fold(0.0)
     return state
@@ -29,7 +29,7 @@ def state_of(saves_to: list[int], ended: tuple[int, ...] = ()) -> JobState:
         ([7, 8, 9], ()),
         ([7, 0, 0], ()),
         ([7, 8, 7], (0, 2)),
-        ([0, wire.SAVE_TROUBLE, 8], (1,)),
+        ([0, digests.SAVE_TROUBLE, 8], (1,)),
         ([2**64 - 1, 5, 2**64 - 1], (0, 2)),
     ],
 )

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ncclwatch.contract.digests import WAIT_KINDS
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch_server.state.digest_rows import GROUP_DTYPE
 from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.waits.chains import Leads, Memberships, Waits, follow, worth_a_look

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from ncclwatch.contract.digests import WAIT_KINDS
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.slowness import SlowKind
-from ncclwatch.contract.wire import WAIT_KINDS
 from ncclwatch_server.state.digest_rows import RANK_DTYPE
 from ncclwatch_server.stragglers import few_ranks
 from ncclwatch_server.stragglers.message_windows import MessageWindows

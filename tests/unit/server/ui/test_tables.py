@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import digests, wire
 from ncclwatch.contract.groups import group_key
 from ncclwatch.contract.ring.members import digest_of
 from ncclwatch_server.evidence.rank_labels import GroupName
@@ -58,8 +58,8 @@ def told(wait_s: float = 0.0, ended: int = 0) -> JobState:
     """Return a job of two ranks, of which one digest told at 0 s."""
     state = JobState(2)
     state.announce(1, (0, 1), 0.0)
-    rows = [(rank, 0, ended, 1, 0, 0.1, wait_s, 5, 5, 5, *wire.NO_WAIT, *wire.NO_FACTS) for rank in (0, 1)]
-    _, ranks, groups = wire.split_digest(wire.pack_digest(0, rows, []))
+    rows = [(rank, 0, ended, 1, 0, 0.1, wait_s, 5, 5, 5, *digests.NO_WAIT, *digests.NO_FACTS) for rank in (0, 1)]
+    _, ranks, groups = digests.split_digest(digests.pack_digest(0, rows, []))
     state.receive_digest(1, ranks, groups, 0.0)
     state.fold(0.0)
     return state

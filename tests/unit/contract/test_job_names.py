@@ -1,0 +1,52 @@
+"""The one form of job names: slashes stay, hostile texts are harmless, and two names never become one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclwatch.contract import config, job_names
+
+HOSTILE = ("..", ".", "../../etc", "/", "//", "a//b", "/a", "a/", "a/../b", "a/ranks", "x" * 300, "a\tb", "a\x00b",
+           "a\u202eb", "\ud8ff", "𠀀" * 80, "a/" * 40, "%2F" * 27)  # fmt: skip
+NAMES = ("run", "team-a/run-1", "team-a/sub/run.2", "数/学", "run 1", ".hidden", "agent.json", "a%2Fb", "report",
+         "none", "j" * config.JOB_CHARS_MAX, "localhost-29500", "slurm-7.0")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_good_name_is_left_as_it_is(name: str) -> None:
+    assert job_names.canonical(f" {name}\n") == name
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_name_becomes_a_harmless_one_of_its_own(text: str) -> None:
+    name = job_names.canonical(text)
+    assert name != text
+    assert job_names.is_canonical(name)
+    assert job_names.canonical(name) == name
+    assert len({job_names.canonical(other) for other in HOSTILE}) == len(HOSTILE)
+
+
+@given(st.text(), st.text())
+def test_two_names_stay_two_in_every_form(one: str, other: str) -> None:
+    names = {job_names.canonical(text) for text in (one, other)}
+    assert len(names) == len({one.strip(), other.strip()})
+    assert len({job_names.to_directory(name) for name in names}) == len(names)
+
+
+@given(st.text() | st.sampled_from((*NAMES, *HOSTILE)))
+def test_a_directory_says_the_name_of_its_job_and_is_one_component_of_a_path(text: str) -> None:
+    name = job_names.canonical(text)
+    directory = job_names.to_directory(name)
+    assert job_names.from_directory(directory) == name
+    assert not set("/.\0") & set(directory)
+    assert 0 < len(directory.encode()) <= 255
+
+
+def test_a_namespace_stands_before_the_first_slash() -> None:
+    assert [job_names.namespace(name) for name in ("a/b/c", "a", "")] == ["a", "", ""]
+
+
+def test_the_launcher_names_a_job_that_its_user_did_not() -> None:
+    assert job_names.from_environment({"NCCLWATCH_JOB": " team/run "}) == "team/run"
+    assert job_names.from_environment({"SLURM_JOB_ID": "7"}) == "slurm-7.0"
+    assert job_names.from_environment({"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "1"}) == "localhost-1"
