@@ -6,12 +6,13 @@ It runs as another user where the tests run as root, because it refuses to run a
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+
+from tests.ports import free_port
 
 START_S_MAX = 60
 
@@ -36,8 +37,7 @@ class Postgres:
         self._directory = Path(tempfile.mkdtemp(prefix="ncclwatch-pg-"))
         if self._user:
             shutil.chown(self._directory, self._user)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._run("initdb", "-D", "data", "-U", "watch", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
         self._databases = 0
         self.process: subprocess.Popen[bytes] | None = None

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.row import Row, at_most
-from tests.integration.launch import environment, free_port
+from tests.integration.launch import environment
+from tests.ports import free_port
 
 TRIES = 7
 TIME_S, MEMORY_MB = 0.1, 4.0

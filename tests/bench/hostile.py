@@ -28,8 +28,8 @@ from ncclwatch.contract import config, wire
 from ncclwatch.contract.model.rank import GroupView, ProcessState, ProcessView, RankView
 from tests.bench.processes import cpu_s, resident_mb
 from tests.bench.row import Row
-from tests.integration.launch import free_port
 from tests.integration.prometheus import tool
+from tests.ports import free_port
 
 TOKEN = "Qm7wYx2LkT9sVb4NcR6hJd"
 PASSWORD_HASH = "$2b$10$CwTycUXWue0Thq9StjUM0uJ8b8Yd0E9F4x0R7jY1oQ1y7zQm3v1yK"  # bcrypt, cost 10, as promtool advises

@@ -204,7 +204,7 @@ def _middle(found: Sequence[Used]) -> Used:
 
 def run_job(kind: str, settings: dict[str, str], seconds_max: float, with_hooks: bool = False) -> dict[str, Any]:
     """Run one job of two ranks and return what they measured."""
-    from tests.integration.launch import free_port
+    from tests.ports import free_port
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as runtime:
         common = os.environ | settings | {

@@ -1,7 +1,6 @@
 """A server for agents under test: it welcomes them and keeps what they say."""
 
 import asyncio
-import socket
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.http11 import Request
@@ -36,10 +35,3 @@ class Stub:
 def url_of(server: Server) -> str:
     """Return the URL of a listening server."""
     return f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,7 +1,6 @@
 """Starts the ranks of a small job as plain processes, each in its own runtime directory, with no agent."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.zoo.forking.torch_once import forked
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -23,13 +23,6 @@ class Finished:
     code: int
     out: str
     err: str
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(runtime: Path, **more: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.integration.launch import free_port
+from tests.ports import free_port
 
 
 class MailReceiver:

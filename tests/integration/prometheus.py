@@ -14,7 +14,7 @@ from types import TracebackType
 
 import yaml
 
-from tests.integration.launch import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"

@@ -23,7 +23,8 @@ from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.server_choice import Servers, read_token
 from ncclwatch_agent.uplink.local_server import LocalServer
 from tests.integration.agent_node import Node, tell
-from tests.integration.agent_stub import Stub, free_port, url_of
+from tests.integration.agent_stub import Stub, url_of
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 

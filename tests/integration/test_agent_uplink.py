@@ -18,7 +18,8 @@ from ncclwatch_agent.uplink import connection as uplinks
 from ncclwatch_agent.uplink.connection import Callbacks, Failure, News, Uplink
 from ncclwatch_agent.uplink.local_server import Answer
 from ncclwatch_agent.uplink.spool import SpooledViews
-from tests.integration.agent_stub import Stub, free_port, url_of
+from tests.integration.agent_stub import Stub, url_of
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.launch import free_port
 from tests.integration.prometheus import Alertmanager, Prometheus, Webhook
 from tests.integration.test_hang_end_to_end import _end, incidents, running, runtime, server, torchrun, until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 __all__ = ["runtime"]  # a fixture

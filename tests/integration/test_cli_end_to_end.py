@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import incidents, mine, runtime, server, torchrun, until
+from tests.ports import free_port
 
 __all__ = ["runtime"]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from ncclwatch.contract import job_names
 from ncclwatch_agent.diagnose.ranks import find_jobs, read_processes
 from tests.integration.launch import PROGRAMS, environment
 
@@ -211,9 +212,8 @@ def test_a_pid_that_is_nobodys_is_told() -> None:
 def test_names_that_another_process_chose_are_shown_and_not_obeyed(tmp_path: Path, form: str) -> None:
     program = tmp_path / "\x1b[2J训练.py"
     program.write_text(HOSTILE)
-    environ = os.environ | {
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "NCCLWATCH_JOB": "j\x1b]0;x\x07\nroot# 训练",
-    }  # fmt: skip
+    job = "j\x1b]0;x\x07\nroot# 训练"
+    environ = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "NCCLWATCH_JOB": job}
     with subprocess.Popen([sys.executable, str(program)], env=environ, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -226,4 +226,4 @@ def test_names_that_another_process_chose_are_shown_and_not_obeyed(tmp_path: Pat
     assert not any(line.startswith("root#") for line in said.splitlines())
     assert "clipboard" in said and "训练" in said
     if form == "--json":
-        assert json.loads(done.stdout)["jobs"][0]["job"].endswith("root__训练")
+        assert json.loads(done.stdout)["jobs"][0]["job"] == job_names.canonical(job)

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.launch import PROGRAMS, environment, free_port
+from tests.integration.launch import PROGRAMS, environment
+from tests.ports import free_port
 from tests.zoo import jobs
 from tests.zoo.forking.torch_once import forking_torchrun
 from tests.zoo.jobs import Launcher

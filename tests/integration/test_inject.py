@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ncclwatch.cli.running.injection import DIRECTORY, injected
-from tests.integration.launch import free_port
 from tests.integration.server_process import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -20,9 +20,9 @@ from ncclwatch_server.notify.targets import read_targets
 from ncclwatch_server.settings import Settings
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import until
-from tests.integration.launch import free_port
 from tests.integration.mail_receiver import MailReceiver
 from tests.integration.receiver import Receiver
+from tests.ports import free_port
 from tests.unit.server.incidents.test_texts import INCIDENT
 
 pytestmark = pytest.mark.integration

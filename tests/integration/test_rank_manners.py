@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.machine.private_dirs import IN_MEMORY, filesystem_of
-from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks, started
+from tests.integration.launch import PROGRAMS, environment, run_ranks, started
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 CHECKS = 12

@@ -17,7 +17,8 @@ from ncclwatch.contract.network import sockets
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.witnesses.asking import WitnessDesk
-from tests.integration.launch import PROGRAMS, environment, free_port, run_ranks, started
+from tests.integration.launch import PROGRAMS, environment, run_ranks, started
+from tests.ports import free_port
 from tests.zoo.forking.torch_once import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.words.text import rank_list
-from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import _end, agent_environment, incidents, runtime, server, until
+from tests.ports import free_port
 from tests.scenarios.played import program
 from tests.scenarios.texts import FILES, read
 from tests.zoo.forking.torch_once import forking_torchrun

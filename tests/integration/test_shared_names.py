@@ -10,8 +10,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.launch import free_port
 from tests.integration.test_hang_end_to_end import incidents, running, runtime, server, torchrun, until
+from tests.ports import free_port
 
 __all__ = ["runtime"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launch import free_port
 from tests.integration.server_process import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 PROGRAMS = Path(__file__).parent / "programs"
