@@ -347,13 +347,13 @@ def _check_lists(view: RankView) -> None:
     for what, found, most in (
         ("operations", view.history, config.HISTORY_MAX),
         ("groups", view.groups, config.GROUPS_MAX),
-        ("threads", view.threads, config.ELEMENTS_MAX),
-        ("peers", view.peers, config.ELEMENTS_MAX),
-        ("loaders", view.loaders, config.ELEMENTS_MAX),
-        ("call sites", view.sites, config.ELEMENTS_MAX),
+        ("threads", view.threads, config.THREADS_MAX),
+        ("peers", view.peers, config.PEERS_MAX),
+        ("loaders", view.loaders, config.LOADERS_MAX),
+        ("call sites", view.sites, config.SITES_MAX),
         ("routes", view.routes, config.ELEMENTS_MAX),
         ("lines of source", view.sources, config.ELEMENTS_MAX),
-        ("saves", view.saves, config.ELEMENTS_MAX),
+        ("saves", view.saves, config.THREADS_MAX),
         ("modules", view.modules, config.ELEMENTS_MAX),
         ("modes of modules", view.modes, config.ELEMENTS_MAX),
     ):

@@ -29,6 +29,7 @@ from websockets.server import ServerProtocol
 from ncclwatch.contract import config
 from ncclwatch_server import limits
 from ncclwatch_server.ingest.line_budget import LineBudget
+from ncclwatch_server.ingest.turns import Turns, used_since
 from ncclwatch_server.security.crowd import SEAT, Seat
 
 try:
@@ -87,6 +88,7 @@ class Host(Protocol):
     """Who lets agents in. The application's lifespan hands it over, by the name `HOST`."""
 
     budget: LineBudget
+    turns: Turns
 
     def problem(self, path: str, headers: Headers) -> tuple[int, str]:
         """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""
@@ -100,7 +102,8 @@ class AgentLine(asyncio.Protocol):
 
     __slots__ = (
         "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_odd", "_odd_at", "_owed",
-        "_plain", "_rest", "_seat", "_skip", "_talk", "_transport", "_unread", "_wanted", "_wire", "blocked", "heard",
+        "_plain", "_rest", "_seat", "_skip", "_stopped", "_talk", "_transport", "_turn", "_turn_began",
+        "_turn_ended", "_unread", "_used_s", "_wanted", "_wire", "blocked", "heard",
     )  # fmt: skip
 
     def __init__(self, config: Config, server_state: ServerState, app_state: Mapping[str, Any]) -> None:
@@ -120,6 +123,10 @@ class AgentLine(asyncio.Protocol):
         self._skip = 0  # bytes of a frame that is not wanted any more
         self._drained = 0
         self._closes: asyncio.TimerHandle | None = None
+        self._stopped = False  # whoever talks on it takes nothing for now
+        self._turn: asyncio.TimerHandle | None = None  # when the next one begins, after a long one
+        self._turn_began = self._turn_ended = 0.0
+        self._used_s = 0.0  # of the event loop, lately
         self.blocked = False  # the agent does not read: what is written now waits in memory
         self.heard = True  # anything at all, since somebody put this to False
 
@@ -137,6 +144,9 @@ class AgentLine(asyncio.Protocol):
             self._seat.leave()
         if self._closes is not None:
             self._closes.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._host.turns.over()
         self._rest.clear()
         self.blocked = False
         self._end()
@@ -198,12 +208,20 @@ class AgentLine(asyncio.Protocol):
 
     def pause(self) -> None:
         """Take no more bytes for now; what has come already is still handed on."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._stopped = True
+        self._read_or_not()
 
     def resume(self) -> None:
         """Take bytes again."""
-        if not self._transport.is_closing():
+        self._stopped = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._stopped or self._turn is not None:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     def abort(self) -> None:
@@ -232,15 +250,35 @@ class AgentLine(asyncio.Protocol):
         if self._wire.state is State.CONNECTING:
             self._shake_hands(data)
             return
+        self._turn_began = self._host.turns.clock()
         if self._rest and self._talk is not None:
             self._rest += data
             if len(self._rest) < self._wanted:
                 self._account()
                 return
             data, self._rest = cast(bytes, self._rest), bytearray()  # as good as bytes, and not copied
+        self._take_turn(data)
+
+    def _take_turn(self, data: bytes) -> None:
         self._take_frames(data)
         if self._rest or self._noted:
             self._account()
+        now = self._host.turns.clock()
+        self._used_s = used_since(self._used_s, now - self._turn_ended) + now - self._turn_began
+        self._turn_ended = now
+        if self._used_s > limits.TURN_S and self._turn is None and self._talk is not None:
+            self._turn = self._host.turns.pause(self._used_s, self._next_turn)
+            self._used_s = 0.0
+            self._read_or_not()
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._host.turns.over()
+        self._turn_began = self._host.turns.clock()
+        if self._rest and len(self._rest) >= self._wanted:
+            data, self._rest = cast(bytes, self._rest), bytearray()
+            self._take_turn(data)
+        self._read_or_not()
 
     def _take_frames(self, data: bytes) -> None:
         at, size = 0, len(data)
@@ -268,6 +306,10 @@ class AgentLine(asyncio.Protocol):
             else:
                 self._feed(data, at, end)
             at = end
+            if at < size and self._talk is not None and self._host.turns.clock() - self._turn_began > limits.TURN_S:
+                self._rest += memoryview(data)[at:]
+                self._wanted = 0
+                break
 
     def _look_into(self, data: bytes, at: int, body: int, end: int) -> int:
         """Return up to where a long message, or a part of one, has to be there until it is worth another look."""
@@ -413,11 +455,16 @@ class AgentLine(asyncio.Protocol):
     def _end(self) -> None:
         talk, self._talk = self._talk, None
         self._fragments = None
-        if self._rest:
-            body, end = _frame(self._rest, 0)
-            if body <= len(self._rest):  # else its head comes first
-                self._skip = max(0, end - len(self._rest))
-                self._rest.clear()
+        at = 0
+        while at < len(self._rest):
+            body, end = _frame(self._rest, at)
+            if end > len(self._rest):
+                if body <= len(self._rest):  # else its head comes first
+                    self._skip = end - len(self._rest)
+                    at = len(self._rest)
+                break
+            at = end
+        del self._rest[:at]
         self._account()
         if talk is not None:
             talk.ended()

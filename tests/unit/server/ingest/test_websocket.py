@@ -25,6 +25,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.ingest import websocket
 from ncclwatch_server.ingest.line_budget import LineBudget
 from ncclwatch_server.ingest.session import Door
+from ncclwatch_server.ingest.turns import Turns
 from ncclwatch_server.ingest.websocket import HOST, AgentLine
 from ncclwatch_server.security.scopes import Access
 from ncclwatch_server.watch.counters import Counters
@@ -71,6 +72,7 @@ class Scene:
     asked: list[tuple[int, bytes, bool]] = field(default_factory=list)
     starved: str = ""
     budget: LineBudget = field(default_factory=LineBudget)
+    turns: Turns = field(default_factory=lambda: Turns(clock=lambda: 0.0))
     wire: Wire = field(default_factory=Wire)
     client: ClientProtocol = field(default_factory=lambda: ClientProtocol(parse_uri("ws://h/ws/agent"), max_size=None))
 

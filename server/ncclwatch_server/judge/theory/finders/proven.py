@@ -184,17 +184,21 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
 
     What else these ranks have left belongs to it; what others left is a root of its own.
     """
+    newest = {(rank, group.name): group.destroyed for rank, view in case.views.items() for group in view.groups}
+    destroyed = frozenset(key for key, is_destroyed in newest.items() if is_destroyed)
+    if not destroyed:
+        return None
     left = [
         (block, leavers)
         for rank in case.unexplained
         for block in case.graph.blocks[rank]
-        if block.operation.kind is WaitKind.COLLECTIVE and (leavers := _leavers(case, block))
+        if block.operation.kind is WaitKind.COLLECTIVE and (leavers := _leavers(case, block, destroyed))
     ]
     if not left:
         return None
     group, first = left[0][0].operation.group, left[0][1]
     blocks = tuple(block for block, leavers in left if block.operation.group == group or leavers == first)
-    ranks = tuple(sorted({rank for block in blocks for rank in _leavers(case, block)}))
+    ranks = tuple(sorted({rank for block in blocks for rank in _leavers(case, block, destroyed)}))
     victims = tuple(rank for rank in victims_of(case.graph, ranks) if rank not in ranks)
     why = left_before(case, ranks, victims)
     if why.alone:
@@ -210,13 +214,16 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
     )
 
 
-def _leavers(case: Case, block: Block) -> tuple[int, ...]:
-    """Return the members that have destroyed the group without coming to this operation, and still live."""
+def _leavers(case: Case, block: Block, destroyed: frozenset[tuple[int, str]]) -> tuple[int, ...]:
+    """Return the members that have destroyed the group without coming to this operation, and still live.
+
+    `destroyed`: of which ranks which groups are.
+    """
     found = []
     for rank in case.graph.absent[block.operation]:
-        group = group_of(case.views[rank], block.operation.group)
-        stays = case.found[rank].standing is Standing.BLOCKED or block.wait.age_s >= ABANDONED_S
-        if group is not None and group.destroyed and stays and case.found[rank].standing is not Standing.GONE:
+        standing = case.found[rank].standing
+        stays = standing is Standing.BLOCKED or block.wait.age_s >= ABANDONED_S
+        if (rank, block.operation.group) in destroyed and stays and standing is not Standing.GONE:
             found.append(rank)
     return tuple(found)
 
