@@ -50,6 +50,11 @@ class Bounds:
         """Whether a job of this name is within."""
         return _matches(self.jobs, name) and _matches(self.namespaces, job_names.namespace(name))
 
+    @property
+    def leave_jobs_open(self) -> bool:
+        """Whether they are bounds of anything but names of jobs."""
+        return self != UNBOUND and not self.jobs and not self.namespaces
+
     def allow_host(self, host: str) -> bool:
         """Whether agents on this host are."""
         return _matches(self.hosts, host)

@@ -35,6 +35,7 @@ class Link:
     clock: Callable[[], float] = time.monotonic
     _command: int = 0
     _sent: dict[int, tuple[wire.CommandKind, float]] = field(default_factory=dict)  # commands without an answer yet
+    _asked: dict[int, tuple[wire.CommandKind, int, str]] = field(default_factory=dict)  # the newest commands
 
     def send(self, message: wire.ServerMessage) -> None:
         """Put a message into the box. An agent that takes none is let go."""
@@ -50,11 +51,18 @@ class Link:
         """Send a command and return its id, which no other command on this connection has."""
         self._command += 1
         if kind is not wire.CommandKind.PRINT:
+            self._asked[self._command] = kind, index, text
+            if len(self._asked) > limits.ASKED_KEPT_MAX:
+                del self._asked[next(iter(self._asked))]
             self._sent[self._command] = kind, self.clock()
             if len(self._sent) > limits.OUTBOX_MAX:  # an agent may answer none
                 del self._sent[next(iter(self._sent))]
         self.send(wire.Command(id=self._command, kind=kind, index=index, ranks=ranks, text=text, deeply=deeply))
         return self._command
+
+    def asked(self, command: int, kind: wire.CommandKind, index: int, text: str = "") -> bool:
+        """Whether a command of this kind was sent, for that job. An answer may come in several messages."""
+        return self._asked.get(command) == (kind, index, text)
 
     def answered(self, command: int) -> tuple[wire.CommandKind, float] | None:
         """Return what a command was and how many seconds its answer took; None if it is unknown or answered."""

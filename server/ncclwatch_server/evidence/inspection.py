@@ -90,6 +90,13 @@ class Inspection:
         self.drop(self.weight - limits.VIEWS_BYTES_PER_JOB_MAX)
         self._room.note(self)
 
+    def forget_hearsay(self, ranks: Iterable[int], link: int) -> None:
+        """Forget what others have told of ranks that had not attached, now that a connection speaks for them."""
+        for rank in ranks:
+            held = self._views.get(rank)
+            if held is not None and held.link != link and not held.view.attached:
+                self._forget(rank)
+
     def drop(self, weight: int, *, link: int | None = None) -> None:
         """Let views of at least so many bytes go, of one connection or of all: the oldest, of ranks that live first.
 

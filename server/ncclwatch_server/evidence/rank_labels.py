@@ -6,7 +6,7 @@ looks at a healthy job's page a few more are asked for, which the judge never se
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.groups import digest_in, group_key
@@ -18,6 +18,7 @@ NAMES_MAX = 4096
 NAMES_AT_ONCE = 1024  # of groups in one message that are looked at
 LISTED_MAX = 4096  # members of a group that is shown though its list is no run
 QUESTIONS_MAX = 64
+PLACE_MAX = 4096  # of a path and a function
 TEXT_MAX = 255  # of a host, a device, a phase
 
 
@@ -96,8 +97,18 @@ def _note(view: RankView) -> RankNote:
         device=view.device[:TEXT_MAX],
         phase=view.phase[:TEXT_MAX],
         doing=_doing(thread),
-        at=(thread.doing or (thread.wait.site if thread.wait is not None else None)) if thread is not None else None,
+        at=_place(thread),
     )
+
+
+def _place(thread: ThreadView | None) -> CallSite | None:
+    """Return where a thread is, with the end of a path that is too long."""
+    if thread is None:
+        return None
+    site = thread.doing or (thread.wait.site if thread.wait is not None else None)
+    if site is None or len(site.file) + len(site.function) <= PLACE_MAX:
+        return site
+    return replace(site, file=site.file[-PLACE_MAX:], function=site.function[:TEXT_MAX])
 
 
 def _doing(thread: ThreadView | None) -> str:

@@ -73,6 +73,7 @@ class Opening:
     job: str
     world_size: int
     verdict: Verdict
+    accounts: tuple[str, ...] = ()  # for whom it counts: see `jobs.room`
     delay_s: float = 0.0  # since the verdict was said
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()
@@ -118,6 +119,7 @@ class IncidentBook:
 
     def __init__(self, known: Iterable[Incident] = ()) -> None:
         self._all: dict[str, Incident] = {incident.id: incident for incident in known}
+        self._accounts: dict[str, tuple[str, ...]] = {}  # of the open ones, by id
         self.refused = 0  # incidents that found no room
 
     def get(self, incident: str) -> Incident | None:
@@ -203,7 +205,7 @@ class IncidentBook:
 
     def open(self, opening: Opening, now: float) -> Incident | None:
         """Open an incident, or return None if there is no room. `now` is in seconds since 1970."""
-        if len(self.open_of(opening.key)) >= limits.OPEN_PER_JOB_MAX or self._open_count() >= limits.OPEN_MAX:
+        if not self._has_room(opening):
             self.refused += 1
             return None
         incident = Incident(
@@ -219,7 +221,19 @@ class IncidentBook:
             unseen=opening.unseen,
         )
         self._put(incident)
+        self._accounts[incident.id] = opening.accounts
         return incident
+
+    def _has_room(self, opening: Opening) -> bool:
+        """Whether one more may be open: in all, of this job, and of each of those for whom it counts."""
+        opened = [each.id for each in self._all.values() if each.open]
+        if len(opened) >= limits.OPEN_MAX or len(self.open_of(opening.key)) >= limits.OPEN_PER_JOB_MAX:
+            return False
+        if not opening.accounts:
+            return True
+        self._accounts = {each: self._accounts[each] for each in opened if each in self._accounts}
+        held = Counter(account for accounts in self._accounts.values() for account in accounts)
+        return all(held[account] < limits.OPEN_SHARE_MAX for account in opening.accounts)
 
     def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str]) -> Incident | None:
         """Let a standing verdict confirm or improve its incident. Returns it if it changed.
@@ -323,9 +337,6 @@ class IncidentBook:
             number += 1
             taken = f"{wanted}-{number}"
         return taken
-
-    def _open_count(self) -> int:
-        return sum(1 for incident in self._all.values() if incident.open)
 
 
 def _is_ending(verdict: Verdict) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ncclwatch.contract import config, digests, wire
+from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import ProcessState, RankView, StackDump
 from ncclwatch_server import limits
@@ -18,6 +18,7 @@ from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.ingest.host_names import HostNames
 from ncclwatch_server.ingest.own_news import News, check_lengths, own_part, ranks_of
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import OverError
 from ncclwatch_server.jobs.room import NoRoom
 from ncclwatch_server.watch.tick import Watch
 
@@ -42,6 +43,7 @@ class AgentNews:
     link: Link
     watch: Watch
     host_names: HostNames = field(default_factory=HostNames)
+    namespaces: frozenset[str] = frozenset()  # to which tokens are bound
     clock: Callable[[], float] = time.monotonic
     jobs: dict[int, Job] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)  # (job, kind) of news of others' ranks that was told
@@ -89,6 +91,10 @@ class AgentNews:
             if message.index in self.refused:
                 return None
             raise WireError(f"news of job number {message.index}, which was not announced")
+        if not self._was_asked(message):
+            kind = type(message).__name__.lower()
+            self._tell_once(job.id, kind, f"left out {kind} of job {job.id} that nobody has asked {self.link.host} for")
+            return None
         job.stirred = True
         if isinstance(message, (wire.UnreadViews, wire.Views, wire.Stacks, wire.Testimonies)):
             self._time(message)
@@ -99,6 +105,16 @@ class AgentNews:
         else:
             self._hear(job, message, size)
         return None
+
+    def _was_asked(self, message: wire.JobNews | wire.UnreadViews) -> bool:
+        """Whether a message is no answer, or one to a command of this kind that was sent for this job."""
+        if isinstance(message, wire.Stacks):
+            return self.link.asked(message.reply_to, wire.CommandKind.STACKS, message.index)
+        if isinstance(message, wire.Testimonies):
+            return self.link.asked(message.reply_to, wire.CommandKind.WITNESS, message.index)
+        if isinstance(message, wire.Parameters):
+            return self.link.asked(message.reply_to, wire.CommandKind.PARAMETERS, message.index, " ".join(message.key))
+        return True
 
     def _time(self, message: wire.UnreadViews | wire.Views | wire.Stacks | wire.Testimonies) -> None:
         """Note how long an answer took, and of how many ranks it has nothing to tell."""
@@ -182,16 +198,22 @@ class AgentNews:
         """Take an announcement, or refuse this job alone: what else runs on the node is watched."""
         try:
             job = self._admit(message)
+        except OverError:  # late news of it changes nothing
+            self._forget(message.index)
+            return
         except WireError as error:
             self._refuse_job(message, str(error))
             return
+        before = self.jobs.get(message.index)
+        if before is not None and before is not job:
+            self.watch.jobs.drop_astray(self.link, before)
         self.jobs[message.index] = job
         self.announced[message.index] = message
         self.over.pop(message.index, None)
         self.refused.pop(message.index, None)
         if self.link.number in job.state.contested and job.notices:
             self.watch.counters.count_foreign("claims")
-            log.warning("job %s: %s", job.id, job.notices[-1])
+            self._tell_once(job.id, "claims", f"job {job.id}: {job.notices[-1]}")
             self.watch.claimed(job, self.link)
 
     def _admit(self, message: wire.Announce) -> Job:
@@ -199,6 +221,12 @@ class AgentNews:
         if len(others) >= limits.JOBS_PER_AGENT_MAX:
             raise NoRoom(
                 f"no room for job {message.job}: more than {limits.JOBS_PER_AGENT_MAX} jobs run on {self.link.host}"
+            )
+        caller, space = self.link.caller, job_names.namespace(message.job)
+        if space in self.namespaces and caller.bounds.leave_jobs_open:
+            raise WireError(
+                f"namespace {space} belongs to the tokens that are bound to it, and the token of {caller.name} is not; "
+                "ask for a token with namespace= or job="
             )
         job = self.watch.jobs.announce(self.link, message, self.clock())
         if job.astray and sum(each.astray for each in others) >= limits.ASTRAY_PER_AGENT_MAX:
@@ -215,6 +243,8 @@ class AgentNews:
 
     def _forget(self, index: int) -> None:
         """Take no more news of a job. What is on its way of it is no mistake of the agent."""
+        if index in self.jobs:
+            self.watch.jobs.drop_astray(self.link, self.jobs[index])
         for known in (self.jobs, self.announced, self.over):
             known.pop(index, None)
         self.refused[index] = None

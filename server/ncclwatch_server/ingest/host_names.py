@@ -6,6 +6,7 @@ name, as `gpu-a-1~team-b`. They are not refused: hosts of two teams may have one
 may be who lies. On one machine, as its agents prove (`boot.machine`), tokens share a name: several users work there.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.security.scopes import Caller
 
 _MARK = "~"
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class HostNames:
@@ -25,8 +27,8 @@ class HostNames:
 
     def shown(self, caller: Caller, host: str, machine: str) -> str:
         """Return under which name a host is shown of which an agent of this token on this machine tells."""
-        if _MARK in host and caller.holder:
-            return f"{host}{_MARK}{caller.name}"  # no host is called so, and nobody else's token is put there
+        if caller.holder and not _PLAIN.fullmatch(host):
+            return f"{host}{_MARK}{caller.name}"  # no host is called so, and it may look like the name of another one
         owners = {holder for holder, bounds in self._bound if bounds.allow_host(host)}
         if not owners:
             owners = {holder for holder, _ in list(self._users.get(host, ()))[:1]}

@@ -22,8 +22,10 @@ from ncclwatch_server.evidence.agent_link import Link, nobody
 from ncclwatch_server.ingest.agent_news import AgentNews
 from ncclwatch_server.ingest.host_names import HostNames
 from ncclwatch_server.ingest.line_budget import LineBudget
+from ncclwatch_server.ingest.turns import Turns
 from ncclwatch_server.ingest.websocket import AgentLine
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.runtime.sparing_log import SparingLog
 from ncclwatch_server.runtime.worker_threads import Desk
 from ncclwatch_server.security.access import shown
 from ncclwatch_server.security.boundary import problem
@@ -161,8 +163,14 @@ class _Session:
         self._go_on(news)
 
     def _go_on(self, news: AgentNews) -> None:
-        """Take what has waited for a long message."""
+        """Take what has waited for a long message, and give way to others where that takes long."""
+        turns = self._door.turns
+        began = turns.clock()
         while self._later and self._line.talks:
+            took_s = turns.clock() - began
+            if took_s > limits.TURN_S:
+                turns.pause(took_s, functools.partial(self._next_turn, news))
+                return
             late = self._later[0]
             if late.text and len(late.data) > limits.PLAIN_BYTES_MAX:
                 self._read_long(news, late)
@@ -174,6 +182,10 @@ class _Session:
         self._later.clear()
         if self._unread < UNREAD_MAX:
             self._line.resume()
+
+    def _next_turn(self, news: AgentNews) -> None:
+        self._door.turns.over()
+        self._go_on(news)
 
     def _read(self, news: AgentNews, unread: wire.UnreadViews, size: int) -> None:
         """Read views in a thread: a megabyte of them would keep the event loop from all others for 20 ms."""
@@ -244,7 +256,8 @@ class _Session:
             self._ends.cancel()
         link.wake = self._wake
         self._line.admit()
-        self._news = AgentNews(link=link, watch=self._door.watch, host_names=self._door.host_names)
+        door = self._door
+        self._news = AgentNews(link=link, watch=door.watch, host_names=door.host_names, namespaces=door.namespaces)
         self._door.entered(link, self)
         self._ends = _refuse_at_the_end(self._caller, link)
         link.send(wire.Welcome(server="ncclwatch", version=VERSION))
@@ -265,7 +278,7 @@ class _Session:
         if not self._line.talks:
             return  # it was refused, or broke, meanwhile
         self._door.watch.counters.count_refused(at)
-        log.warning("refused an agent: %s", reason)
+        self._door.refusals.warning("refused an agent: %s", reason)
         self._line.dismiss(wire.encode(wire.Refused(reason=reason)), _POLICY_VIOLATION)
 
 
@@ -287,10 +300,13 @@ class Door:
         self._numbers = 0
         self._by_holder: Counter[str] = Counter()  # agents that are heard, by whose token they have
         self.host_names = HostNames(access.bounds)
+        self.namespaces = frozenset(each for _, bounds in access.bounds for each in bounds.namespaces)
         self._sessions: dict[int, _Session] = {}
         self.desk = Desk(1, "ncclwatch-views")
         self._looking: asyncio.TimerHandle | None = None
         self.budget = LineBudget()
+        self.turns = Turns()
+        self.refusals = SparingLog(log)
         watch.counters.lines_kept = lambda: self.budget.kept
 
     def problem(self, path: str, headers: Headers) -> tuple[int, str]:

@@ -98,6 +98,11 @@ class Job:
         return self.state.seen_count
 
     @property
+    def accounts(self) -> tuple[str, ...]:
+        """Return for whom it counts, besides all."""
+        return self.opener.accounts if self.opener is not None else ()
+
+    @property
     def launch(self) -> tuple[str, str]:
         """Return what its attempts have in common."""
         return self.key.name, self.key.instance

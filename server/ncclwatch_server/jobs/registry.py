@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,6 +26,10 @@ from ncclwatch_server.state.waits.learning import Patience
 
 # Instances of jobs whose ranks meet on one node, if they name an address at all: on another node it is another one.
 _LOOPBACK = re.compile(r"(127\.|localhost|\[?::1|:)")
+
+
+class OverError(WireError):
+    """An attempt that was announced is over: another one has taken its place."""
 
 
 class Jobs:
@@ -57,7 +62,10 @@ class Jobs:
         return (*self._by_id.values(), *self.retiring)
 
     def announce(self, link: Link, said: wire.Announce, now: float) -> Job:
-        """Return the job that an agent speaks of, which may be new. Raises `WireError`: then nothing has changed."""
+        """Return the job that an agent speaks of, which may be new.
+
+        Raises `WireError`: then nothing has changed; `OverError` of an attempt that another one has replaced.
+        """
         _check(said, link)
         job = self._attempt(link, said, now)
         if said.world_size != job.world_size:
@@ -69,6 +77,7 @@ class Jobs:
         job.stirred = True
         job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
         job.state.announce(link.number, said.ranks, now, _speaker(link))
+        job.inspection.forget_hearsay(said.ranks, link.number)
         self._by_link.setdefault(link.number, set()).add(job)
         self.room.see(job, job.seen - seen, accounts_of(link.caller, said.job))
         if job.state.speaks(link.number):
@@ -94,6 +103,11 @@ class Jobs:
         """Whether the job that stood in the way of this one has ended."""
         listed = self.by_key(astray.key)
         return listed is None or listed.ended
+
+    def drop_astray(self, link: Link, job: Job) -> None:
+        """Forget a job that nobody looks at, when its number on a connection stands for another one."""
+        if job.astray:
+            self._by_link.get(link.number, set()).discard(job)
 
     def lose(self, link: Link, now: float) -> None:
         """Note that a connection broke."""
@@ -158,7 +172,7 @@ class Jobs:
             new_run = known.ended and link.agent not in known.agents
             return self._begin(link, said, known, now) if new_run else known
         if any(said.attempt <= job.floor for job in launch):
-            return self._earlier(said, now)
+            return self._earlier(said)
         first = launch[0] if launch else None
         newer = first is not None and said.attempt > first.key.attempt
         if first is not None and newer and not first.state.belongs_to_others(_speaker(link), now):
@@ -186,13 +200,13 @@ class Jobs:
             job.floor = max(before.floor, before.key.attempt if before.key.attempt < job.key.attempt else -1)
             job.state.owners.heirs = job.heirs
 
-    def _earlier(self, said: wire.Announce, now: float) -> Job:
-        """Return the job of an attempt that is over. Late news of it changes nothing that is listed."""
+    def _earlier(self, said: wire.Announce) -> Job:
+        """Return the job of an earlier attempt that is not judged to the end yet. Raises `OverError` otherwise."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
         for job in self.retiring:
             if job.key == key:
                 return job
-        return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True)
+        raise OverError(f"attempt {said.attempt} of job {said.job} is over")
 
     def _begin(self, link: Link, said: wire.Announce, before: Job | None, now: float) -> Job:
         self._make_room(link, said, before)
@@ -257,15 +271,25 @@ class Jobs:
             raise self.room.full(job.key.name, job.world_size)
 
     def _drop_ended(self, lacks: Callable[[], bool]) -> bool:
-        """Drop jobs that have ended, the oldest first, while anything is lacking. Returns whether nothing is."""
+        """Drop jobs that have ended while anything is lacking. Returns whether nothing is."""
         if not lacks():
             return True
-        for job in sorted((j for j in self._by_id.values() if j.ended), key=lambda j: j.over_at or 0.0):
+        while (job := self._least_missed()) is not None:
             self._unlist(job)
-            self.room.count(self._by_id.values(), self.retiring)
+            self.room.drop_ended(job)
             if not lacks():
                 return True
         return False
+
+    def _least_missed(self) -> Job | None:
+        """Return the job that ended first, of those that were begun with the token of which most are listed."""
+        tokens = Counter(_token(job) for job in self._by_id.values())
+        ended = (job for job in self._by_id.values() if job.ended)
+        return min(ended, key=lambda job: (-tokens[_token(job)], job.over_at or 0.0), default=None)
+
+
+def _token(job: Job) -> str:
+    return job.opener.token if job.opener is not None else ""
 
 
 def _speaker(link: Link) -> Speaker:

@@ -142,9 +142,17 @@ class Room:
             self._listed.add(job, -1)
             self._retiring.add(job)
 
+    def drop_ended(self, job: Counted) -> None:
+        """Count a job that has ended no longer."""
+        self.jobs -= 1
+        self.ranks -= job.seen
+        self.said -= job.world_size if job.seen else 0
+
     def see(self, job: Counted, ranks: int, accounts: Iterable[Account]) -> None:
         """Count ranks of a job that were announced for the first time."""
         self.ranks += ranks
+        if ranks and job.seen == ranks:  # its first ones
+            self.said += job.world_size
         for account in accounts:
             job.announced[account.key] += ranks
             self._listed.ranks[account.key] += ranks

@@ -7,6 +7,7 @@ the target is away, and ends. What is told is decided anew at each attempt, so n
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,6 +22,7 @@ from tenacity import (
 )
 
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.job_names import namespace
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.notify.delivery import SEND_S, Channel, Refused, Undelivered
 from ncclwatch_server.notify.message import Message
@@ -249,10 +251,12 @@ class Courier:
         return True
 
     def _enqueue(self, case: _Case) -> None:
-        """Find room in the spool: before the newest news goes the oldest that nobody has heard of."""
+        """Find room in the spool: the oldest that nobody has heard of goes, of the namespace with most in it."""
         if len(self._waiting) >= SPOOL_MAX:
-            untold = (each for each in self._waiting.values() if not self._stands(each))
-            oldest = next(untold, next(iter(self._waiting.values())))
+            spaces = Counter(namespace(each.incident.job) for each in self._waiting.values())
+            greediest = spaces.most_common(1)[0][0]
+            theirs = [each for each in self._waiting.values() if namespace(each.incident.job) == greediest]
+            oldest = next((each for each in theirs if not self._stands(each)), theirs[0])
             del self._waiting[oldest.incident.id]
             if oldest.task is not None:
                 oldest.task.cancel()

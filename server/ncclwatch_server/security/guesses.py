@@ -87,7 +87,7 @@ class Guesses:
 
 
 def place(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network of 64 bits that one machine may have for itself."""
+    """Return what counts as one address: all of loopback, and of IPv6 the 64 bits that one machine may have."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -96,4 +96,5 @@ def place(address: str) -> str:
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    # A program may connect from any address of 127.0.0.0/8.
+    return "127.0.0.1" if found.is_loopback else str(found)

@@ -110,10 +110,11 @@ class JobState:
 
     def _claim(self, link: int, ranks: Numbers, now: float) -> None:
         """Give a connection what it may have of these ranks."""
+        unowned = ranks[self._owner[ranks] == NOBODY]  # whoever said that these ended did not speak for them
         mine = self.owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
         if len(mine) and not self._moved_at.flags.writeable:
             self._moved_at = self._moved_at.copy()
-        self.seen[mine] = True
+        self.seen[mine], self.ended[np.intersect1d(mine, unowned)] = True, False
         self.seen_count = int(self.seen.sum())
 
     def _standing(self, link: int, now: float) -> Standing:
@@ -220,9 +221,8 @@ class JobState:
     def gone(self, link: int) -> None:
         """Note that all ranks of a connection have ended and no more is to be expected."""
         if link in self._slots:
-            self._slots[link].gone = True
+            self._slots[link].gone = self._stale = True
             self.ended[self._owner == link] = True
-            self._stale = True
 
     def note_ended(self, rank: int) -> None:
         """Note that a rank has ended, before a digest says so."""

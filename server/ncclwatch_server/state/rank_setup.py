@@ -22,6 +22,8 @@ from ncclwatch_server import limits
 from ncclwatch_server.judge.rules.drift import findings as drift
 from ncclwatch_server.judge.rules.drift import models as drift_models
 
+_UNIT_BYTES = 60  # in memory of a unit of a model, besides its letters
+
 
 @dataclass(slots=True, kw_only=True)
 class _Node:
@@ -47,6 +49,7 @@ class Likeness:
         self._nodes: dict[str, _Node] = {}  # by agent
         self._agent_of: dict[int, str] = {}
         self._interned: dict[RankFacts, RankFacts] = {}
+        self._weight = 0  # bytes that they take, about
         self._interned_max = limits.SETUPS_PER_NODE_MAX  # then those are left out that no rank says any more
         self._parameters: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
         self._worlds: dict[int, dict[str, tuple[int, ...]]] = {}
@@ -71,8 +74,11 @@ class Likeness:
         """Keep what a node said; it replaces what it said before. For ranks it only claimed another node speaks."""
         if len(self._nodes) >= limits.AGENTS_MAX and agent not in self._nodes:
             return
-        alike = {self._intern(trimmed(each.facts)): each.ranks for each in said.alike[: limits.SETUPS_PER_NODE_MAX]}
+        alike: dict[RankFacts, tuple[int, ...]] = {}
         self._nodes[agent] = _Node(host=host, alike=alike, twice=said.twice, joined=frozenset(said.joined))
+        for each in said.alike[: limits.SETUPS_PER_NODE_MAX]:
+            facts = self._intern(trimmed(each.facts))
+            alike[facts] = (*alike.get(facts, ()), *each.ranks)
         replaced: dict[str, set[int]] = {}  # ranks of which another agent has spoken until now, by that
         for rank in {*said.joined, *(rank for ranks in alike.values() for rank in ranks)}:
             other = self._agent_of.get(rank, agent)
@@ -167,10 +173,24 @@ class Likeness:
         return asked
 
     def _intern(self, facts: RankFacts) -> RankFacts:
-        if len(self._interned) >= self._interned_max:  # most of them may be what ranks said once
-            self._interned = {each: each for node in self._nodes.values() for each in node.alike}
-            self._interned_max = min(limits.SETUPS_MAX, 2 * len(self._interned) + limits.SETUPS_PER_NODE_MAX)
+        """Return the one copy of what ranks say. What they have wrapped is left out where that is too much to keep."""
+        known = self._interned.get(facts)
+        if known is not None:
+            return known
+        weight = _weight(facts)
+        if len(self._interned) >= self._interned_max or self._weight + weight > limits.SETUPS_BYTES_MAX:
+            self._forget_unsaid()
+        if self._weight + weight > limits.SETUPS_BYTES_MAX:
+            facts = facts._replace(models=())
+            weight = 0
+        self._weight += weight
         return self._interned.setdefault(facts, facts)
+
+    def _forget_unsaid(self) -> None:
+        """Forget what ranks said once."""
+        self._interned = {each: each for node in self._nodes.values() for each in node.alike}
+        self._interned_max = min(limits.SETUPS_MAX, 2 * len(self._interned) + limits.SETUPS_PER_NODE_MAX)
+        self._weight = sum(map(_weight, self._interned))
 
     def _note(self, now: float) -> None:
         self._changed = True
@@ -191,6 +211,11 @@ class Likeness:
             twice={rank: tuple(sorted(hosts)) for rank, hosts in twice.items()},
             clocks_s=dict(self._clocks_s),
         )
+
+
+def _weight(facts: RankFacts) -> int:
+    """Return about how many bytes of memory the models take that a rank has wrapped."""
+    return sum(_UNIT_BYTES * len(model.units) + sum(map(len, model.units)) for model in facts.models)
 
 
 def _places(said: Mapping[str, tuple[int, ...]]) -> Places:

@@ -247,6 +247,7 @@ class Examiner:
                 job=job.id,
                 world_size=job.world_size,
                 verdict=verdict,
+                accounts=job.accounts,
                 delay_s=self._clock() - gathering.judged_at,
                 stacks=merge(gathering.dumps, verdict),
                 unseen=failures(gathering.dumps),

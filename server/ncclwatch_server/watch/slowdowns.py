@@ -50,7 +50,9 @@ class Slowdowns:
     def _show(self, job: Job, verdict: Verdict) -> Incident | None:
         known = next((each for each in self._book.slow_of(job.key) if _same(each.verdict, verdict)), None)
         if known is None:
-            opening = Opening(key=job.key, job=job.id, world_size=job.world_size, verdict=verdict)
+            opening = Opening(
+                key=job.key, job=job.id, world_size=job.world_size, verdict=verdict, accounts=job.accounts
+            )
             opened = self._book.open(opening, self._wall())
             if opened is not None:
                 self._publisher.opened(job, opened)

@@ -6,12 +6,13 @@ that somebody looked at are counted, those above a second, so the bound errs on 
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ncclwatch.contract.job_names import namespace
 from ncclwatch.contract.model.job import Habit, WaitClass
 
 KEPT_MAX = 200  # durations of one class, the newest: a job may change its ways
@@ -142,5 +143,12 @@ class Memory:
         found = self._jobs.setdefault(name, JobHabits())
         self._jobs.move_to_end(name)
         while len(self._jobs) > JOBS_MAX:
-            self._jobs.popitem(last=False)
+            del self._jobs[self._least_missed(found)]
         return found
+
+    def _least_missed(self, newest: JobHabits) -> str:
+        """Return the job to forget: the oldest of the namespace with most jobs, if possible one without lessons."""
+        others = {name: habits for name, habits in self._jobs.items() if habits is not newest}
+        greediest = Counter(map(namespace, others)).most_common(1)[0][0]
+        names = [name for name in others if namespace(name) == greediest]
+        return next((name for name in names if not others[name].lessons()), names[0])

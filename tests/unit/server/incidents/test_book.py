@@ -202,6 +202,22 @@ def test_open_incidents_are_bounded_and_what_finds_no_room_is_counted() -> None:
     assert book.refused == 1
 
 
+def test_jobs_of_one_token_leave_room_for_incidents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_SHARE_MAX", 2)
+    book = IncidentBook()
+
+    def opens(job: str, *accounts: str) -> bool:
+        key = replace(KEY, name=job)
+        return book.open(Opening(key=key, job=job, world_size=4, verdict=VERDICT, accounts=accounts), 1.0) is not None
+
+    assert [opens(f"b/{number}", "token b", "namespace b") for number in range(3)] == [True, True, False]
+    assert opens("b/3", "token c", "namespace b") is False
+    assert opens("a/0", "token a", "namespace a")
+    assert opens("anyone")
+    book.close(replace(KEY, name="b/0"), IncidentState.RESOLVED, 2.0)
+    assert opens("b/4", "token b", "namespace b")
+
+
 def test_the_oldest_closed_incidents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLOSED_KEPT_MAX", 2)
     book = IncidentBook()

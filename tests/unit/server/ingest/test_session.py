@@ -199,9 +199,13 @@ def test_stacks_that_came_in_parts_are_one_answer() -> None:
         )
         job.captures.append(capture)  # type: ignore[arg-type]
         digest(job.state, 1, 0.0, {0: 0.0, 1: 0.0})
+        made.say(wire.encode(wire.Stacks(index=0, dumps=dumps, reply_to=1)))
+        assert heard == []  # nobody has asked
+        (served,) = job.served.values()
+        asked = served.link.command(wire.CommandKind.STACKS, 0)
         for part in parts:
-            made.say(wire.encode(part))
-        assert heard == [(dumps, 7)]
+            made.say(wire.encode(msgspec.structs.replace(part, reply_to=asked)))
+        assert heard == [(dumps, asked)]
 
     asyncio.run(play())
 

@@ -1,17 +1,21 @@
 """Which announcement is about which job, under which name."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.preflight import RankFacts
+from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.jobs.job import Job
-from ncclwatch_server.jobs.registry import Jobs
+from ncclwatch_server.jobs.registry import Jobs, OverError
 from ncclwatch_server.security.scopes import Caller
+from tests.unit.server.server_values import view
 
 
 def link(number: int, agent: str = "") -> Link:
@@ -54,8 +58,8 @@ def test_a_new_attempt_retires_the_old_one_and_late_news_of_it_changes_nothing()
     assert announce(jobs, link(3)) is old
     old.release()
     jobs.prune(10.0)
-    late = announce(jobs, link(4))
-    assert late.ended
+    with pytest.raises(OverError, match="attempt 0 of job job is over"):
+        announce(jobs, link(4))
     assert jobs.listed() == (new,)
 
 
@@ -371,3 +375,28 @@ def test_a_bound_token_says_no_more_ranks_than_its_share(monkeypatch: pytest.Mon
     with pytest.raises(WireError, match="say to have 200 ranks, and 300 are the limit"):
         announce(jobs, bound(2), job="team/b", world_size=101)
     announce(jobs, bound(3, "b", namespaces=("other",)), job="other/a", world_size=200)
+
+
+def test_jobs_that_come_and_go_push_ended_jobs_of_their_token_from_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "JOBS_MAX", 4)
+    jobs = Jobs()
+    announce(jobs, bound(1, "a"), job="team/first").release()
+    for number in range(9):
+        announce(jobs, bound(2, "b"), job=f"team/{number}").release()
+    assert [job.id for job in jobs.listed()] == ["team/6", "team/7", "team/8", "team/first"]
+    before = jobs.room.jobs, jobs.room.ranks, jobs.room.said
+    jobs.prune(10.0)
+    assert (jobs.room.jobs, jobs.room.ranks, jobs.room.said) == before
+
+
+def test_what_others_told_of_a_rank_before_it_came_is_forgotten() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1), world_size=3)
+    told = [replace(view(rank, Ending(kind="crashed")), attached=rank == 2) for rank in (1, 2)]
+    job.inspection.receive_views(told, (1, 0), 10.0)
+    job.state.note_ended(1)
+    announce(jobs, link(2), world_size=3, ranks=(1, 2))
+    assert (job.inspection.view(1), job.inspection.view(2)) == (None, told[1])
+    assert not job.state.ended[1]

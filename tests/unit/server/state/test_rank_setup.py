@@ -164,3 +164,21 @@ def test_what_is_known_of_nodes_does_not_grow_with_agents_that_come_and_go():
         known.lose(f"agent{number}")
     assert len(known._nodes) <= 2
     assert len(known._clocks_s) <= 32
+
+
+def test_what_ranks_have_wrapped_is_left_out_beyond_the_room_of_a_job_and_the_rest_is_kept() -> None:
+    known = Likeness()
+
+    def wrapped(rank: int, number: int) -> RankFacts:
+        units = tuple(f"{number}-{unit}" for unit in range(500))
+        model = ModelFacts(kind="DDP", members=f"{rank}", units=units, order="", names="", total=1)
+        return RankFacts(values=PLAIN.values, models=(model,) * 15)
+
+    for number in range(3):  # what a node said before is replaced
+        alike = tuple(wire.Alike(ranks=(rank,), facts=wrapped(rank, number)) for rank in range(8))
+        known.receive_facts("a", "h", wire.Facts(index=0, alike=alike), 0.0)
+        assert known._weight <= limits.SETUPS_BYTES_MAX
+        known.compare(10.0 * (number + 1), 8, {})
+        kinds = known.setup.alike
+        assert sorted(rank for each in kinds for rank in each.ranks) == list(range(8))
+        assert sorted(len(each.facts.models) for each in kinds) == [0, 15, 15]
