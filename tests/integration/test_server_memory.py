@@ -8,7 +8,6 @@ import http.client
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 class Peak:
-    """How much memory the server has taken since, at its worst moment, and how soon it answers meanwhile."""
+    """How much memory the server has taken since, at its worst moment; it must answer meanwhile."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server, self._process = server, psutil.Process(server.process.pid)
@@ -43,7 +42,6 @@ class Peak:
         self._over = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._failure: OSError | None = None
-        self.answers_s: list[float] = []
 
     def __enter__(self) -> "Peak":
         self._watching.start()
@@ -64,20 +62,14 @@ class Peak:
         asking = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
         while not self._over.wait(0.01):
             self._most = max(self._most, self._process.memory_info().rss)
-            began = time.perf_counter()
             asking.request("GET", "/healthz")
             assert b"ncclwatch" in asking.getresponse().read()
-            self.answers_s.append(time.perf_counter() - began)
         asking.close()
 
     @property
     def mib(self) -> float:
         """The most that was taken, beyond what was there before."""
         return (self._most - self._before) / MIB
-
-    def answer_s(self, share: float) -> float:
-        """Return in what time such a share of the questions was answered."""
-        return sorted(self.answers_s)[int(len(self.answers_s) * share)]
 
 
 def raw_line(server: ServerProcess, token: str = "") -> socket.socket:
@@ -160,7 +152,7 @@ def test_pings_of_a_peer_that_never_reads_are_not_answered_in_memory(server: Ser
     assert peak.mib < 20
 
 
-def test_stacks_of_15_mb_are_refused_by_their_first_bytes_and_nobody_waits_for_them(server: ServerProcess) -> None:
+def test_stacks_of_15_mb_are_refused_by_their_first_bytes(server: ServerProcess) -> None:
     with Peak(server) as peak, FakeAgent(server.url, token=TOKEN, job="bystander") as bystander:
         for _ in range(5):
             with admitted(server) as line:
@@ -169,10 +161,9 @@ def test_stacks_of_15_mb_are_refused_by_their_first_bytes_and_nobody_waits_for_t
         before = bystander.progress
         until(lambda: bystander.progress > before + 1)
     assert peak.mib < 30
-    assert peak.answer_s(0.95) < 0.05
 
 
-def test_long_stacks_that_are_allowed_are_read_beside_the_event_loop(server: ServerProcess) -> None:
+def test_what_follows_long_stacks_is_taken_after_them(server: ServerProcess) -> None:
     threads = tuple((f"T{number}", (FRAME,) * 100) for number in range(32))
     dumps = tuple(StackDump(rank=rank, threads=threads) for rank in range(2)) * 6
     long = frame(wire.encode(wire.Stacks(index=0, dumps=dumps)))
@@ -180,13 +171,12 @@ def test_long_stacks_that_are_allowed_are_read_beside_the_event_loop(server: Ser
     said = wire.Announce(index=0, job="j", instance="i", attempt=0, world_size=2, ranks=(0, 1), terminal=False)
     with admitted(server) as line:
         line.sendall(frame(wire.encode(said)))
-        with Peak(server) as peak:
+        with Peak(server):
             for _ in range(30):
                 line.sendall(long)
             line.sendall(frame(wire.encode(wire.Gone(index=7))))
             said_last = rest_of(line)
     assert b"job number 7" in said_last  # it came last, though it was the shortest
-    assert peak.answer_s(0.5) < 0.05
 
 
 def test_all_lines_together_have_a_budget_and_agents_that_keep_little_live_on(server: ServerProcess) -> None:
