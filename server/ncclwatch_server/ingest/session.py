@@ -165,9 +165,9 @@ class _Session:
     def _go_on(self, news: AgentNews) -> None:
         """Take what has waited for a long message, and give way to others where that takes long."""
         turns = self._door.turns
-        began = turns.clock()
+        began = turns.used()
         while self._later and self._line.talks:
-            took_s = turns.clock() - began
+            took_s = turns.used() - began
             if took_s > limits.TURN_S:
                 turns.pause(took_s, functools.partial(self._next_turn, news))
                 return

@@ -4,6 +4,9 @@ An agent sends one digest a second, which takes 50 microseconds. Short messages 
 would keep the loop from everybody else. A line may use a tenth of the loop's time. One that has used `TURN_S` more than
 that gives way, and is read again after nine times as long; where several lines do that, each pauses longer, so that all
 of them together take a tenth of the time.
+
+What a line has used is CPU time of the loop's thread. Time in which that waits, for a core or for the judge to release
+the GIL, is not the line's: on a busy server every digest would seem long.
 """
 
 import asyncio
@@ -21,8 +24,11 @@ def used_since(used_s: float, passed_s: float) -> float:
 class Turns:
     """Who has taken long, and pauses."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.thread_time
+    ) -> None:
         self.clock = clock
+        self.used = used
         self.pausing = 0
 
     def pause(self, took_s: float, then: Callable[[], None]) -> asyncio.TimerHandle:

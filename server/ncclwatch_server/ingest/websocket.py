@@ -56,10 +56,8 @@ _PEEK_BYTES = 32  # of a long message, which tell its kind
 _UNSENT_MAX = 64 * 1024  # bytes: then pings wait, and the newest is answered when the agent reads again (5.5.3)
 _ODD_MAX, _ODD_S = 1000, 10.0  # pings, pongs and fragments, each of which costs as much as a digest
 _COPIED_MAX = 64 * 1024
-_DRAINED_MAX = (
-    256 * 1024
-)  # taken from a line after its last words, and thrown away: an end with bytes unread is a reset,
-# which may take the last words with it
+# Taken from a line after its last words, and thrown away: an end with bytes unread is a reset, which may take these.
+_DRAINED_MAX = 256 * 1024
 
 
 class Talk(Protocol):
@@ -125,8 +123,9 @@ class AgentLine(asyncio.Protocol):
         self._closes: asyncio.TimerHandle | None = None
         self._stopped = False  # whoever talks on it takes nothing for now
         self._turn: asyncio.TimerHandle | None = None  # when the next one begins, after a long one
-        self._turn_began = self._turn_ended = 0.0
-        self._used_s = 0.0  # of the event loop, lately
+        self._turn_began = 0.0  # CPU time of the event loop's thread
+        self._turn_ended = 0.0  # on the clock
+        self._used_s = 0.0  # of that CPU time, beyond its share
         self.blocked = False  # the agent does not read: what is written now waits in memory
         self.heard = True  # anything at all, since somebody put this to False
 
@@ -250,7 +249,7 @@ class AgentLine(asyncio.Protocol):
         if self._wire.state is State.CONNECTING:
             self._shake_hands(data)
             return
-        self._turn_began = self._host.turns.clock()
+        self._turn_began = self._host.turns.used()
         if self._rest and self._talk is not None:
             self._rest += data
             if len(self._rest) < self._wanted:
@@ -263,18 +262,18 @@ class AgentLine(asyncio.Protocol):
         self._take_frames(data)
         if self._rest or self._noted:
             self._account()
-        now = self._host.turns.clock()
-        self._used_s = used_since(self._used_s, now - self._turn_ended) + now - self._turn_began
+        turns, now = self._host.turns, self._host.turns.clock()
+        self._used_s = used_since(self._used_s, now - self._turn_ended) + turns.used() - self._turn_began
         self._turn_ended = now
         if self._used_s > limits.TURN_S and self._turn is None and self._talk is not None:
-            self._turn = self._host.turns.pause(self._used_s, self._next_turn)
+            self._turn = turns.pause(self._used_s, self._next_turn)
             self._used_s = 0.0
             self._read_or_not()
 
     def _next_turn(self) -> None:
         self._turn = None
         self._host.turns.over()
-        self._turn_began = self._host.turns.clock()
+        self._turn_began = self._host.turns.used()
         if self._rest and len(self._rest) >= self._wanted:
             data, self._rest = cast(bytes, self._rest), bytearray()
             self._take_turn(data)
@@ -306,7 +305,7 @@ class AgentLine(asyncio.Protocol):
             else:
                 self._feed(data, at, end)
             at = end
-            if at < size and self._talk is not None and self._host.turns.clock() - self._turn_began > limits.TURN_S:
+            if at < size and self._talk is not None and self._host.turns.used() - self._turn_began > limits.TURN_S:
                 self._rest += memoryview(data)[at:]
                 self._wanted = 0
                 break

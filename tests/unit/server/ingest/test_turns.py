@@ -17,7 +17,7 @@ class Slow(Scene):
 def slow() -> Slow:
     scene = Slow()
     scene.now_s = 0.0
-    scene.turns.clock = lambda: scene.now_s
+    scene.turns.clock = scene.turns.used = lambda: scene.now_s
     return scene
 
 
@@ -55,3 +55,10 @@ def test_a_line_that_breaks_or_is_dismissed_while_it_gives_way_is_over() -> None
     assert (len(lost.said), lost.over, lost.turns.pausing) == (2, 1, 0)
     left = asyncio.run(played(lambda scene: scene.line.dismiss(b"no", 1008), frame(200)[20:] + close))
     assert (len(left.said), left.over, left.turns.pausing, left.wire.closed) == (2, 1, 0, True)
+
+
+def test_a_line_is_not_charged_for_time_in_which_the_loop_waits_for_a_core_or_the_judge() -> None:
+    scene = slow()
+    scene.turns.used = lambda: 0.0
+    scene.line.data_received(frame(1) * 5)
+    assert (len(scene.said), scene.wire.reading, scene.turns.pausing) == (5, True, 0)

@@ -72,7 +72,7 @@ class Scene:
     asked: list[tuple[int, bytes, bool]] = field(default_factory=list)
     starved: str = ""
     budget: LineBudget = field(default_factory=LineBudget)
-    turns: Turns = field(default_factory=lambda: Turns(clock=lambda: 0.0))
+    turns: Turns = field(default_factory=lambda: Turns(clock=lambda: 0.0, used=lambda: 0.0))
     wire: Wire = field(default_factory=Wire)
     client: ClientProtocol = field(default_factory=lambda: ClientProtocol(parse_uri("ws://h/ws/agent"), max_size=None))
 
