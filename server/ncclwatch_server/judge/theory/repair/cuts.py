@@ -1,0 +1,79 @@
+"""Finds a point in all tapes at which all ranks agree: no operation is under way, each member has issued as many.
+
+From such a cut all that came before can be left out of a replay: it was recorded as through.
+"""
+
+from collections.abc import Mapping
+
+from ncclwatch_server.judge.theory.repair.tapes import Channel, Ranks, Tapes
+
+
+class Counts:
+    """Where in each tape each channel's n-th call is."""
+
+    def __init__(self, tapes: Tapes) -> None:
+        self.tapes = tapes
+        self.places: dict[int, dict[Channel, dict[int, int]]] = {}  # rank -> channel -> seq -> index
+        self.channels: dict[int, list[Channel]] = {}  # rank -> of each of its calls
+        for rank, tape in tapes.by_rank.items():
+            named = [call.channel(rank) for call in tapes.calls]
+            own = self.channels[rank] = [named[number] for number in tape.calls]
+            places: dict[Channel, dict[int, int]] = {}
+            for index, channel in enumerate(own):
+                places.setdefault(channel, {})[tape.seqs[index]] = index
+            self.places[rank] = places
+        self.from_anyone = any(call.op.is_p2p and call.peer < 0 for call in tapes.calls)
+
+    def sides(self, channel: Channel) -> Ranks:
+        """Return the ranks with news that issue in a channel."""
+        group, source, target = channel
+        ranks = self.tapes.groups.get(group, ()) if source < 0 and target < 0 else (source, target)
+        return tuple(rank for rank in ranks if rank in self.tapes.by_rank)
+
+    def issued(self, rank: int, channel: Channel, before: int) -> int:
+        """Return how many calls a rank has issued in a channel before an index of its tape, as far as is known."""
+        places = self.places[rank].get(channel)
+        if not places:
+            return 0
+        return max((seq for seq, index in places.items() if index < before), default=min(places) - 1)
+
+
+def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:
+    """Return the last cut with an index of at most `at_most` in each tape; None: it lies before what is recorded."""
+    tapes = counts.tapes
+    if counts.from_anyone:  # who was met is not recorded
+        whole = all(min(tape.seqs, default=1) == 1 for tape in tapes.by_rank.values())
+        return dict.fromkeys(tapes.by_rank, 0) if whole else None
+    found = {rank: min(at_most.get(rank, len(tape.calls)), len(tape.calls)) for rank, tape in tapes.by_rank.items()}
+    limits: dict[Channel, int] = {}
+    todo = list(found)
+    lowered = {rank: len(tape.calls) + 1 for rank, tape in tapes.by_rank.items()}
+    for channel in {channel for own in counts.places.values() for channel in own}:
+        least = min(counts.issued(rank, channel, found[rank]) for rank in counts.sides(channel))
+        limits[channel] = least
+    while todo:
+        rank = todo.pop()
+        index = _lower(counts, rank, found[rank], limits)
+        if index < 0:
+            return None
+        if index == found[rank] and lowered[rank] == index:
+            continue
+        found[rank] = lowered[rank] = index
+        for channel, places in counts.places[rank].items():
+            issued = counts.issued(rank, channel, index)
+            if issued < limits[channel] and places:
+                limits[channel] = issued
+                todo += [other for other in counts.sides(channel) if other != rank]
+    return found
+
+
+def _lower(counts: Counts, rank: int, index: int, limits: Mapping[Channel, int]) -> int:
+    """Return up to where a rank has issued no more than is allowed; -1: not known, for it issued more before."""
+    for channel, places in counts.places[rank].items():
+        limit = limits[channel]
+        if limit < min(places) - 1:
+            return -1
+        place = places.get(limit + 1)
+        if place is not None and place < index:
+            index = place
+    return index

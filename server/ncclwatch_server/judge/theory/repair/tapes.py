@@ -1,0 +1,189 @@
+"""Turns the recorded histories of all ranks into tapes: calls as numbers, in the order of their issue.
+
+Equal calls of any ranks have one number, so tapes are compared and replayed as tuples of integers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch_server.judge.theory.waits.rank_standing import RankStanding, Standing
+
+Ranks = tuple[int, ...]
+Channel = tuple[str, int, int]  # group, and for p2p (source, target); of collectives (-1, -1)
+
+
+class End(Enum):
+    """What a rank does after its last recorded call."""
+
+    BLOCKED = "blocked"  # it waits in one of its calls; what it does after that is unknown
+    STANDS = "stands"  # it is in no call
+    GONE = "gone"  # its process ended by itself, and well
+    FAILED = "failed"  # its process was ended by an exception or a signal
+    FREE = "free"  # only after an edit: it may do anything next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operation with its arguments, whoever issues it."""
+
+    group: str
+    op: Op
+    peer: int = -1  # global rank: root, or the other side; -1 of a receive: any source
+    tag: int = 0
+    numel: int = 0
+    dtype: str = ""
+    reduce_op: str = ""
+    site: CallSite | None = None
+    way: tuple[CallSite, ...] = ()  # who called the function of `site`, innermost first
+    waits: bool = True  # what its thread issues later begins after it is through
+
+    def channel(self, rank: int) -> Channel:
+        """Return where this call is counted when `rank` issues it."""
+        if self.op is Op.SEND:
+            return self.group, rank, self.peer
+        if self.op is Op.RECV:
+            return self.group, self.peer, rank
+        return self.group, -1, -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """The recorded calls of one rank, oldest first."""
+
+    rank: int
+    calls: tuple[int, ...]  # numbers of calls, see `Tapes.calls`
+    seqs: tuple[int, ...]  # of each call in its channel, as recorded; >= 1
+    end: End
+    stop: int  # index of the first call that is not through though the rank waits for it; len(calls): none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tapes:
+    """The recorded calls of a job."""
+
+    calls: tuple[Call, ...]
+    groups: Mapping[str, Ranks]  # members in the order of the group
+    by_rank: Mapping[int, Tape]
+    unseen: frozenset[int] = field(default_factory=frozenset)  # members of groups without any news
+    on_device: frozenset[str] = field(default_factory=frozenset)  # groups whose operations run in the order of a stream
+
+    def named(self, tape: Tape) -> list[Call]:
+        """Return a tape as calls."""
+        return [self.calls[number] for number in tape.calls]
+
+
+class Writer:
+    """Gives numbers to calls while tapes are written. Not thread-safe; one for each job."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._numbers: dict[Call, int] = {}
+        self._views: dict[tuple[object, ...], int] = {}
+
+    def number(self, call: Call) -> int:
+        """Return the number of a call."""
+        found = self._numbers.get(call)
+        if found is None:
+            found = self._numbers[call] = len(self.calls)
+            self.calls.append(call)
+        return found
+
+    def number_of(self, op: OpView, view: RankView) -> int:
+        """Return the number of a recorded operation of a rank."""
+        way = view.routes[op.route - 1] if 0 < op.route <= len(view.routes) else ()
+        site = op.site
+        place = (site.file, site.line, site.function) if site is not None else None
+        key = (op.group, op.op, op.peer, op.numel, op.dtype, op.reduce_op, place, way, op.in_order)
+        found = self._views.get(key)
+        if found is None:
+            call = Call(
+                group=op.group, op=op.op, peer=op.peer, numel=op.numel, dtype=op.dtype, reduce_op=op.reduce_op,
+                site=op.site, way=way, waits=op.in_order,
+            )  # fmt: skip
+            found = self._views[key] = self.number(call)
+        return found
+
+
+def read(found: Mapping[int, RankStanding], unseen: Iterable[int] = ()) -> Tapes:
+    """Return the tapes of all ranks that were seen. `unseen` are ranks that nobody has news of."""
+    writer = Writer()
+    groups: dict[str, Ranks] = {}
+    on_device = set()
+    tapes = {}
+    for rank, standing in found.items():
+        for group in standing.view.groups:
+            if not group.unnamed:
+                groups.setdefault(group.name, group.ranks)
+            if group.asynchronous:
+                on_device.add(group.name)
+        tapes[rank] = _tape(rank, standing, writer)
+    missing = {rank for members in groups.values() for rank in members} - tapes.keys()
+    return Tapes(
+        calls=tuple(writer.calls), groups=groups, by_rank=tapes, unseen=frozenset({*missing, *unseen}),
+        on_device=frozenset(on_device),
+    )  # fmt: skip
+
+
+def _tape(rank: int, standing: RankStanding, writer: Writer) -> Tape:
+    view = standing.view
+    history = view.history
+    return Tape(
+        rank=rank,
+        calls=tuple(writer.number_of(op, view) for op in history),
+        seqs=tuple(op.seq for op in history),
+        end=_end_of(standing),
+        stop=_stop_of(standing, history),
+    )
+
+
+def _end_of(standing: RankStanding) -> End:
+    if standing.standing is Standing.GONE:
+        ending = standing.view.ending
+        well = ending is not None and ending.kind == "exited" and not ending.exit_code
+        return End.GONE if well else End.FAILED
+    if standing.standing is Standing.BLOCKED and any(block.issued is not None for block in standing.blocks):
+        return End.BLOCKED
+    return End.STANDS
+
+
+def _stop_of(standing: RankStanding, history: Sequence[OpView]) -> int:
+    """Return the index of the call that a rank is blocked in.
+
+    A rank that waits late, for something it issued with async_op=True, stops there as if it had waited at once: what
+    it issued in between is met by its peers all the same, for that does not depend on who waits.
+    """
+    if standing.standing is not Standing.BLOCKED:
+        return len(history)
+    waits = {(b.operation.group, b.operation.seq, b.wait.op.is_p2p) for b in standing.blocks if b.issued is not None}
+    for index, op in enumerate(history):
+        if not op.completed and (op.in_order or (op.group, op.seq, op.op.is_p2p) in waits):
+            return index
+    return len(history)
+
+
+def write(
+    groups: Mapping[str, Ranks],
+    calls: Mapping[int, Sequence[Call]],
+    ends: Mapping[int, End],
+    stops: Mapping[int, int] | None = None,
+    on_device: Iterable[str] = (),
+) -> Tapes:
+    """Return the tapes of whole histories. A rank that is BLOCKED stops at its last call where `stops` says nothing."""
+    writer = Writer()
+    tapes = {}
+    for rank, made in calls.items():
+        counts: dict[object, int] = {}
+        seqs = []
+        for call in made:
+            channel = call.channel(rank)
+            counts[channel] = counts.get(channel, 0) + 1
+            seqs.append(counts[channel])
+        end = ends.get(rank, End.BLOCKED)
+        usual = len(made) - 1 if end is End.BLOCKED else len(made)
+        tapes[rank] = Tape(
+            rank=rank, calls=tuple(map(writer.number, made)), seqs=tuple(seqs), end=end,
+            stop=(stops or {}).get(rank, usual),
+        )  # fmt: skip
+    return Tapes(calls=tuple(writer.calls), groups=groups, by_rank=tapes, on_device=frozenset(on_device))
