@@ -63,7 +63,7 @@ class Tape:
 class Tapes:
     """The recorded calls of a job."""
 
-    calls: tuple[Call, ...]
+    calls: Sequence[Call]
     groups: Mapping[str, Ranks]  # members in the order of the group
     by_rank: Mapping[int, Tape]
     unseen: frozenset[int] = field(default_factory=frozenset)  # members of groups without any news

@@ -1,0 +1,109 @@
+"""Says which ranks' smallest change ends a hang, at which call, by which reference, and how sure that is."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ncclwatch_server.judge.theory.repair.edits import Change, Edit
+from ncclwatch_server.judge.theory.repair.search import Failure, Hang, Repair, Repairs, search
+from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
+
+HELD_MIN = 3  # times that a rank must have kept to a routine before a break of it alone says who is wrong
+
+
+class Reference(Enum):
+    """What says that a call was wrong."""
+
+    STANDING = "the rank stands outside of all calls, or was ended"
+    PEERS = "its peers"
+    PAST = "its own past"
+    NOTHING = "only that the others could go on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """One rank, and the smallest change to what it did after which the job goes on."""
+
+    rank: int
+    change: Change
+    at: int  # index in its recorded history
+    made: tuple[Call, ...]  # calls that it made and should not have made there
+    missing: tuple[Call, ...]  # calls that it should have made there
+    reference: Reference
+    held: int  # how often it had come to this point before and gone on as usual; 0: its past says nothing
+    peers: int  # how many ranks it no longer disagrees with after the change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Who is at fault: one rank, or one of several. No suspects: no change to one rank explains the hang."""
+
+    suspects: tuple[Suspect, ...] = ()
+    certain: bool = False
+    failure: Failure | None = None
+
+
+def find(tapes: Tapes) -> Finding:
+    """Return who is at fault in a job that hangs."""
+    repairs = search(tapes)
+    suspects = tuple(_suspect(repairs.hang, repair) for repair in repairs.best)
+    return Finding(suspects=suspects, certain=_is_certain(repairs), failure=repairs.failure)
+
+
+def _suspect(hang: Hang, repair: Repair) -> Suspect:
+    edit, found = repair.edit, hang.departed[repair.edit.rank]
+    calls = found.tape.calls
+    out = 1 if edit.change is Change.REWIND else edit.out
+    return Suspect(
+        rank=edit.rank,
+        change=edit.change,
+        at=edit.at,
+        made=tuple(hang.roles.calls[number] for number in calls[edit.at : edit.at + out]),
+        missing=tuple(hang.roles.calls[number] for number in edit.put),
+        reference=_reference(hang, repair),
+        held=found.routine.held(calls[: edit.at]),
+        peers=hang.peers.total - repair.score[1],
+    )
+
+
+def _reference(hang: Hang, repair: Repair) -> Reference:
+    _, pairs, breaks = repair.score
+    if _stands(hang, repair.edit):
+        return Reference.STANDING
+    if pairs < hang.peers.total and not _rivals(hang, repair):
+        return Reference.PEERS
+    return Reference.PAST if breaks < hang.breaks else Reference.NOTHING
+
+
+def _rivals(hang: Hang, repair: Repair) -> list[int]:
+    """Return other ranks with which as many ranks would agree if they had done something else."""
+    others = (other for other in hang.tapes.by_rank if other != repair.edit.rank)
+    return [other for other in others if hang.bound(other)[:2] <= repair.score[:2]]
+
+
+def _stands(hang: Hang, edit: Edit) -> bool:
+    return edit.change is Change.COME_BACK and hang.tapes.by_rank[edit.rank].end in (End.STANDS, End.FAILED)
+
+
+def _is_certain(repairs: Repairs) -> bool:
+    """Say whether it is this rank and no other: one repair, all seen, and no other rank that may be wrong instead."""
+    hang = repairs.hang
+    if len(repairs.best) != 1 or hang.tapes.unseen:
+        return False
+    (repair,) = repairs.best
+    rank = repair.edit.rank
+    _, pairs, breaks = repair.score
+    if pairs:
+        return False  # something else is wrong, too
+    if _stands(hang, repair.edit):
+        return True
+    rivals = _rivals(hang, repair)
+    if not rivals:
+        return True
+    found = hang.departed[rank]
+    held = found.routine.held(found.tape.calls[: repair.edit.at])
+    if held < HELD_MIN or breaks >= hang.breaks:
+        return False
+    return not any(
+        each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
+        for each in (hang.departed[other] for other in rivals)
+    )

@@ -1,0 +1,258 @@
+"""Compares what a rank did with what its peers did: the first of two references for what it should have done.
+
+Ranks of one program make the same calls, each in its own groups. So calls are compared by their role: line, arguments,
+position of the root, and the axis of the group. An axis is a set of groups that share no rank and are called from the
+same lines, such as all tensor-parallel groups. Two ranks are compared in the axes that both have a group of. Sends and
+receives count only between ranks that talk to peers at the same distances, such as one stage of two replicas.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
+
+Axes = frozenset[str]
+
+
+class Roles:
+    """The roles of all calls, and for each rank the axes that it has a group of."""
+
+    def __init__(self, tapes: Tapes) -> None:
+        self.tapes = tapes
+        self.calls: list[Call] = list(tapes.calls)  # grows with calls that edits put in
+        self._numbers = {call: number for number, call in enumerate(self.calls)}
+        self.axis_of = _axes(tapes)
+        self.group_in: dict[tuple[int, str], str] = {}  # (rank, axis) -> its group
+        for group, members in tapes.groups.items():
+            for rank in members:
+                self.group_in[rank, self.axis_of[group]] = group
+        self._roles: dict[object, int] = {}
+        self._of: dict[tuple[int, int], int] = {}
+        self.stage_of = {rank: self._stage(rank) for rank in tapes.by_rank}
+
+    def number(self, call: Call) -> int:
+        """Return the number of a call, a new one if nobody has made it."""
+        found = self._numbers.get(call)
+        if found is None:
+            found = self._numbers[call] = len(self.calls)
+            self.calls.append(call)
+        return found
+
+    def role(self, rank: int, number: int) -> int:
+        """Return the role of a call that a rank makes."""
+        call = self.calls[number]
+        key = (rank if call.op.is_p2p else -1, number)
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = self._roles.setdefault(self._role(rank, call), len(self._roles))
+        return found
+
+    def _role(self, rank: int, call: Call) -> object:
+        axis = self.axis_of.get(call.group, call.group)
+        numel = 0 if call.op is Op.ALL_GATHER else call.numel
+        if call.op.is_p2p:
+            place: object = self._distance(rank, call)
+        else:
+            members = self.tapes.groups.get(call.group, ())
+            place = members.index(call.peer) if call.peer in members else call.peer
+        return axis, call.op, place, call.tag, numel, call.dtype, call.reduce_op, call.site, call.way, call.waits
+
+    def _distance(self, rank: int, call: Call) -> int | None:
+        members = self.tapes.groups.get(call.group, ())
+        if call.peer in members and rank in members:
+            return members.index(call.peer) - members.index(rank)
+        return None
+
+    def _stage(self, rank: int) -> str:
+        """Return a name for the distances at which a rank sends and receives."""
+        calls = {self.calls[number] for number in set(self.tapes.by_rank[rank].calls)}
+        found = {
+            (self.axis_of.get(call.group, call.group), call.op.value, self._distance(rank, call))
+            for call in calls
+            if call.op.is_p2p
+        }
+        return f"p2p {sorted(found, key=str)}" if found else ""
+
+    def axis(self, rank: int, number: int) -> str:
+        """Return in which axis a call of a rank is compared."""
+        call = self.calls[number]
+        return self.stage_of[rank] if call.op.is_p2p else self.axis_of.get(call.group, call.group)
+
+    def shared(self, one: int, other: int) -> Axes:
+        """Return the axes in which two ranks are compared."""
+        mine = {axis for rank, axis in self.group_in if rank == one}
+        axes = {axis for rank, axis in self.group_in if rank == other and axis in mine}
+        if self.stage_of[one] == self.stage_of[other] and self.stage_of[one]:
+            axes.add(self.stage_of[one])
+        return frozenset(axes)
+
+    def as_made_by(self, rank: int, other: int, number: int) -> int | None:
+        """Return the call of `other` as `rank` makes it in its own groups; None where it has none."""
+        call = self.calls[number]
+        group = self.group_in.get((rank, self.axis_of.get(call.group, call.group)))
+        if group is None:
+            return None
+        members, theirs = self.tapes.groups[group], self.tapes.groups[call.group]
+        peer = call.peer
+        if call.op.is_p2p:
+            distance = self._distance(other, call)
+            place = members.index(rank) + distance if distance is not None else -1
+            if not 0 <= place < len(members):
+                return None
+            peer = members[place]
+        elif peer in theirs:
+            place = theirs.index(peer)
+            if place >= len(members):
+                return None
+            peer = members[place]
+        return self.number(replace(call, group=group, peer=peer))
+
+
+def _axes(tapes: Tapes) -> dict[str, str]:
+    """Return the axis of each group, by the name of one of its groups.
+
+    Groups that are called from the same lines and share no rank belong together, those with the most such calls first.
+    """
+    uses: dict[object, dict[str, int]] = {}
+    for tape in tapes.by_rank.values():
+        for number in tape.calls:
+            call = tapes.calls[number]
+            if call.site is not None:
+                groups = uses.setdefault((call.site, call.way), {})
+                groups[call.group] = groups.get(call.group, 0) + 1
+    links: dict[tuple[str, str], int] = {}
+    for groups in uses.values():
+        names = sorted(groups)
+        for at, one in enumerate(names):
+            for other in names[at + 1 :]:
+                links[one, other] = links.get((one, other), 0) + min(groups[one], groups[other])
+    axes = {name: name for name in tapes.groups}
+    ranks = {name: set(members) for name, members in tapes.groups.items()}
+    for one, other in sorted(links, key=lambda pair: (-links[pair], pair)):
+        first, second = axes.get(one, one), axes.get(other, other)
+        if first != second and first in ranks and second in ranks and ranks[first].isdisjoint(ranks[second]):
+            ranks[first] |= ranks.pop(second)
+            axes.update((name, first) for name, axis in axes.items() if axis == second)
+    return axes
+
+
+class Strip:
+    """The roles of a tape in some axes, with their places on the tape."""
+
+    __slots__ = ("end", "places", "roles")
+
+    def __init__(self, roles: tuple[int, ...], places: tuple[int, ...], end: End) -> None:
+        self.roles, self.places, self.end = roles, places, end
+
+
+def strip(roles: Roles, rank: int, calls: Sequence[int], axes: Iterable[str], end: End) -> Strip:
+    """Return the strip of some calls of a rank."""
+    wanted = set(axes)
+    kept = {number: roles.role(rank, number) for number in set(calls) if roles.axis(rank, number) in wanted}
+    pairs = [(kept[number], place) for place, number in enumerate(calls) if number in kept]
+    return Strip(tuple(role for role, _ in pairs), tuple(place for _, place in pairs), end)
+
+
+def parting(one: Strip, other: Strip) -> int:
+    """Return at which index two strips part; -1: as far as both go, they do not.
+
+    A rank that has ended well parts from one that has made more calls.
+    """
+    mine, theirs = one.roles, other.roles
+    shorter = min(len(mine), len(theirs))
+    if mine[:shorter] != theirs[:shorter]:
+        return next(at for at in range(shorter) if mine[at] != theirs[at])
+    if len(mine) != len(theirs):
+        first_ended = one.end if len(mine) < len(theirs) else other.end
+        return shorter if first_ended is End.GONE else -1
+    return -1
+
+
+class Peers:
+    """How all ranks of a job compare. Ranks that did the same are compared once."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles = roles
+        by_likeness: dict[tuple[object, ...], list[int]] = {}
+        axes_of: dict[int, set[str]] = {rank: set() for rank in roles.tapes.by_rank}
+        for rank, axis in roles.group_in:
+            axes_of.setdefault(rank, set()).add(axis)
+        for rank, tape in roles.tapes.by_rank.items():
+            made = {number: roles.role(rank, number) for number in set(tape.calls)}
+            likeness = (
+                tuple(made[number] for number in tape.calls), tape.end, frozenset(axes_of[rank]), roles.stage_of[rank],
+            )  # fmt: skip
+            by_likeness.setdefault(likeness, []).append(rank)
+        self.classes = list(by_likeness.values())
+        self.class_of = {rank: at for at, ranks in enumerate(self.classes) for rank in ranks}
+        self._strips: dict[tuple[int, Axes], Strip] = {}
+        self._shared: dict[tuple[int, int], Axes] = {}
+        self.partings: dict[tuple[int, int], int] = {}  # (class, other): place on the first one's tape
+        for at in range(len(self.classes)):
+            for other in range(at):
+                self._compare(at, other)
+        self.disagreeing = {  # with how many ranks each rank disagrees
+            at: sum(len(self.classes[other]) for other in range(len(self.classes)) if (at, other) in self.partings)
+            for at in range(len(self.classes))
+        }
+        self.total = sum(len(ranks) * self.disagreeing[at] for at, ranks in enumerate(self.classes)) // 2
+
+    def shared(self, at: int, other: int) -> Axes:
+        """Return the axes in which two classes are compared."""
+        key = (at, other) if at < other else (other, at)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.roles.shared(self.classes[key[0]][0], self.classes[key[1]][0])
+        return found
+
+    def strip(self, at: int, axes: Axes) -> Strip:
+        """Return the strip of a class."""
+        found = self._strips.get((at, axes))
+        if found is None:
+            rank = self.classes[at][0]
+            tape = self.roles.tapes.by_rank[rank]
+            found = self._strips[at, axes] = strip(self.roles, rank, tape.calls, axes, tape.end)
+        return found
+
+    def _compare(self, at: int, other: int) -> None:
+        axes = self.shared(at, other)
+        one, two = self.strip(at, axes), self.strip(other, axes)
+        index = parting(one, two)
+        if index >= 0:
+            for each, peer, made in ((at, other, one), (other, at, two)):
+                tape = self.roles.tapes.by_rank[self.classes[each][0]]
+                self.partings[each, peer] = made.places[index] if index < len(made.places) else len(tape.calls)
+
+    def disagreements(self, rank: int, calls: Sequence[int], end: End, since: int) -> int:
+        """Return how many pairs of ranks disagree if a rank does something else from index `since` of its tape on."""
+        own = self.class_of[rank]
+        others = self.total - self.disagreeing[own]
+        found = 0
+        for other, ranks in enumerate(self.classes):
+            count = len(ranks) - (other == own)
+            if count and self._parts(own, other, rank, calls, end, since):
+                found += count
+        return others + found
+
+    def _parts(self, own: int, other: int, rank: int, calls: Sequence[int], end: End, since: int) -> bool:
+        place = self.partings.get((own, other), since)
+        if place < since:
+            return True
+        axes = self.shared(own, other) if own != other else self._all_axes(own)
+        kept = self._kept(own, axes, since)
+        tail = strip(self.roles, rank, calls[since:], axes, end)
+        theirs = self.strip(other, axes)
+        return parting(tail, Strip(theirs.roles[kept:], (), theirs.end)) >= 0
+
+    def _all_axes(self, own: int) -> Axes:
+        rank = self.classes[own][0]
+        return self.roles.shared(rank, rank)
+
+    def _kept(self, own: int, axes: Axes, since: int) -> int:
+        places = self.strip(own, axes).places
+        low, high = 0, len(places)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if places[middle] < since else (low, middle)
+        return low

@@ -1,0 +1,120 @@
+"""The rank whose smallest change ends a hang is found, with what it should have done and by which reference."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ncclwatch.contract.model.rank import CallSite, Op
+from ncclwatch_server.judge.theory.repair.edits import Change
+from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, find
+from ncclwatch_server.judge.theory.repair.search import Failure
+from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
+
+TWO, THREE = {"g": (0, 1)}, {"g": (0, 1, 2)}
+
+
+def call(line: int, group: str = "g", op: Op = Op.ALL_REDUCE, **changes: object) -> Call:
+    site = CallSite(file="train.py", line=line, function="f")
+    return Call(**({"group": group, "op": op, "numel": line, "site": site} | changes))  # type: ignore[arg-type]
+
+
+A, B, C, D = (call(line) for line in (1, 2, 3, 4))
+STEP = [A, B, C]
+
+
+def found(
+    *calls: Sequence[Call],
+    groups: Mapping[str, tuple[int, ...]] = THREE,
+    ends: Mapping[int, End] | None = None,
+    stops: Mapping[int, int] | None = None,
+) -> Finding:
+    return find(write(groups, dict(enumerate(calls)), ends or {}, stops))
+
+
+def told(finding: Finding) -> list[tuple[int, Change]]:
+    return [(each.rank, each.change) for each in finding.suspects]
+
+
+def test_a_rank_that_left_a_call_out_is_told_by_its_peers() -> None:
+    finding = found([*STEP, A, B], [*STEP, A, B], [*STEP, A, C])
+    assert told(finding) == [(2, Change.PUT_IN)]
+    assert finding.suspects[0].missing == (B,)
+    assert (finding.suspects[0].reference, finding.certain) == (Reference.PEERS, True)
+
+
+def test_a_rank_that_made_a_call_too_many_is_told_by_its_peers() -> None:
+    finding = found([A, B], [A, B], [A, D])
+    assert [(each.rank, each.made) for each in finding.suspects] == [(2, (D,))]
+
+
+def test_of_two_ranks_without_a_past_it_is_one_of_both() -> None:
+    finding = found([A, B], [A, C], groups=TWO)
+    assert [each.rank for each in finding.suspects] == [0, 1]
+    assert not finding.certain
+
+
+def test_of_two_ranks_the_one_that_broke_its_own_routine_is_told() -> None:
+    finding = found([*STEP * 5, A, B], [*STEP * 5, A, C], groups=TWO)
+    (suspect,) = finding.suspects
+    assert (suspect.rank, suspect.reference, suspect.held) == (1, Reference.PAST, 4)
+    assert suspect.missing == (B,)
+    assert finding.certain
+
+
+def test_a_routine_that_held_twice_makes_nobody_certain() -> None:
+    finding = found([*STEP * 2, A, B], [*STEP * 2, A, C], groups=TWO)
+    assert not finding.certain
+
+
+@pytest.mark.parametrize("end", [End.STANDS, End.FAILED])
+def test_a_rank_that_stands_or_was_ended_is_told_without_a_wrong_call(end: End) -> None:
+    finding = found([A, B], [A, B], [A], ends={2: end})
+    assert told(finding) == [(2, Change.COME_BACK)]
+    assert (finding.suspects[0].reference, finding.certain) == (Reference.STANDING, True)
+
+
+def test_a_rank_that_left_its_loop_early_and_ended_well_is_told() -> None:
+    finding = found([*STEP, A], [*STEP, A], STEP, ends={2: End.GONE})
+    assert told(finding) == [(2, Change.COME_BACK)]
+
+
+def test_a_wrong_call_that_paired_silently_is_found_where_it_was_made() -> None:
+    alike = [call(line, numel=1) for line in (1, 2, 3)]
+    finding = found(alike * 4, alike * 4, [*alike, *alike[1:], *alike * 2], ends={2: End.GONE})
+    assert told(finding) == [(2, Change.PUT_IN)]
+    assert finding.suspects[0].at == 3
+
+
+def test_two_calls_in_the_wrong_order_are_told_as_a_swap() -> None:
+    finding = found([A, B], [A, B], [A, C, B], stops={2: 1})
+    assert finding.suspects[0].rank == 2
+    swapped = found([A, B, C], [A, B, C], [A, C, B], stops={0: 1, 1: 1, 2: 1})
+    assert told(swapped) == [(2, Change.SWAP)]
+
+
+def test_a_call_with_a_wrong_root_is_told_as_replaced() -> None:
+    good, bad = (call(2, op=Op.REDUCE, peer=peer) for peer in (0, 1))
+    finding = found([A, good], [A, good], [A, bad])
+    assert told(finding) == [(2, Change.REPLACE)]
+    assert (finding.suspects[0].made, finding.suspects[0].missing) == ((bad,), (good,))
+
+
+def test_a_call_in_a_wrong_group_is_told_as_replaced() -> None:
+    groups = {"g": (0, 1, 2), "h": (0, 1, 2)}
+    finding = found([A, B], [A, B], [A, call(2, "h")], groups=groups)
+    assert told(finding) == [(2, Change.REPLACE)]
+
+
+def test_an_iteration_too_many_is_told() -> None:
+    end = [call(9)]
+    finding = found([*STEP * 3, *end], [*STEP * 3, *end], STEP * 4, stops={2: 9})
+    assert finding.suspects[0].rank == 2
+    assert finding.certain
+
+
+def test_nobody_is_told_where_nobody_waits_for_ever() -> None:
+    assert found([A], [A], [A], ends=dict.fromkeys(range(3), End.GONE)).failure is Failure.MOVING
+
+
+def test_nobody_is_told_where_the_histories_do_not_lead_to_what_was_seen() -> None:
+    assert found([A, B], [A, B], [A, B], stops={0: 0, 1: 1, 2: 1}).failure is Failure.INCOMPLETE

@@ -1,0 +1,47 @@
+"""A rank's own past says what usually follows, and which call broke that."""
+
+import pytest
+
+from ncclwatch_server.judge.theory.repair.routine import Routine
+
+A, B, C, D = range(4)
+STEPS = [A, B, C] * 3
+
+
+def test_a_call_that_never_followed_two_others_breaks_the_routine() -> None:
+    assert Routine(STEPS).breaks([*STEPS, A, C], len(STEPS)) == [10]
+
+
+def test_a_call_as_before_breaks_nothing() -> None:
+    assert Routine(STEPS).breaks([*STEPS, A, B, C, A], len(STEPS)) == []
+
+
+def test_a_call_that_was_never_made_before_breaks_nothing() -> None:
+    assert Routine(STEPS).breaks([*STEPS, A, D], len(STEPS)) == []
+
+
+def test_after_an_unknown_pair_the_last_call_alone_counts() -> None:
+    assert Routine(STEPS).breaks([*STEPS, C, A, C], len(STEPS)) == [9, 11]
+
+
+def test_breaks_are_looked_for_up_to_a_place() -> None:
+    assert Routine(STEPS).breaks([*STEPS, A, C], len(STEPS), 10) == []
+
+
+def test_each_way_that_was_gone_before_is_usual() -> None:
+    assert Routine([A, B, C, A, B, D, A, B, C]).usual([A, B]) == {C: 2, D: 1}
+
+
+def test_it_says_how_often_a_routine_held() -> None:
+    assert Routine(STEPS).held([C, A]) == 2
+
+
+@pytest.mark.parametrize(
+    ("calls", "new"), [([A, B, C, A], False), ([A, B, D], True), ([A, C], True)], ids=["usual", "new call", "new way"]
+)
+def test_what_is_new_to_a_rank_may_be_right(calls: list[int], new: bool) -> None:
+    assert Routine(STEPS).is_new([*STEPS, *calls], len(STEPS), 99) is new
+
+
+def test_without_a_past_all_is_new() -> None:
+    assert Routine([]).is_new([A], 0, 1)
