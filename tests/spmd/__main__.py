@@ -1,6 +1,7 @@
 """Judges many random programs: python -m tests.spmd --seed 1 --count 1000.
 
-Ends with 1 where the judge is wrong in a way that is not known.
+Ends with 1 where the judge is wrong in a way that is not known. With --repair it measures how well the smallest repair
+names a changed rank, and ends with 1 where it is certain of another one.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from collections import Counter
 
 from tests.spmd.check import Counterexample, draw, judged
 from tests.spmd.known import is_known
+from tests.spmd.repair import lines_of, measured
 from tests.spmd.scenario import text_of
 from tests.spmd.shrink import shrunk
 
@@ -20,7 +22,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first program; each next one has the next")
     parser.add_argument("--count", type=int, default=1000, help="of programs")
     parser.add_argument("--show", action="store_true", help="show the first counterexample of each kind, known or not")
+    parser.add_argument("--repair", action="store_true", help="measure the smallest repair")
     given = parser.parse_args()
+    if given.repair:
+        found = measured(given.seed, given.count)
+        print("\n".join(lines_of(found)))
+        return 1 if found.certain_wrong else 0
     began_s, used_s = time.perf_counter(), time.process_time()
     kinds: Counter[tuple[str, str, str]] = Counter()
     first: dict[tuple[str, str, str], Counterexample] = {}

@@ -34,8 +34,42 @@ class Counts:
         """Return how many calls a rank has issued in a channel before an index of its tape, as far as is known."""
         places = self.places[rank].get(channel)
         if not places:
-            return 0
+            return self.first(rank, channel)
         return max((seq for seq, index in places.items() if index < before), default=min(places) - 1)
+
+    def first(self, rank: int, channel: Channel) -> int:
+        """Return how many calls a rank had issued in a channel when its tape begins."""
+        places = self.places[rank].get(channel)
+        return min(places) - 1 if places else self.tapes.by_rank[rank].lost.get(channel, 0)
+
+
+def first_cut(counts: Counts) -> Mapping[int, int] | None:
+    """Return the first cut in tapes that do not all begin at the same point; None: there is none before a stop."""
+    tapes = counts.tapes
+    found = dict.fromkeys(tapes.by_rank, 0)
+    if all(tape.is_whole for tape in tapes.by_rank.values()):
+        return found
+    if counts.from_anyone:  # who was met is not recorded
+        return None
+    channels = {channel for own in counts.places.values() for channel in own}
+    channels |= {channel for tape in tapes.by_rank.values() for channel in tape.lost}
+    issued = {channel: max(counts.first(rank, channel) for rank in counts.sides(channel)) for channel in channels}
+    todo = set(channels)
+    while todo:
+        channel = todo.pop()
+        for rank in counts.sides(channel):
+            if counts.first(rank, channel) >= issued[channel]:
+                continue
+            index = counts.places[rank].get(channel, {}).get(issued[channel], len(tapes.by_rank[rank].calls))
+            if index >= tapes.by_rank[rank].stop:
+                return None
+            for at in range(found[rank], index + 1):
+                passed, seq = counts.channels[rank][at], tapes.by_rank[rank].seqs[at]
+                if seq > issued[passed]:
+                    issued[passed] = seq
+                    todo.add(passed)
+            found[rank] = max(found[rank], index + 1)
+    return found
 
 
 def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:

@@ -7,7 +7,7 @@ from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.search import Failure, Hang, Repair, Repairs, search
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
-HELD_MIN = 3  # times that a rank must have kept to a routine before a break of it alone says who is wrong
+HELD_MIN = 8  # times that a rank must have kept to a routine before a break of it alone says who is wrong
 
 
 class Reference(Enum):
@@ -97,10 +97,11 @@ def _is_certain(repairs: Repairs) -> bool:
     if _stands(hang, repair.edit):
         return True
     rivals = _rivals(hang, repair)
-    if not rivals:
-        return True
     found = hang.departed[rank]
     held = found.routine.held(found.tape.calls[: repair.edit.at])
+    if not rivals:
+        # A rank that departed before the histories begin parts from its peers where they begin.
+        return hang.is_whole or held >= HELD_MIN
     if held < HELD_MIN or breaks >= hang.breaks:
         return False
     return not any(

@@ -1,20 +1,23 @@
 """Compares what a rank did with its own past: the second of two references for what it should have done.
 
-The context of a call are the two calls before it. Where a context is known, and was always followed by other calls, a
-call breaks the routine. Where the two are unknown together, the one before alone counts. A call that the rank has never
-made before breaks nothing: each new phase of a program begins with one.
+The context of a call are the two calls before it. Where a context came often enough, and was always followed by other
+calls, a call breaks the routine. Where the two are unknown together, the one before alone counts. A call that the rank
+has made at most once before breaks nothing: the first pass through a loop, and each new phase of a program, look like
+that. Nor does one that is repeated: it is a new routine.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 CONTEXT = 2  # calls
+OFTEN_MIN = 2  # times that a context, and the call that does not fit, must have come before
 
 
 class Routine:
     """What a rank did up to some place of its tape: which call followed which, and how often."""
 
     def __init__(self, past: Sequence[int]) -> None:
-        self.made = set(past)
+        self.made = Counter(past)
         self.after: dict[tuple[int, ...], dict[int, int]] = {}
         for at in range(1, len(past)):
             for length in range(1, CONTEXT + 1):
@@ -33,16 +36,24 @@ class Routine:
 
     def breaks(self, calls: Sequence[int], since: int, to: int | None = None) -> list[int]:
         """Return the indices in calls[since:to] at which the routine is broken."""
-        found = []
+        found: list[int] = []
+        seen: set[tuple[int, ...]] = set()
         for at in range(max(since, 1), len(calls) if to is None else min(to, len(calls))):
-            usual = self.usual(calls[max(at - CONTEXT, 0) : at])
-            if usual and calls[at] not in usual and calls[at] in self.made:
+            before = calls[max(at - CONTEXT, 0) : at]
+            way = (*before, calls[at])
+            known = way not in seen and self.made[calls[at]] >= OFTEN_MIN and self.held(before) >= OFTEN_MIN
+            if known and calls[at] not in self.usual(before):
                 found.append(at)
+            seen.add(way)
         return found
 
     def held(self, before: Sequence[int]) -> int:
-        """Return how often the last calls of `before` were made in the past."""
-        return sum(self.usual(before).values())
+        """Return how often the last calls of `before` were made in the past, runs of one call counted once.
+
+        How long a run is may change; what comes after it tells more.
+        """
+        usual = self.usual(before)
+        return sum(count for call, count in usual.items() if call != before[-1])
 
     def is_new(self, calls: Sequence[int], since: int, to: int) -> bool:
         """Say whether calls[since:to] hold anything that is new to this rank, and may all the same be right."""

@@ -11,11 +11,11 @@ from enum import Enum
 from functools import cached_property
 
 from ncclwatch.contract.model.rank import Op
-from ncclwatch_server.judge.theory.repair.cuts import Counts, cut
+from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures, edits
 from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
 from ncclwatch_server.judge.theory.repair.replay import Outcome, Script, Stage, play
-from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes
+from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without_start
 
 Score = tuple[int, int, int]  # calls to change, pairs of ranks that disagree, calls against a rank's own routine
 REPLAYS_MAX = 400  # for each rank
@@ -50,6 +50,9 @@ class Hang:
     """A job that hangs, prepared for replays with edits."""
 
     def __init__(self, tapes: Tapes) -> None:
+        self.is_whole = all(tape.is_whole for tape in tapes.by_rank.values())
+        start = first_cut(Counts(tapes))
+        tapes = without_start(tapes, start or dict.fromkeys(tapes.by_rank, 0))
         self.roles = Roles(tapes)
         self.tapes = tapes
         self.peers = Peers(self.roles)
@@ -60,16 +63,16 @@ class Hang:
         ))  # fmt: skip
         self.breaks = sum(each.breaks for each in self.departed.values())
         self.replays = 0
-        self.failure: Failure | None = None
+        self.failure: Failure | None = Failure.INCOMPLETE
         self.cut: Mapping[int, int] = {}
         self.outcome: Outcome | None = None
         self.eager = True
-        self._begin()
+        if start is not None:
+            self._begin()
 
     def _begin(self) -> None:
         first = {rank: min(each.places, default=0) for rank, each in self.departed.items()}
         found = cut(Counts(self.tapes), first)
-        self.failure = Failure.INCOMPLETE
         if found is None:
             return
         self.cut = found

@@ -4,7 +4,7 @@ Equal calls of any ranks have one number, so tapes are compared and replayed as 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
@@ -57,6 +57,12 @@ class Tape:
     seqs: tuple[int, ...]  # of each call in its channel, as recorded; >= 1
     end: End
     stop: int  # index of the first call that is not through though the rank waits for it; len(calls): none
+    lost: Mapping[Channel, int] = field(default_factory=dict)  # calls of channels that are not on the tape any more
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tape begins with the first call of its rank."""
+        return not self.lost and min(self.seqs, default=1) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +141,35 @@ def _tape(rank: int, standing: RankStanding, writer: Writer) -> Tape:
         seqs=tuple(op.seq for op in history),
         end=_end_of(standing),
         stop=_stop_of(standing, history),
+        lost=_lost(standing.view),
     )
+
+
+def _lost(view: RankView) -> Mapping[Channel, int]:
+    """Return how many calls a rank issued in channels of which its ring holds none any more."""
+    held = {(op.group, op.peer if op.op.is_p2p else -1, op.op if op.op.is_p2p else None) for op in view.history}
+    found: dict[Channel, int] = {}
+    for group in view.groups:
+        if group.enqueued and (group.name, -1, None) not in held:
+            found[group.name, -1, -1] = group.enqueued
+    for peer in view.peers:
+        if peer.sends and (peer.group, peer.peer, Op.SEND) not in held:
+            found[peer.group, view.rank, peer.peer] = peer.sends
+        if peer.recvs and (peer.group, peer.peer, Op.RECV) not in held:
+            found[peer.group, peer.peer, view.rank] = peer.recvs
+    return found
+
+
+def without_start(tapes: Tapes, start: Mapping[int, int]) -> Tapes:
+    """Return tapes without what comes before an index of each."""
+    if not any(start.values()):
+        return tapes
+    cut = {
+        rank: replace(tape, calls=tape.calls[start[rank] :], seqs=tape.seqs[start[rank] :],
+                      stop=max(tape.stop - start[rank], 0), lost={})
+        for rank, tape in tapes.by_rank.items()
+    }  # fmt: skip
+    return replace(tapes, by_rank=cut)
 
 
 def _end_of(standing: RankStanding) -> End:

@@ -54,9 +54,9 @@ def test_of_two_ranks_without_a_past_it_is_one_of_both() -> None:
 
 
 def test_of_two_ranks_the_one_that_broke_its_own_routine_is_told() -> None:
-    finding = found([*STEP * 5, A, B], [*STEP * 5, A, C], groups=TWO)
+    finding = found([*STEP * 9, A, B], [*STEP * 9, A, C], groups=TWO)
     (suspect,) = finding.suspects
-    assert (suspect.rank, suspect.reference, suspect.held) == (1, Reference.PAST, 4)
+    assert (suspect.rank, suspect.reference, suspect.held) == (1, Reference.PAST, 8)
     assert suspect.missing == (B,)
     assert finding.certain
 

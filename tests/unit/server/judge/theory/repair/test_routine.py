@@ -45,3 +45,11 @@ def test_what_is_new_to_a_rank_may_be_right(calls: list[int], new: bool) -> None
 
 def test_without_a_past_all_is_new() -> None:
     assert Routine([]).is_new([A], 0, 1)
+
+
+def test_a_run_of_one_call_may_be_longer_or_shorter() -> None:
+    assert Routine([A, A, A, B, C, A, A, A, B, C]).held([A, A]) == 2
+
+
+def test_a_call_that_was_made_once_breaks_nothing() -> None:
+    assert Routine([*STEPS, D, *STEPS]).breaks([A, B, D], 1) == []

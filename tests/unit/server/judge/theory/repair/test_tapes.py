@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import Op
-from ncclwatch_server.judge.theory.repair.cuts import Counts, cut
+from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, read, write
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
@@ -57,6 +57,30 @@ def test_there_is_no_cut_where_a_history_begins_later() -> None:
     found = write(GROUPS, {0: [P, P], 1: [P, P]}, {})
     late = replace(found.by_rank[1], seqs=(5, 6))
     assert cut(Counts(replace(found, by_rank={0: found.by_rank[0], 1: late})), {}) is None
+
+
+def test_tapes_that_begin_at_several_points_are_cut_where_all_have_issued_as_many() -> None:
+    found = write(GROUPS, {0: [W, P, W], 1: [W, P, W, Q], 2: [W, W, Q]}, {})
+    late = replace(found.by_rank[1], calls=found.by_rank[1].calls[2:], seqs=(2, 1), stop=1, lost={("p", -1, -1): 1})
+    start = first_cut(Counts(replace(found, by_rank={**found.by_rank, 1: late})))
+    assert start == {0: 2, 1: 0, 2: 1}
+
+
+def test_there_is_no_first_cut_where_a_member_stands_before_it() -> None:
+    found = write(GROUPS, {0: [P], 1: [P, P, P], 2: []}, {})
+    late = replace(found.by_rank[1], calls=found.by_rank[1].calls[2:], seqs=(3,), stop=0)
+    assert first_cut(Counts(replace(found, by_rank={**found.by_rank, 1: late}))) is None
+
+
+def test_calls_that_a_ring_holds_no_more_are_counted() -> None:
+    run = carried_out(draw(3))
+    whole, cut_short = (
+        read(standings(views.snapshot(run, Sight(run.rest_s + SETTLED_S, history=history))))
+        for history in ((), (1,) * run.program.world)
+    )
+    for rank, tape in cut_short.by_rank.items():
+        channels = [whole.calls[number].channel(rank) for number in whole.by_rank[rank].calls]
+        assert tape.lost == {each: channels.count(each) for each in set(channels) if each != channels[-1]}
 
 
 def test_the_end_of_a_rank_is_read_from_its_standing() -> None:
