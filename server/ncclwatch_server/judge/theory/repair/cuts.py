@@ -22,6 +22,11 @@ class Counts:
             for index, channel in enumerate(own):
                 places.setdefault(channel, {})[tape.seqs[index]] = index
             self.places[rank] = places
+        # Whether all tapes begin with the first call of their rank.
+        self.is_whole = all(
+            not tape.lost and all(min(own) == 1 for own in self.places[rank].values())
+            for rank, tape in tapes.by_rank.items()
+        )
         self.from_anyone = any(call.op.is_p2p and call.peer < 0 for call in tapes.calls)
 
     def sides(self, channel: Channel) -> Ranks:
@@ -47,7 +52,7 @@ def first_cut(counts: Counts) -> Mapping[int, int] | None:
     """Return the first cut in tapes that do not all begin at the same point; None: there is none before a stop."""
     tapes = counts.tapes
     found = dict.fromkeys(tapes.by_rank, 0)
-    if all(tape.is_whole for tape in tapes.by_rank.values()):
+    if counts.is_whole:
         return found
     if counts.from_anyone:  # who was met is not recorded
         return None
@@ -76,8 +81,7 @@ def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:
     """Return the last cut with an index of at most `at_most` in each tape; None: it lies before what is recorded."""
     tapes = counts.tapes
     if counts.from_anyone:  # who was met is not recorded
-        whole = all(min(tape.seqs, default=1) == 1 for tape in tapes.by_rank.values())
-        return dict.fromkeys(tapes.by_rank, 0) if whole else None
+        return dict.fromkeys(tapes.by_rank, 0) if counts.is_whole else None
     found = {rank: min(at_most.get(rank, len(tape.calls)), len(tape.calls)) for rank, tape in tapes.by_rank.items()}
     limits: dict[Channel, int] = {}
     todo = list(found)

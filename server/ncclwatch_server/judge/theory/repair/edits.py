@@ -74,7 +74,7 @@ def departures(peers: Peers, rank: int) -> Departures:
     found = tuple(sorted(place for place in places if 0 <= place <= len(tape.calls)))
     since = max(found[0] - 1, 0) if found else 0
     routine = Routine(tape.calls[:since])
-    breaks = len(routine.breaks(tape.calls, since, stop + 1))
+    breaks = len(peers.alone_in(rank, tape.calls, routine.breaks(tape.calls, since, stop + 1)))
     return Departures(
         tape=tape, places=found, since=since, routine=routine, breaks=breaks, aligned=tuple(aligned)
     )  # fmt: skip

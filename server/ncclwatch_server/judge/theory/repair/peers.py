@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.routine import CONTEXT
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
 Axes = frozenset[str]
@@ -188,6 +189,7 @@ class Peers:
         self.class_of = {rank: at for at, ranks in enumerate(self.classes) for rank in ranks}
         self._strips: dict[tuple[int, Axes], Strip] = {}
         self._shared: dict[tuple[int, int], Axes] = {}
+        self._ways: dict[tuple[int, ...], list[list[int]]] | None = None  # who made three calls one after the other
         self.partings: dict[tuple[int, int], int] = {}  # (class, other): place on the first one's tape
         for at in range(len(self.classes)):
             for other in range(at):
@@ -197,6 +199,30 @@ class Peers:
             for at in range(len(self.classes))
         }
         self.total = sum(len(ranks) * self.disagreeing[at] for at, ranks in enumerate(self.classes)) // 2
+
+    def alone_in(self, rank: int, calls: Sequence[int], breaks: Sequence[int]) -> list[int]:
+        """Return the indices of broken routine at which no other rank has gone the same way.
+
+        What others did, too, is a way of the program that this rank had not come to before.
+        """
+        if not breaks:
+            return []
+        if self._ways is None:
+            self._ways = {}
+            for ranks in self.classes:
+                for way in self._ways_of(ranks[0]):
+                    self._ways.setdefault(way, []).append(ranks)
+        found = []
+        for at in breaks:
+            way = tuple(self.roles.role(rank, number) for number in calls[max(at - CONTEXT, 0) : at + 1])
+            if all(ranks == [rank] for ranks in self._ways.get(way, ())):
+                found.append(at)
+        return found
+
+    def _ways_of(self, rank: int) -> set[tuple[int, ...]]:
+        tape = self.roles.tapes.by_rank[rank]
+        roles = [self.roles.role(rank, number) for number in tape.calls[: tape.stop + 1]]
+        return set(zip(*(roles[at:] for at in range(CONTEXT + 1)), strict=False))
 
     def shared(self, at: int, other: int) -> Axes:
         """Return the axes in which two classes are compared."""

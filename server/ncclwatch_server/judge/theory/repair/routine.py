@@ -17,7 +17,12 @@ class Routine:
     """What a rank did up to some place of its tape: which call followed which, and how often."""
 
     def __init__(self, past: Sequence[int]) -> None:
-        self.made = Counter(past)
+        self.made = set(past)
+        self.visits: Counter[int] = Counter()  # how often a call came that was not among the last ones
+        newest: dict[int, int] = {}
+        for at, call in enumerate(past):
+            self.visits[call] += at - newest.get(call, -CONTEXT - 1) > CONTEXT
+            newest[call] = at
         self.after: dict[tuple[int, ...], dict[int, int]] = {}
         for at in range(1, len(past)):
             for length in range(1, CONTEXT + 1):
@@ -41,7 +46,7 @@ class Routine:
         for at in range(max(since, 1), len(calls) if to is None else min(to, len(calls))):
             before = calls[max(at - CONTEXT, 0) : at]
             way = (*before, calls[at])
-            known = way not in seen and self.made[calls[at]] >= OFTEN_MIN and self.held(before) >= OFTEN_MIN
+            known = way not in seen and self.visits[calls[at]] >= OFTEN_MIN and self.held(before) >= OFTEN_MIN
             if known and calls[at] not in self.usual(before):
                 found.append(at)
             seen.add(way)

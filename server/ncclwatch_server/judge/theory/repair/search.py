@@ -50,8 +50,9 @@ class Hang:
     """A job that hangs, prepared for replays with edits."""
 
     def __init__(self, tapes: Tapes) -> None:
-        self.is_whole = all(tape.is_whole for tape in tapes.by_rank.values())
-        start = first_cut(Counts(tapes))
+        counts = Counts(tapes)
+        self.is_whole = counts.is_whole
+        start = first_cut(counts)
         tapes = without_start(tapes, start or dict.fromkeys(tapes.by_rank, 0))
         self.roles = Roles(tapes)
         self.tapes = tapes
@@ -144,7 +145,7 @@ class Hang:
         weight = 0 if stands else 1
         calls, end = edit.apply(found.tape)
         stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
-        broken = len(found.routine.breaks(calls, found.since, stop))
+        broken = len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
         pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))
         return weight, pairs, self.breaks - found.breaks + broken
 

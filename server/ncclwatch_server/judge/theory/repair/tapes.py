@@ -59,11 +59,6 @@ class Tape:
     stop: int  # index of the first call that is not through though the rank waits for it; len(calls): none
     lost: Mapping[Channel, int] = field(default_factory=dict)  # calls of channels that are not on the tape any more
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the tape begins with the first call of its rank."""
-        return not self.lost and min(self.seqs, default=1) == 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tapes:
