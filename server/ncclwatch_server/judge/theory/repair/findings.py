@@ -16,6 +16,7 @@ class Reference(Enum):
     STANDING = "the rank stands outside of all calls, or was ended"
     PEERS = "its peers"
     PAST = "its own past"
+    BATCHES = "how many batches it drew"
     NOTHING = "only that the others could go on"
 
 
@@ -45,11 +46,12 @@ class Finding:
 def find(tapes: Tapes) -> Finding:
     """Return who is at fault in a job that hangs."""
     repairs = search(tapes)
-    suspects = tuple(_suspect(repairs.hang, repair) for repair in repairs.best)
+    suspects = tuple(_suspect(repairs, repair) for repair in repairs.best)
     return Finding(suspects=suspects, certain=_is_certain(repairs), failure=repairs.failure)
 
 
-def _suspect(hang: Hang, repair: Repair) -> Suspect:
+def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
+    hang = repairs.hang
     edit, found = repair.edit, hang.departed[repair.edit.rank]
     calls = found.tape.calls
     out = 1 if edit.change is Change.REWIND else edit.out
@@ -59,7 +61,7 @@ def _suspect(hang: Hang, repair: Repair) -> Suspect:
         at=edit.at,
         made=tuple(hang.roles.calls[number] for number in calls[edit.at : edit.at + out]),
         missing=tuple(hang.roles.calls[number] for number in edit.put),
-        reference=_reference(hang, repair),
+        reference=Reference.BATCHES if repairs.by_batches else _reference(hang, repair),
         held=found.routine.held(calls[: edit.at]),
         peers=hang.peers.total - repair.score[1],
     )

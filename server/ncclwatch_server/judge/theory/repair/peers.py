@@ -2,14 +2,18 @@
 
 Ranks of one program make the same calls, each in its own groups. So calls are compared by their role: line, arguments,
 position of the root, and the axis of the group. An axis is a set of groups that share no rank and are called from the
-same lines, such as all tensor-parallel groups. Two ranks are compared in the axes that both have a group of. Sends and
-receives count only between ranks that talk to peers at the same distances, such as one stage of two replicas.
+same lines, such as all tensor-parallel groups. Two ranks are compared in the axes that both have a group of; a line
+belongs to the axis that is used there most.
+
+Sends and receives are compared between ranks that talk to peers at the same distances, such as one stage of two
+replicas. Between other stages all of them in a row count as one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.model.rank import CallSite, Op
 from ncclwatch_server.judge.theory.repair.routine import CONTEXT
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
@@ -23,14 +27,24 @@ class Roles:
         self.tapes = tapes
         self.calls: list[Call] = list(tapes.calls)  # grows with calls that edits put in
         self._numbers = {call: number for number, call in enumerate(self.calls)}
-        self.axis_of = _axes(tapes)
+        uses = _uses(tapes)
+        self.axis_of = _axes(tapes, uses)
+        self.axis_at = {place: self._most_used(groups) for place, groups in uses.items()}
         self.group_in: dict[tuple[int, str], str] = {}  # (rank, axis) -> its group
         for group, members in tapes.groups.items():
             for rank in members:
                 self.group_in[rank, self.axis_of[group]] = group
         self._roles: dict[object, int] = {}
         self._of: dict[tuple[int, int], int] = {}
+        self.talks_in: dict[int, set[str]] = {}  # by rank: axes in which it sends or receives
         self.stage_of = {rank: self._stage(rank) for rank in tapes.by_rank}
+
+    def _most_used(self, groups: Mapping[str, int]) -> str:
+        counts: dict[str, int] = {}
+        for group, count in groups.items():
+            axis = self.axis_of.get(group, group)
+            counts[axis] = counts.get(axis, 0) + count
+        return max(sorted(counts), key=lambda axis: counts[axis])
 
     def number(self, call: Call) -> int:
         """Return the number of a call, a new one if nobody has made it."""
@@ -73,20 +87,32 @@ class Roles:
             for call in calls
             if call.op.is_p2p
         }
+        self.talks_in[rank] = {axis for axis, _, _ in found}
         return f"p2p {sorted(found, key=str)}" if found else ""
 
-    def axis(self, rank: int, number: int) -> str:
-        """Return in which axis a call of a rank is compared."""
+    def row(self, number: int) -> int:
+        """Return the role of a row of sends and receives in the axis of a call."""
         call = self.calls[number]
-        return self.stage_of[rank] if call.op.is_p2p else self.axis_of.get(call.group, call.group)
+        key = ("row", self.axis_of.get(call.group, call.group))
+        return self._roles.setdefault(key, len(self._roles))
+
+    def axes(self, rank: int, number: int) -> tuple[str, str]:
+        """Return in which axes a call of a rank is compared: by itself, and as one of a row."""
+        call = self.calls[number]
+        axis = self.axis_of.get(call.group, call.group)
+        if call.op.is_p2p:
+            return self.stage_of[rank], f"rows of {axis}"
+        return self.axis_at.get((call.site, call.way), axis), ""
 
     def shared(self, one: int, other: int) -> Axes:
         """Return the axes in which two ranks are compared."""
         mine = {axis for rank, axis in self.group_in if rank == one}
         axes = {axis for rank, axis in self.group_in if rank == other and axis in mine}
-        if self.stage_of[one] == self.stage_of[other] and self.stage_of[one]:
+        if self.stage_of[one] == self.stage_of[other]:
             axes.add(self.stage_of[one])
-        return frozenset(axes)
+        else:
+            axes |= {f"rows of {axis}" for axis in self.talks_in[one] & self.talks_in[other]}
+        return frozenset(axes - {""})
 
     def as_made_by(self, rank: int, other: int, number: int) -> int | None:
         """Return the call of `other` as `rank` makes it in its own groups; None where it has none."""
@@ -110,18 +136,26 @@ class Roles:
         return self.number(replace(call, group=group, peer=peer))
 
 
-def _axes(tapes: Tapes) -> dict[str, str]:
+_Place = tuple[CallSite | None, tuple[CallSite, ...]]
+
+
+def _uses(tapes: Tapes) -> dict[_Place, dict[str, int]]:
+    """Return how often each group is used at each place of the source."""
+    found: dict[_Place, dict[str, int]] = {}
+    for tape in tapes.by_rank.values():
+        for number, count in Counter(tape.calls).items():
+            call = tapes.calls[number]
+            if call.site is not None:
+                groups = found.setdefault((call.site, call.way), {})
+                groups[call.group] = groups.get(call.group, 0) + count
+    return found
+
+
+def _axes(tapes: Tapes, uses: Mapping[_Place, Mapping[str, int]]) -> dict[str, str]:
     """Return the axis of each group, by the name of one of its groups.
 
     Groups that are called from the same lines and share no rank belong together, those with the most such calls first.
     """
-    uses: dict[object, dict[str, int]] = {}
-    for tape in tapes.by_rank.values():
-        for number in tape.calls:
-            call = tapes.calls[number]
-            if call.site is not None:
-                groups = uses.setdefault((call.site, call.way), {})
-                groups[call.group] = groups.get(call.group, 0) + 1
     links: dict[tuple[str, str], int] = {}
     for groups in uses.values():
         names = sorted(groups)
@@ -147,12 +181,24 @@ class Strip:
         self.roles, self.places, self.end = roles, places, end
 
 
-def strip(roles: Roles, rank: int, calls: Sequence[int], axes: Iterable[str], end: End) -> Strip:
-    """Return the strip of some calls of a rank."""
-    wanted = set(axes)
-    kept = {number: roles.role(rank, number) for number in set(calls) if roles.axis(rank, number) in wanted}
-    pairs = [(kept[number], place) for place, number in enumerate(calls) if number in kept]
-    return Strip(tuple(role for role, _ in pairs), tuple(place for _, place in pairs), end)
+def strip(roles: Roles, rank: int, calls: Sequence[int], axes: Axes, end: End, *, after: int = -1) -> Strip:
+    """Return the strip of some calls of a rank; `after` is the role that the strip had until then."""
+    kept: dict[int, tuple[int, bool]] = {}
+    for number in set(calls):
+        single, row = roles.axes(rank, number)
+        if single in axes:
+            kept[number] = roles.role(rank, number), False
+        elif row in axes:
+            kept[number] = roles.row(number), True
+    found, places = [], []
+    for place, number in enumerate(calls):
+        if number in kept:
+            role, is_row = kept[number]
+            if not (is_row and role == after):
+                found.append(role)
+                places.append(place)
+            after = role
+    return Strip(tuple(found), tuple(places), end)
 
 
 def parting(one: Strip, other: Strip) -> int:
@@ -189,7 +235,9 @@ class Peers:
         self.class_of = {rank: at for at, ranks in enumerate(self.classes) for rank in ranks}
         self._strips: dict[tuple[int, Axes], Strip] = {}
         self._shared: dict[tuple[int, int], Axes] = {}
-        self._ways: dict[tuple[int, ...], list[list[int]]] | None = None  # who made three calls one after the other
+        self._ways: dict[tuple[int | str, ...], list[list[int]]] | None = (
+            None  # who made three calls one after the other
+        )
         self.partings: dict[tuple[int, int], int] = {}  # (class, other): place on the first one's tape
         for at in range(len(self.classes)):
             for other in range(at):
@@ -214,15 +262,22 @@ class Peers:
                     self._ways.setdefault(way, []).append(ranks)
         found = []
         for at in breaks:
-            way = tuple(self.roles.role(rank, number) for number in calls[max(at - CONTEXT, 0) : at + 1])
+            way = self._way(rank, calls[max(at - CONTEXT, 0) : at + 1])
             if all(ranks == [rank] for ranks in self._ways.get(way, ())):
                 found.append(at)
         return found
 
-    def _ways_of(self, rank: int) -> set[tuple[int, ...]]:
+    def _ways_of(self, rank: int) -> set[tuple[int | str, ...]]:
         tape = self.roles.tapes.by_rank[rank]
-        roles = [self.roles.role(rank, number) for number in tape.calls[: tape.stop + 1]]
-        return set(zip(*(roles[at:] for at in range(CONTEXT + 1)), strict=False))
+        made = tape.calls[: tape.stop + 1]
+        ways = set(zip(*(made[at:] for at in range(CONTEXT + 1)), strict=False))
+        return {self._way(rank, way) for way in ways}
+
+    def _way(self, rank: int, calls: Sequence[int]) -> tuple[int | str, ...]:
+        """Return some calls in a row by their roles; sends and receives are a matter of the stage."""
+        talks = any(self.roles.calls[number].op.is_p2p for number in calls)
+        stage = self.roles.stage_of[rank] if talks else ""
+        return (stage, *(self.roles.role(rank, number) for number in calls))
 
     def shared(self, at: int, other: int) -> Axes:
         """Return the axes in which two classes are compared."""
@@ -267,7 +322,8 @@ class Peers:
             return True
         axes = self.shared(own, other) if own != other else self._all_axes(own)
         kept = self._kept(own, axes, since)
-        tail = strip(self.roles, rank, calls[since:], axes, end)
+        before = self.strip(own, axes).roles[kept - 1] if kept else -1
+        tail = strip(self.roles, rank, calls[since:], axes, end, after=before)
         theirs = self.strip(other, axes)
         return parting(tail, Strip(theirs.roles[kept:], (), theirs.end)) >= 0
 

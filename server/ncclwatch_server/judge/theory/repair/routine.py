@@ -53,12 +53,13 @@ class Routine:
         return found
 
     def held(self, before: Sequence[int]) -> int:
-        """Return how often the last calls of `before` were made in the past, runs of one call counted once.
+        """Return how often the last calls of `before` were made in the past, but for those inside of a run of one call.
 
-        How long a run is may change; what comes after it tells more.
+        How long a run is may change; what comes before and after it tells more.
         """
         usual = self.usual(before)
-        return sum(count for call, count in usual.items() if call != before[-1])
+        run = before[-1] if len(before) == CONTEXT and before[-1] == before[-2] else -1
+        return sum(count for call, count in usual.items() if call != run)
 
     def is_new(self, calls: Sequence[int], since: int, to: int) -> bool:
         """Say whether calls[since:to] hold anything that is new to this rank, and may all the same be right."""

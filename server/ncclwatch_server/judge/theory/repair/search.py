@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 
 from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.batches import odd_ranks
 from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures, edits
 from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
@@ -43,6 +44,7 @@ class Repairs:
 
     hang: "Hang"
     best: tuple[Repair, ...] = ()
+    by_batches: bool = False  # others are as good, but drew as many batches as the rest
     failure: Failure | None = None
 
 
@@ -218,4 +220,8 @@ def search(tapes: Tapes) -> Repairs:
             best = repair.score if best is None else min(best, repair.score)
             found.append(repair)
     kept = tuple(each for each in found if each.score == best)
+    odd = odd_ranks(hang.roles, hang.cut) if len(kept) > 1 else frozenset()
+    narrowed = tuple(each for each in kept if each.edit.rank in odd)
+    if narrowed and len(narrowed) < len(kept):
+        return Repairs(hang=hang, best=narrowed, by_batches=True)
     return Repairs(hang=hang, best=kept, failure=None if kept else Failure.UNEXPLAINED)

@@ -6,6 +6,7 @@ Equal calls of any ranks have one number, so tapes are compared and replayed as 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
 from ncclwatch_server.judge.theory.waits.rank_standing import RankStanding, Standing
@@ -48,6 +49,15 @@ class Call:
         return self.group, -1, -1
 
 
+class Drawn(NamedTuple):
+    """How far a rank has come in a loop over a loader."""
+
+    site: CallSite
+    passes: int
+    batches: int  # in the newest pass
+    ended: bool  # the pass ended because there were no more
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tape:
     """The recorded calls of one rank, oldest first."""
@@ -57,6 +67,10 @@ class Tape:
     seqs: tuple[int, ...]  # of each call in its channel, as recorded; >= 1
     end: End
     stop: int  # index of the first call that is not through though the rank waits for it; len(calls): none
+    batches: tuple[
+        int, ...
+    ] = ()  # of each call: batches that its rank had drawn in this pass of its loader; (): unknown
+    drawn: tuple[Drawn, ...] = ()
     lost: Mapping[Channel, int] = field(default_factory=dict)  # calls of channels that are not on the tape any more
 
 
@@ -136,6 +150,8 @@ def _tape(rank: int, standing: RankStanding, writer: Writer) -> Tape:
         seqs=tuple(op.seq for op in history),
         end=_end_of(standing),
         stop=_stop_of(standing, history),
+        batches=tuple(op.batch for op in history),
+        drawn=tuple(Drawn(each.site, each.passes, each.drawn, each.exhausted) for each in view.loaders),
         lost=_lost(standing.view),
     )
 
@@ -161,7 +177,7 @@ def without_start(tapes: Tapes, start: Mapping[int, int]) -> Tapes:
         return tapes
     cut = {
         rank: replace(tape, calls=tape.calls[start[rank] :], seqs=tape.seqs[start[rank] :],
-                      stop=max(tape.stop - start[rank], 0), lost={})
+                      stop=max(tape.stop - start[rank], 0), batches=tape.batches[start[rank] :], lost={})
         for rank, tape in tapes.by_rank.items()
     }  # fmt: skip
     return replace(tapes, by_rank=cut)

@@ -88,3 +88,26 @@ def test_sends_and_receives_are_compared_between_equal_stages_only() -> None:
     second = [call("b", 5, op=Op.SEND, peer=3)] * 2, [call("b", 6, op=Op.RECV, peer=2)]
     peers = Peers(Roles(tapes({0: End.GONE}, r0=first[0], r1=first[1], r2=second[0], r3=second[1])))
     assert list(peers.partings) == [(peers.class_of[2], peers.class_of[0]), (peers.class_of[0], peers.class_of[2])]
+
+
+def test_other_stages_are_compared_by_rows_of_sends_and_receives() -> None:
+    there, back = [call("a", 5, op=Op.SEND, peer=1)] * 3, [call("a", 6, op=Op.RECV, peer=0)] * 3
+    after = call("w", 7)
+    assert Peers(Roles(tapes(r0=[*there, after], r1=[*back, after], r2=[], r3=[]))).total == 0
+    assert Peers(Roles(tapes(r0=[*there, after], r1=[*back, after, *back], r2=[], r3=[]))).total == 0
+    assert Peers(Roles(tapes(r0=[*there, after, after], r1=[*back, after, *back], r2=[], r3=[]))).total == 1
+
+
+def test_a_line_belongs_to_the_axis_that_is_used_there_most() -> None:
+    other = [call("w", 1), call("w", 2)]
+    wrong = [call("w", 1), call("d", 2)]
+    peers = Peers(Roles(tapes(r0=other, r1=wrong, r2=other, r3=[call("w", 1)])))
+    assert peers.disagreeing[peers.class_of[1]] == 2
+
+
+def test_a_way_that_another_rank_went_is_no_break() -> None:
+    found = tapes()
+    peers = Peers(Roles(found))
+    calls = found.by_rank[0].calls
+    assert peers.alone_in(0, calls, [2]) == []
+    assert peers.alone_in(0, (calls[0], calls[0], calls[2]), [2]) == [2]
