@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ncclwatch_server.judge.theory.repair.findings import Finding, find
-from ncclwatch_server.judge.theory.repair.search import Failure
+from ncclwatch_server.judge.theory.repair.hang import Failure
 from ncclwatch_server.judge.theory.repair.tapes import Tapes, read
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
 from tests.spmd import faults, generator, machine, views

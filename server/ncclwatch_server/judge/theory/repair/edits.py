@@ -69,23 +69,20 @@ def departures(peers: Peers, rank: int) -> Departures:
         place = peers.partings.get((own, other))
         if place is not None and len(aligned) < PEERS_MAX:
             aligned.append((place, ranks[0], peers.partings[other, own]))
-    broken = _broken(tape)[-BREAKS_MAX:]
+    near = max(stop - NEAR_MAX, stop // 2)
+    routine = Routine(tape.calls[:near])
+    broken = routine.breaks(tape.calls, near, stop)[-BREAKS_MAX:]
     places = {place for place, _, _ in aligned} | {at + by for at in broken for by in (-1, 0)} | {stop, stop - 1}
     found = tuple(sorted(place for place in places if 0 <= place <= len(tape.calls)))
     since = max(found[0] - 1, 0) if found else 0
-    routine = Routine(tape.calls[:since])
+    if since < near:
+        routine = Routine(tape.calls[:since])
+    else:
+        routine.learn(tape.calls, since)
     breaks = len(peers.alone_in(rank, tape.calls, routine.breaks(tape.calls, since, stop + 1)))
     return Departures(
         tape=tape, places=found, since=since, routine=routine, breaks=breaks, aligned=tuple(aligned)
     )  # fmt: skip
-
-
-def _broken(tape: Tape) -> list[int]:
-    """Return the indices near the stop of a rank at which it broke the routine it had until then."""
-    calls, stop = tape.calls, min(tape.stop + 1, len(tape.calls))
-    near = max(stop - NEAR_MAX, stop // 2)
-    routine = Routine(calls[:near])
-    return routine.breaks(calls, near, stop)
 
 
 def edits(roles: Roles, found: Departures, wanted: Iterable[int]) -> Iterator[Edit]:

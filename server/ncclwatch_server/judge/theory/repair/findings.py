@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit
-from ncclwatch_server.judge.theory.repair.search import Failure, Hang, Repair, Repairs, search
+from ncclwatch_server.judge.theory.repair.hang import Failure, Hang
+from ncclwatch_server.judge.theory.repair.search import Repair, Repairs, search
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
 HELD_MIN = 8  # times that a rank must have kept to a routine before a break of it alone says who is wrong
@@ -52,7 +53,7 @@ def find(tapes: Tapes) -> Finding:
 
 def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
     hang = repairs.hang
-    edit, found = repair.edit, hang.departed[repair.edit.rank]
+    edit, found = repair.edit, hang.departed(repair.edit.rank)
     calls = found.tape.calls
     out = 1 if edit.change is Change.REWIND else edit.out
     return Suspect(
@@ -99,7 +100,7 @@ def _is_certain(repairs: Repairs) -> bool:
     if _stands(hang, repair.edit):
         return True
     rivals = _rivals(hang, repair)
-    found = hang.departed[rank]
+    found = hang.departed(rank)
     held = found.routine.held(found.tape.calls[: repair.edit.at])
     if not rivals:
         # A rank that departed before the histories begin parts from its peers where they begin.
@@ -108,5 +109,5 @@ def _is_certain(repairs: Repairs) -> bool:
         return False
     return not any(
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
-        for each in (hang.departed[other] for other in rivals)
+        for each in (hang.departed(other) for other in rivals)
     )

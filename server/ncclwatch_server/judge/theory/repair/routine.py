@@ -7,7 +7,7 @@ that. Nor does one that is repeated: it is a new routine.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 CONTEXT = 2  # calls
 OFTEN_MIN = 2  # times that a context, and the call that does not fit, must have come before
@@ -17,18 +17,31 @@ class Routine:
     """What a rank did up to some place of its tape: which call followed which, and how often."""
 
     def __init__(self, past: Sequence[int]) -> None:
-        self.made = set(past)
         self.visits: Counter[int] = Counter()  # how often a call came that was not among the last ones
-        newest: dict[int, int] = {}
-        for at, call in enumerate(past):
+        self.after: dict[tuple[int, ...], dict[int, int]] = {}
+        self._newest: dict[int, int] = {}
+        self._known = 0  # calls
+        self.learn(past, len(past))
+
+    def learn(self, calls: Sequence[int], to: int) -> None:
+        """Add the calls of a tape up to an index, after those that are known already."""
+        after, newest = self.after, self._newest
+        for at in range(self._known, to):
+            call = calls[at]
             self.visits[call] += at - newest.get(call, -CONTEXT - 1) > CONTEXT
             newest[call] = at
-        self.after: dict[tuple[int, ...], dict[int, int]] = {}
-        for at in range(1, len(past)):
-            for length in range(1, CONTEXT + 1):
-                if at >= length:
-                    followed = self.after.setdefault(tuple(past[at - length : at]), {})
-                    followed[past[at]] = followed.get(past[at], 0) + 1
+            for length in range(1, min(CONTEXT, at) + 1):
+                context = tuple(calls[at - length : at])
+                followed = after.get(context)
+                if followed is None:
+                    followed = after[context] = {}
+                followed[call] = followed.get(call, 0) + 1
+        self._known = max(self._known, to)
+
+    @property
+    def made(self) -> Collection[int]:
+        """Return the calls that were made."""
+        return self._newest.keys()
 
     def usual(self, before: Sequence[int]) -> dict[int, int]:
         """Return what followed the last calls of `before`, and how often; {}: nobody knows."""

@@ -7,7 +7,7 @@ import pytest
 from ncclwatch.contract.model.rank import CallSite, Op
 from ncclwatch_server.judge.theory.repair.edits import Change
 from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, find
-from ncclwatch_server.judge.theory.repair.search import Failure
+from ncclwatch_server.judge.theory.repair.hang import Failure
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
 
 TWO, THREE = {"g": (0, 1)}, {"g": (0, 1, 2)}

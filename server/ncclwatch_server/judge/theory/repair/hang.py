@@ -1,0 +1,194 @@
+"""Holds a job that hangs, prepared for replays of its calls with edits, and says how well an edit explains the hang."""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cached_property
+from typing import NamedTuple
+
+from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.classes import classes
+from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
+from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures
+from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
+from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
+from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without_start
+
+Score = tuple[int, int, int]  # calls to change, pairs of ranks that disagree, calls against a rank's own routine
+CLASSES_FROM = 16  # ranks; with fewer of them, finding who does the same takes longer than to replay them all
+
+
+class Failure(Enum):
+    """Why there is no answer."""
+
+    MOVING = "nobody waits for ever"
+    INCOMPLETE = "the histories do not lead to the state that was observed"
+    UNEXPLAINED = "no small change ends the hang"
+
+
+class _Staging(NamedTuple):
+    """A stage, and who plays on it."""
+
+    stage: Stage
+    actors: Sequence[Sequence[int]]  # the ranks of each actor
+
+
+class Hang:
+    """A job that hangs, prepared for replays with edits."""
+
+    def __init__(self, tapes: Tapes) -> None:
+        counts = Counts(tapes)
+        self.is_whole = counts.is_whole
+        start = first_cut(counts)
+        if start is not None and any(start.values()):
+            tapes = without_start(tapes, start)
+            counts = Counts(tapes)
+        self.roles = Roles(tapes)
+        self.tapes = tapes
+        self.peers = Peers(self.roles)
+        self._departed: dict[int, Departures] = {}
+        self._staging: tuple[frozenset[int], _Staging] | None = None
+        self.breaks = sum(len(ranks) * self.departed(ranks[0]).breaks for ranks in self.peers.classes)
+        self.replays = 0
+        self.failure: Failure | None = Failure.INCOMPLETE
+        self.cut: Mapping[int, int] = {}
+        self.stuck: frozenset[int] = frozenset()  # ranks that wait for ever
+        self.eager = True
+        if start is not None:
+            self._begin(counts)
+
+    def _begin(self, counts: Counts) -> None:
+        """Replay what was recorded: it must lead to what was observed."""
+        first = {
+            rank: min(self.departed(ranks[0]).places, default=0) for ranks in self.peers.classes for rank in ranks
+        }  # fmt: skip
+        found = cut(counts, first)
+        if found is None:
+            return
+        self.cut = found
+        staging = self._staging_for(frozenset())
+        leads = [ranks[0] for ranks in staging.actors]
+        wanted = [max(self.tapes.by_rank[rank].stop - found[rank], 0) for rank in leads]
+        for self.eager in (True, False):
+            outcome = play(staging.stage, [self.scripts[rank] for rank in leads], eager=self.eager)
+            if list(outcome.at) == wanted:
+                self.stuck = frozenset(rank for actor in outcome.stuck for rank in staging.actors[actor])
+                self.failure = None if self.stuck else Failure.MOVING
+                return
+
+    def departed(self, rank: int) -> Departures:
+        """Return where a rank may have departed."""
+        found = self._departed.get(rank)
+        if found is None:
+            found = self._departed[rank] = departures(self.peers, rank)
+        return found
+
+    def _staging_for(self, alone: frozenset[int]) -> _Staging:
+        """Return a stage on which some ranks can do something else than those like them."""
+        if self._staging is not None and self._staging[0] == alone:
+            return self._staging[1]
+        calls = Tapes(
+            calls=self.roles.calls, groups=self.tapes.groups, by_rank=self.tapes.by_rank, unseen=self.tapes.unseen,
+            on_device=self.tapes.on_device,
+        )  # fmt: skip
+        ranks = list(self.tapes.by_rank)
+        many = len(ranks) >= CLASSES_FROM
+        found = classes(self.peers, self.cut, alone) if many else None
+        if found is None:
+            if self._staging is not None and not many:
+                return self._staging[1]
+            staging = _Staging(Stage(calls), [[rank] for rank in ranks])
+        else:
+            actors: list[list[int]] = [[] for _ in range(max(found.class_of.values()) + 1)]
+            for rank, actor in found.class_of.items():
+                actors[actor].append(rank)
+            staging = _Staging(Stage(calls, found.class_of, found.kin), actors)
+        self._staging = alone, staging
+        return staging
+
+    @cached_property
+    def scripts(self) -> dict[int, Script]:
+        """What each rank did from the cut on."""
+        return {rank: self._script(tape, tape.calls, tape.end, 0) for rank, tape in self.tapes.by_rank.items()}
+
+    def _script(self, tape: Tape, calls: Sequence[int], end: End, moved: int | None) -> Script:
+        late = -1
+        if moved is not None and tape.stop < len(tape.calls) and not self.roles.calls[tape.calls[tape.stop]].waits:
+            late = tape.stop - self.cut[tape.rank] + moved
+        return Script(calls[self.cut[tape.rank] :], end, late)
+
+    def script_with(self, edit: Edit) -> Script:
+        """Return what the rank of an edit does with it."""
+        tape = self.tapes.by_rank[edit.rank]
+        calls, end = edit.apply(tape)
+        moved: int | None = 0
+        if edit.at <= tape.stop:
+            moved = len(edit.put) - edit.out if edit.at + edit.out <= tape.stop else None
+        return self._script(tape, calls, end, moved)
+
+    def passes(self, *changes: Edit) -> bool:
+        """Say whether a job with some edits passes every recorded wait."""
+        self.replays += 1
+        staging = self._staging_for(frozenset(edit.rank for edit in changes))
+        changed = {edit.rank: self.script_with(edit) for edit in changes}
+        scripts = [changed.get(ranks[0]) or self.scripts[ranks[0]] for ranks in staging.actors]
+        return not play(staging.stage, scripts, eager=self.eager).stuck
+
+    def alike(self) -> Sequence[Sequence[int]]:
+        """Return ranks that may take the place of each other, each rank once."""
+        found = classes(self.peers, self.cut) if len(self.tapes.by_rank) >= CLASSES_FROM else None
+        if found is None:
+            return [[rank] for rank in self.tapes.by_rank]
+        ranks: dict[int, list[int]] = {}
+        for rank, number in found.class_of.items():
+            ranks.setdefault(number, []).append(rank)
+        return list(ranks.values())
+
+    def candidates(self) -> frozenset[int]:
+        """Return the ranks that wait for ever, and those that they wait for."""
+        groups, found = set(), set(self.stuck)
+        for rank in self.stuck:
+            tape = self.tapes.by_rank[rank]
+            call = self.roles.calls[tape.calls[tape.stop]]
+            if call.op.is_p2p and call.peer >= 0:
+                found.add(call.peer)
+            else:
+                groups.add(call.group)
+        for group in groups:
+            found.update(self.tapes.groups.get(group, ()))
+        return frozenset(found & self.tapes.by_rank.keys())
+
+    def wanted_of(self, rank: int) -> tuple[int, ...]:
+        """Return the parts of a rank in what others wait for."""
+        found = []
+        for other, tape in self.tapes.by_rank.items():
+            if other == rank or tape.stop >= len(tape.calls) or tape.end is not End.BLOCKED:
+                continue
+            call = self.roles.calls[tape.calls[tape.stop]]
+            if call.op.is_p2p and call.peer == rank:
+                op = Op.RECV if call.op is Op.SEND else Op.SEND
+                found += [
+                    number
+                    for number in sorted(set(self.tapes.by_rank[rank].calls))
+                    if (each := self.roles.calls[number]).op is op and (each.group, each.peer) == (call.group, other)
+                ]
+            elif not call.op.is_p2p and rank in self.tapes.groups.get(call.group, ()):
+                found.append(tape.calls[tape.stop])
+        return tuple(dict.fromkeys(found))
+
+    def score(self, edit: Edit) -> Score:
+        """Return how well an edit explains what was seen; less is better."""
+        found = self.departed(edit.rank)
+        stands = found.tape.end in (End.STANDS, End.FAILED) and edit.change is Change.COME_BACK
+        weight = 0 if stands else 1
+        calls, end = edit.apply(found.tape)
+        stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
+        broken = len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
+        pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))
+        return weight, pairs, self.breaks - found.breaks + broken
+
+    def bound(self, rank: int) -> Score:
+        """Return the best score that any edit of a rank could have."""
+        found = self.departed(rank)
+        weight = 0 if found.tape.end in (End.STANDS, End.FAILED) else 1
+        own = self.peers.disagreeing[self.peers.class_of[rank]]
+        return weight, self.peers.total - own, self.breaks - found.breaks
