@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.spmd.check import Counterexample, draw, judged
 from tests.spmd.known import is_known
-from tests.spmd.repair import lines_of, measured
+from tests.spmd.repair import lines_of, measured, measured_twice
 from tests.spmd.scenario import text_of
 from tests.spmd.shrink import shrunk
 
@@ -23,7 +23,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="of programs")
     parser.add_argument("--show", action="store_true", help="show the first counterexample of each kind, known or not")
     parser.add_argument("--repair", action="store_true", help="measure the smallest repair")
+    parser.add_argument("--two", action="store_true", help="with --repair: change two ranks of each program")
     given = parser.parse_args()
+    if given.repair and given.two:
+        both = measured_twice(given.seed, given.count)
+        print("\n".join(f"{number:6} {what}" for what, number in both.items()))
+        return 1 if both["certain of a rank that was not changed"] else 0
     if given.repair:
         found = measured(given.seed, given.count)
         print("\n".join(lines_of(found)))

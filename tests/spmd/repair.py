@@ -6,7 +6,7 @@ Each hang is judged twice: with all that was recorded, and with rings that have 
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +43,46 @@ def draw(seed: int) -> Changed | None:
 def carried_out(changed: Changed) -> Run:
     """Return what happens."""
     steps = faults.steps_with(changed.program, changed.fault)
+    return machine.run(changed.program, steps, random.Random(changed.seed))
+
+
+class ChangedTwice(NamedTuple):
+    """A program with changes to two of its ranks, fewer than the others in each group, both of which are needed."""
+
+    seed: int
+    program: Program
+    both: tuple[Fault, Fault]
+
+
+def draw_two(seed: int) -> ChangedTwice | None:
+    """Return a program with two ranks changed; None where one change alone leads to the same waits."""
+    rng = random.Random(seed)
+    program = generator.draw(rng)
+    one, other = (faults.draw(rng, program) for _ in range(2))
+    if HEALTHY in (one, other) or one.ranks[0] == other.ranks[0]:
+        return None
+    if not faults.are_few(program, tuple(sorted((one.ranks[0], other.ranks[0])))):
+        return None
+    both = one._replace(ranks=one.ranks[:1]), other._replace(ranks=other.ranks[:1])
+    changed = ChangedTwice(seed, program, both)
+    together = _waits(carried_out_twice(changed), both)
+    alone = [_waits(carried_out(Changed(seed, program, fault)), both) for fault in both]
+    return changed if together and all(alone) and together not in alone else None
+
+
+def _waits(run: Run, both: Sequence[Fault]) -> dict[int, int]:
+    """Return which of its calls each rank waits in for ever, but for those that were changed."""
+    wrong = {fault.ranks[0] for fault in both}
+    waiting = {rank: calls for rank, calls in enumerate(run.calls) if calls and calls[-1].done_s == machine.NEVER}
+    return {rank: len(calls) for rank, calls in waiting.items() if rank not in wrong}
+
+
+def carried_out_twice(changed: ChangedTwice) -> Run:
+    """Return what happens with both changes."""
+    steps = faults.steps_with(changed.program, HEALTHY)
+    for fault in changed.both:
+        (rank,) = fault.ranks
+        steps[rank] = faults.steps_with(changed.program, fault)[rank]
     return machine.run(changed.program, steps, random.Random(changed.seed))
 
 
@@ -115,6 +155,32 @@ def measured(first: int, count: int) -> Measured:
         found.take(changed, finding)
         rng = random.Random(seed + 1)
         found.take_cut(changed, find(tapes_of(run, tuple(rng.choice(CUT_HISTORIES) for _ in run.steps))))
+    return found
+
+
+def measured_twice(first: int, count: int) -> Counter[str]:
+    """Return how often both of two changed ranks are told."""
+    found: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        changed = draw_two(seed)
+        if changed is None:
+            continue
+        finding = find(tapes_of(carried_out_twice(changed)))
+        if finding.failure is Failure.MOVING:
+            continue
+        wrong = {fault.ranks[0] for fault in changed.both}
+        told = {suspect.rank for suspect in finding.suspects}
+        pairs = [set(ranks) for ranks in finding.together]
+        found["hangs"] += 1
+        found["both told"] += wrong <= told
+        found["both told, as a pair"] += wrong in pairs
+        found["both told, as the only pair"] += pairs == [wrong]
+        found["one of both told"] += bool(wrong & told) and not wrong <= told
+        found["neither told"] += bool(told) and not wrong & told
+        found["no explanation"] += not told
+        found["certain of a rank that was not changed"] += finding.certain and not told <= wrong
+        if not wrong & told:
+            found[f"  seed {seed}"] += 1
     return found
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spmd.repair import lines_of, measured
+from tests.spmd.repair import lines_of, measured, measured_twice
 from tests.spmd.test_spmd import FRESH
 
 
@@ -27,3 +27,9 @@ def test_what_was_measured_is_told_in_lines() -> None:
 
 def test_programs_that_do_not_hang_are_told_as_such() -> None:
     assert list(lines_of(measured(1, 0))) == ["no program hangs"]
+
+
+def test_two_changed_ranks_are_told_together() -> None:
+    found = measured_twice(1, 1500)
+    assert found["hangs"] > 3
+    assert (found["both told"], found["certain of a rank that was not changed"]) == (found["hangs"], 0)

@@ -53,6 +53,7 @@ class Departures:
 
     tape: Tape
     places: tuple[int, ...]  # indices of its tape, ascending
+    turns: frozenset[int]  # those at which it may have gone another way
     since: int  # index up to which its past is known to be good, as far as anybody can say
     routine: Routine
     breaks: int  # how often it breaks its routine from `since` on
@@ -72,7 +73,8 @@ def departures(peers: Peers, rank: int) -> Departures:
     near = max(stop - NEAR_MAX, stop // 2)
     routine = Routine(tape.calls[:near])
     broken = routine.breaks(tape.calls, near, stop)[-BREAKS_MAX:]
-    places = {place for place, _, _ in aligned} | {at + by for at in broken for by in (-1, 0)} | {stop, stop - 1}
+    turns = {place for place, _, _ in aligned} | {*broken, stop}
+    places = turns | {at - 1 for at in (*broken, stop)}
     found = tuple(sorted(place for place in places if 0 <= place <= len(tape.calls)))
     since = max(found[0] - 1, 0) if found else 0
     if since < near:
@@ -81,7 +83,8 @@ def departures(peers: Peers, rank: int) -> Departures:
         routine.learn(tape.calls, since)
     breaks = len(peers.alone_in(rank, tape.calls, routine.breaks(tape.calls, since, stop + 1)))
     return Departures(
-        tape=tape, places=found, since=since, routine=routine, breaks=breaks, aligned=tuple(aligned)
+        tape=tape, places=found, turns=frozenset(turns), since=since, routine=routine, breaks=breaks,
+        aligned=tuple(aligned),
     )  # fmt: skip
 
 
@@ -94,7 +97,8 @@ def edits(roles: Roles, found: Departures, wanted: Iterable[int]) -> Iterator[Ed
     for place in found.places:
         expected = _expected(roles, found, place, wanted)
         if place < len(calls):
-            yield Edit(rank=rank, change=Change.REWIND, at=place, out=len(calls) - place)
+            if place in found.turns:
+                yield Edit(rank=rank, change=Change.REWIND, at=place, out=len(calls) - place)
             yield from _without(roles, found, place)
             yield from _replaced(roles, found, place, expected)
             if place + 1 < len(calls) and calls[place] != calls[place + 1]:

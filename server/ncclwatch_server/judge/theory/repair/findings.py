@@ -37,9 +37,13 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Who is at fault: one rank, or one of several. No suspects: no change to one rank explains the hang."""
+    """Who is at fault: one rank, or one of several. No suspects: no small change explains the hang.
+
+    With `together` several suspects are at fault at once: all of a set, or all of one of several sets.
+    """
 
     suspects: tuple[Suspect, ...] = ()
+    together: tuple[tuple[int, ...], ...] = ()  # sets of ranks
     certain: bool = False
     failure: Failure | None = None
 
@@ -47,8 +51,20 @@ class Finding:
 def find(tapes: Tapes) -> Finding:
     """Return who is at fault in a job that hangs."""
     repairs = search(tapes)
+    if repairs.joint:
+        return _of_several(repairs)
     suspects = tuple(_suspect(repairs, repair) for repair in repairs.best)
     return Finding(suspects=suspects, certain=_is_certain(repairs), failure=repairs.failure)
+
+
+def _of_several(repairs: Repairs) -> Finding:
+    best: dict[int, Repair] = {}
+    for together in repairs.joint:
+        for repair in together:
+            best.setdefault(repair.edit.rank, repair)
+    suspects = tuple(_suspect(repairs, best[rank]) for rank in sorted(best))
+    sets = tuple(tuple(repair.edit.rank for repair in together) for together in repairs.joint)
+    return Finding(suspects=suspects, together=sets)
 
 
 def _suspect(repairs: Repairs, repair: Repair) -> Suspect:

@@ -178,13 +178,22 @@ class Hang:
     def score(self, edit: Edit) -> Score:
         """Return how well an edit explains what was seen; less is better."""
         found = self.departed(edit.rank)
-        stands = found.tape.end in (End.STANDS, End.FAILED) and edit.change is Change.COME_BACK
-        weight = 0 if stands else 1
+        weight = self.weight(edit)
         calls, end = edit.apply(found.tape)
-        stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
-        broken = len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
         pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))
-        return weight, pairs, self.breaks - found.breaks + broken
+        return weight, pairs, self.breaks - found.breaks + self.breaks_with(edit)
+
+    def weight(self, edit: Edit) -> int:
+        """Return how many calls an edit supposes to be wrong: none where a rank only has to go on."""
+        stands = self.tapes.by_rank[edit.rank].end in (End.STANDS, End.FAILED)
+        return 0 if stands and edit.change is Change.COME_BACK else 1
+
+    def breaks_with(self, edit: Edit) -> int:
+        """Return how often the rank of an edit still breaks its routine."""
+        found = self.departed(edit.rank)
+        calls, _ = edit.apply(found.tape)
+        stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
+        return len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
 
     def bound(self, rank: int) -> Score:
         """Return the best score that any edit of a rank could have."""

@@ -307,14 +307,18 @@ class Peers:
 
     def disagreements(self, rank: int, calls: Sequence[int], end: End, since: int) -> int:
         """Return how many pairs of ranks disagree if a rank does something else from index `since` of its tape on."""
+        others = self.total - self.disagreeing[self.class_of[rank]]
+        return others + sum(self.against(rank, calls, end, since).values())
+
+    def against(self, rank: int, calls: Sequence[int], end: End, since: int) -> Mapping[int, int]:
+        """Return with how many ranks of which classes a rank disagrees if it does something else from an index on."""
         own = self.class_of[rank]
-        others = self.total - self.disagreeing[own]
-        found = 0
+        found = {}
         for other, ranks in enumerate(self.classes):
             count = len(ranks) - (other == own)
             if count and self._parts(own, other, rank, calls, end, since):
-                found += count
-        return others + found
+                found[other] = count
+        return found
 
     def _parts(self, own: int, other: int, rank: int, calls: Sequence[int], end: End, since: int) -> bool:
         place = self.partings.get((own, other), since)

@@ -11,9 +11,13 @@ from dataclasses import dataclass, replace
 from ncclwatch_server.judge.theory.repair.batches import odd_ranks
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit, edits
 from ncclwatch_server.judge.theory.repair.hang import Failure, Hang, Score
-from ncclwatch_server.judge.theory.repair.tapes import Tapes
+from ncclwatch_server.judge.theory.repair.tapes import End, Tapes
 
 REPLAYS_MAX = 400  # for each rank
+STANDING_MAX = 64  # ranks that stand outside or were ended, and are told together
+JOINT_RANKS_MAX = 8  # ranks of which two may be wrong together
+JOINT_EDITS_MAX = 12  # for each of them
+JOINT_REPLAYS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +30,15 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
-    """The best edits of one job, at most one for each rank; with several it is one of these ranks."""
+    """The best edits of one job, at most one for each rank; with several it is one of these ranks.
+
+    Where no edit of one rank is enough, `joint` has edits of two ranks, or of all that stand, that are enough together;
+    with several such sets it is one of these.
+    """
 
     hang: Hang
     best: tuple[Repair, ...] = ()
+    joint: tuple[tuple[Repair, ...], ...] = ()
     by_batches: bool = False  # others are as good, but drew as many batches as the rest
     failure: Failure | None = None
 
@@ -51,7 +60,71 @@ def search(tapes: Tapes) -> Repairs:
             best = repair.score if best is None else min(best, repair.score)
             found.append((repair, ranks))
     kept = [_as_made_by(hang, repair, rank) for repair, ranks in found if repair.score == best for rank in ranks]
+    if best is None or best[0] > 0:
+        standing = _all_come_back(hang)
+        if standing:
+            return Repairs(hang=hang, joint=(standing,))
+    if best is None or best[1] > 0:
+        joint = _joint(hang, [ranks[0] for ranks in tried])
+        if joint and (best is None or joint[0][0].score[1] == 0):
+            return Repairs(hang=hang, joint=joint)
     return _narrowed(hang, tuple(sorted(kept, key=lambda each: each.edit.rank)))
+
+
+def _all_come_back(hang: Hang) -> tuple[Repair, ...]:
+    """Return that all ranks go on that stand outside or were ended, if the job then goes on: no call was wrong."""
+    ranks = sorted(rank for rank in hang.candidates() if hang.tapes.by_rank[rank].end in (End.STANDS, End.FAILED))
+    changes = [
+        Edit(rank=rank, change=Change.COME_BACK, at=len(hang.tapes.by_rank[rank].calls)) for rank in ranks
+    ]  # fmt: skip
+    if not 1 < len(changes) <= STANDING_MAX or not hang.passes(*changes):
+        return ()
+    return tuple(Repair(edit=edit, score=(0, hang.peers.total, hang.breaks)) for edit in changes)
+
+
+def _joint(hang: Hang, ranks: Sequence[int]) -> tuple[tuple[Repair, ...], ...]:
+    """Return the best pairs of edits of two ranks after which every recorded wait ends; both bear the joint score."""
+    options: list[_Option] = []
+    for rank in sorted(ranks, key=lambda each: (hang.bound(each), each))[:JOINT_RANKS_MAX]:
+        scored = _scored(hang, rank)
+        order = sorted(scored, key=lambda edit: (scored[edit], *_size_of(hang, edit), -edit.at))
+        options += [_Option(hang, edit) for edit in order[:JOINT_EDITS_MAX]]
+    pairs = [
+        (one.score_with(other), at, one, other)
+        for at, one in enumerate(options)
+        for other in options[at + 1 :]
+        if one.edit.rank != other.edit.rank
+    ]
+    found: dict[tuple[int, int], tuple[Repair, ...]] = {}
+    best: Score | None = None
+    for score, _, one, other in sorted(pairs, key=lambda pair: pair[:2])[:JOINT_REPLAYS_MAX]:
+        if best is not None and score > best:
+            break
+        ranks_of_pair = one.edit.rank, other.edit.rank
+        if ranks_of_pair not in found and hang.passes(one.edit, other.edit):
+            best = score
+            found[ranks_of_pair] = Repair(edit=one.edit, score=score), Repair(edit=other.edit, score=score)
+    return tuple(found.values())
+
+
+class _Option:
+    """An edit that may be one of two."""
+
+    def __init__(self, hang: Hang, edit: Edit) -> None:
+        self.hang, self.edit = hang, edit
+        tape = hang.tapes.by_rank[edit.rank]
+        self.against = hang.peers.against(edit.rank, *edit.apply(tape), min(edit.at, len(tape.calls)))
+        self.fewer_breaks = hang.departed(edit.rank).breaks - hang.breaks_with(edit)
+
+    def score_with(self, other: "_Option") -> Score:
+        """Return the score of both edits; two ranks that agree with the others after them agree with each other."""
+        peers = self.hang.peers
+        mine, theirs = peers.class_of[self.edit.rank], peers.class_of[other.edit.rank]
+        pairs = peers.total - peers.disagreeing[mine] - peers.disagreeing[theirs] + ((mine, theirs) in peers.partings)
+        pairs += sum(self.against.values()) - (theirs in self.against)
+        pairs += sum(other.against.values()) - (mine in other.against)
+        breaks = self.hang.breaks - self.fewer_breaks - other.fewer_breaks
+        return self.hang.weight(self.edit) + self.hang.weight(other.edit), pairs, breaks
 
 
 def _narrowed(hang: Hang, kept: tuple[Repair, ...]) -> Repairs:
@@ -74,10 +147,7 @@ def _as_made_by(hang: Hang, repair: Repair, rank: int) -> Repair:
 
 def _repair_of(hang: Hang, rank: int, best: Score | None) -> Repair | None:
     """Return the best edit of a rank that is a repair and no worse than `best`."""
-    scored = {}
-    for edit in edits(hang.roles, hang.departed(rank), hang.wanted_of(rank)):
-        if edit not in scored:
-            scored[edit] = hang.score(edit)
+    scored = _scored(hang, rank)
     order = sorted(scored, key=lambda edit: (scored[edit], *_size_of(hang, edit), -edit.at))
     for edit in order[:REPLAYS_MAX]:
         if best is not None and scored[edit] > best:
@@ -85,6 +155,13 @@ def _repair_of(hang: Hang, rank: int, best: Score | None) -> Repair | None:
         if hang.passes(edit):
             return Repair(edit=edit, score=scored[edit])
     return None
+
+
+def _scored(hang: Hang, rank: int) -> dict[Edit, Score]:
+    """Return the edits of a rank with their scores."""
+    return {
+        edit: hang.score(edit) for edit in dict.fromkeys(edits(hang.roles, hang.departed(rank), hang.wanted_of(rank)))
+    }
 
 
 def _size_of(hang: Hang, edit: Edit) -> tuple[bool, int, int]:

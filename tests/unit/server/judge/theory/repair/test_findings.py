@@ -118,3 +118,26 @@ def test_nobody_is_told_where_nobody_waits_for_ever() -> None:
 
 def test_nobody_is_told_where_the_histories_do_not_lead_to_what_was_seen() -> None:
     assert found([A, B], [A, B], [A, B], stops={0: 0, 1: 1, 2: 1}).failure is Failure.INCOMPLETE
+
+
+def test_two_ranks_that_stand_are_told_together() -> None:
+    finding = found([A, B], [A, B], [A], [A], groups={"g": (0, 1, 2, 3)}, ends={2: End.STANDS, 3: End.FAILED})
+    assert finding.together == ((2, 3),)
+    assert {each.reference for each in finding.suspects} == {Reference.STANDING}
+
+
+def test_two_ranks_with_a_wrong_call_each_are_told_together() -> None:
+    groups = {"g": tuple(range(6))}
+    right = [*STEP, A]
+    finding = found(*[right] * 4, [*STEP, B], [*STEP, D], groups=groups)
+    assert finding.together == ((4, 5),)
+    assert [each.rank for each in finding.suspects] == [4, 5]
+    assert not finding.certain
+
+
+def test_nothing_is_told_where_three_ranks_would_have_to_change() -> None:
+    groups = {"g": tuple(range(8))}
+    right = [*STEP, A]
+    wrong = [[*STEP, call(line)] for line in (7, 8, 9)]
+    finding = found(*[right] * 5, *wrong, groups=groups)
+    assert (finding.suspects, finding.failure) == ((), Failure.UNEXPLAINED)
