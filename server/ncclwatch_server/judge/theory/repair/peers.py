@@ -3,7 +3,7 @@
 Ranks of one program make the same calls, each in its own groups. So calls are compared by their role: line, arguments,
 position of the root, and the axis of the group. An axis is a set of groups that share no rank and are called from the
 same lines, such as all tensor-parallel groups. Two ranks are compared in the axes that both have a group of; a line
-belongs to the axis that is used there most.
+belongs to the axis that is used there most. Two lines that are branches of one call count as one.
 
 Sends and receives are compared between ranks that talk to peers at the same distances, such as one stage of two
 replicas. Between other stages all of them in a row count as one.
@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import CallSite, Op
+from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.lines import Place, one_of_two, place_of
 from ncclwatch_server.judge.theory.repair.routine import CONTEXT
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
@@ -27,6 +28,7 @@ class Roles:
         self.tapes = tapes
         self.calls: list[Call] = list(tapes.calls)  # grows with calls that edits put in
         self._numbers = {call: number for number, call in enumerate(self.calls)}
+        self._one_of_two = one_of_two(tapes)
         uses = _uses(tapes)
         self.axis_of = _axes(tapes, uses)
         self.axis_at = {place: self._most_used(groups) for place, groups in uses.items()}
@@ -71,7 +73,9 @@ class Roles:
         else:
             members = self.tapes.groups.get(call.group, ())
             place = members.index(call.peer) if call.peer in members else call.peer
-        return axis, call.op, place, call.tag, numel, call.dtype, call.reduce_op, call.site, call.way, call.waits
+        line = place_of(call)
+        line = self._one_of_two.get(line, line)
+        return axis, call.op, place, call.tag, numel, call.dtype, call.reduce_op, line, call.waits
 
     def _distance(self, rank: int, call: Call) -> int | None:
         members = self.tapes.groups.get(call.group, ())
@@ -136,12 +140,9 @@ class Roles:
         return self.number(replace(call, group=group, peer=peer))
 
 
-_Place = tuple[CallSite | None, tuple[CallSite, ...]]
-
-
-def _uses(tapes: Tapes) -> dict[_Place, dict[str, int]]:
+def _uses(tapes: Tapes) -> dict[Place, dict[str, int]]:
     """Return how often each group is used at each place of the source."""
-    found: dict[_Place, dict[str, int]] = {}
+    found: dict[Place, dict[str, int]] = {}
     for tape in tapes.by_rank.values():
         for number, count in Counter(tape.calls).items():
             call = tapes.calls[number]
@@ -151,7 +152,7 @@ def _uses(tapes: Tapes) -> dict[_Place, dict[str, int]]:
     return found
 
 
-def _axes(tapes: Tapes, uses: Mapping[_Place, Mapping[str, int]]) -> dict[str, str]:
+def _axes(tapes: Tapes, uses: Mapping[Place, Mapping[str, int]]) -> dict[str, str]:
     """Return the axis of each group, by the name of one of its groups.
 
     Groups that are called from the same lines and share no rank belong together, those with the most such calls first.
