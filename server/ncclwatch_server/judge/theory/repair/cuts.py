@@ -58,7 +58,9 @@ def first_cut(counts: Counts) -> Mapping[int, int] | None:
         return None
     channels = {channel for own in counts.places.values() for channel in own}
     channels |= {channel for tape in tapes.by_rank.values() for channel in tape.lost}
-    issued = {channel: max(counts.first(rank, channel) for rank in counts.sides(channel)) for channel in channels}
+    issued = {
+        channel: max((counts.first(rank, channel) for rank in counts.sides(channel)), default=0) for channel in channels
+    }
     todo = set(channels)
     while todo:
         channel = todo.pop()
@@ -87,7 +89,7 @@ def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:
     todo = list(found)
     lowered = {rank: len(tape.calls) + 1 for rank, tape in tapes.by_rank.items()}
     for channel in {channel for own in counts.places.values() for channel in own}:
-        least = min(counts.issued(rank, channel, found[rank]) for rank in counts.sides(channel))
+        least = min((counts.issued(rank, channel, found[rank]) for rank in counts.sides(channel)), default=0)
         limits[channel] = least
     while todo:
         rank = todo.pop()

@@ -92,7 +92,7 @@ def edits(roles: Roles, found: Departures, wanted: Iterable[int]) -> Iterator[Ed
     """Yield the changes to one rank's tape. `wanted` are its parts of what others wait for."""
     tape = found.tape
     rank, calls, stop = tape.rank, tape.calls, tape.stop
-    if tape.end in (End.STANDS, End.GONE, End.FAILED) and stop == len(calls):
+    if tape.end is not End.BLOCKED and stop == len(calls):
         yield Edit(rank=rank, change=Change.COME_BACK, at=stop)
     for place in found.places:
         expected = _expected(roles, found, place, wanted)

@@ -49,7 +49,7 @@ class Finding:
 
 
 def find(tapes: Tapes) -> Finding:
-    """Return who is at fault in a job that hangs."""
+    """Return who is at fault in a job that hangs. Whether it hangs is for the wait graph to say, and not asked here."""
     repairs = search(tapes)
     if repairs.joint:
         return _of_several(repairs)

@@ -38,7 +38,9 @@ class Hang:
     def __init__(self, tapes: Tapes) -> None:
         counts = Counts(tapes)
         self.is_whole = counts.is_whole
-        start = first_cut(counts)
+        # Of a group whose members nobody knows it cannot be said who has to come.
+        known = all(call.group in tapes.groups for call in tapes.calls)
+        start = first_cut(counts) if known else None
         if start is not None and any(start.values()):
             tapes = without_start(tapes, start)
             counts = Counts(tapes)

@@ -20,6 +20,7 @@ class End(Enum):
 
     BLOCKED = "blocked"  # it waits in one of its calls; what it does after that is unknown
     STANDS = "stands"  # it is in no call
+    ELSEWHERE = "elsewhere"  # it waits in something that is no call: a rendezvous, a key of the store, a lock
     GONE = "gone"  # its process ended by itself, and well
     FAILED = "failed"  # its process was ended by an exception or a signal
     FREE = "free"  # only after an edit: it may do anything next
@@ -188,9 +189,9 @@ def _end_of(standing: RankStanding) -> End:
         ending = standing.view.ending
         well = ending is not None and ending.kind == "exited" and not ending.exit_code
         return End.GONE if well else End.FAILED
-    if standing.standing is Standing.BLOCKED and any(block.issued is not None for block in standing.blocks):
-        return End.BLOCKED
-    return End.STANDS
+    if standing.standing is not Standing.BLOCKED:
+        return End.STANDS
+    return End.BLOCKED if any(block.issued is not None for block in standing.blocks) else End.ELSEWHERE
 
 
 def _stop_of(standing: RankStanding, history: Sequence[OpView]) -> int:

@@ -141,3 +141,13 @@ def test_nothing_is_told_where_three_ranks_would_have_to_change() -> None:
     wrong = [[*STEP, call(line)] for line in (7, 8, 9)]
     finding = found(*[right] * 5, *wrong, groups=groups)
     assert (finding.suspects, finding.failure) == ((), Failure.UNEXPLAINED)
+
+
+def test_nothing_is_told_where_the_members_of_a_group_are_unknown() -> None:
+    assert found([A], [A], [call(7, "other")]).failure is Failure.INCOMPLETE
+
+
+def test_a_rank_that_waits_elsewhere_is_told_and_not_for_certain() -> None:
+    finding = found([A, B], [A, B], [A], ends={2: End.ELSEWHERE})
+    assert 2 in [each.rank for each in finding.suspects]
+    assert not finding.certain
