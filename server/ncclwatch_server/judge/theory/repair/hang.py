@@ -1,8 +1,8 @@
 """Holds a job that hangs, prepared for replays of its calls with edits, and says how well an edit explains the hang."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from functools import cached_property
 from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import Op
@@ -11,9 +11,12 @@ from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures
 from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
-from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without_start
+from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tape, Tapes, without_start
 
 Score = tuple[int, int, int]  # calls to change, pairs of ranks that disagree, calls against a rank's own routine
+# Whether asynchronous collectives hold up what comes after them, and whether sends are through at once: what leads to
+# the state that was observed is so.
+_WAYS = ((False, True), (False, False), (True, True), (True, False))
 CLASSES_FROM = 16  # ranks; with fewer of them, finding who does the same takes longer than to replay them all
 
 
@@ -23,6 +26,37 @@ class Failure(Enum):
     MOVING = "nobody waits for ever"
     INCOMPLETE = "the histories do not lead to the state that was observed"
     UNEXPLAINED = "no small change ends the hang"
+
+
+def settle(tapes: Tapes, counts: Counts) -> Tapes | None:
+    """Return tapes with the stops of devices to which a replay leads; None: it does not lead to what was observed."""
+    loose = {rank: tape for rank, tape in tapes.by_rank.items() if 0 <= tape.through < tape.stop}
+    if not loose:
+        return tapes
+    start = cut(counts, {rank: min(tape.through, tape.stop) for rank, tape in loose.items()})
+    if start is None:
+        return None
+    for joined, eager in _WAYS:
+        scripts = [script_from(tapes, tape, start[rank], joined=joined) for rank, tape in tapes.by_rank.items()]
+        outcome = play(Stage(tapes, joined=joined), scripts, eager=eager)
+        stops = {rank: at + start[rank] for rank, at in zip(tapes.by_rank, outcome.at, strict=True)}
+        if all(tape.through <= stops[rank] <= tape.stop for rank, tape in loose.items()):
+            by_rank = {
+                rank: replace(tape, stop=stops[rank], through=-1) if rank in loose else tape
+                for rank, tape in tapes.by_rank.items()
+            }  # fmt: skip
+            return replace(tapes, by_rank=by_rank)
+    return None
+
+
+def script_from(tapes: Tapes, tape: Tape, start: int, *, joined: bool) -> Script:
+    """Return what a rank did from an index of its tape on."""
+    late = tape.stop < len(tape.calls) and _waits_late(tapes.calls[tape.calls[tape.stop]], joined=joined)
+    return Script(tape.calls[start:], tape.end, tape.stop - start if late else -1)
+
+
+def _waits_late(call: Call, *, joined: bool) -> bool:
+    return not call.waits and (call.op.is_p2p or not joined)
 
 
 class _Staging(NamedTuple):
@@ -44,6 +78,9 @@ class Hang:
         if start is not None and any(start.values()):
             tapes = without_start(tapes, start)
             counts = Counts(tapes)
+        settled = settle(tapes, counts) if start is not None else None
+        start = start if settled is not None else None
+        tapes = settled or tapes
         self.roles = Roles(tapes)
         self.tapes = tapes
         self.peers = Peers(self.roles)
@@ -54,7 +91,8 @@ class Hang:
         self.failure: Failure | None = Failure.INCOMPLETE
         self.cut: Mapping[int, int] = {}
         self.stuck: frozenset[int] = frozenset()  # ranks that wait for ever
-        self.eager = True
+        self.joined, self.eager = False, True
+        self.scripts: dict[int, Script] = {}  # what each rank did from the cut on
         if start is not None:
             self._begin(counts)
 
@@ -70,8 +108,10 @@ class Hang:
         staging = self._staging_for(frozenset())
         leads = [ranks[0] for ranks in staging.actors]
         wanted = [max(self.tapes.by_rank[rank].stop - found[rank], 0) for rank in leads]
-        for self.eager in (True, False):
-            outcome = play(staging.stage, [self.scripts[rank] for rank in leads], eager=self.eager)
+        for joined, eager in _WAYS:
+            self._go(joined=joined, eager=eager)
+            stage = self._staging_for(frozenset()).stage
+            outcome = play(stage, [self.scripts[rank] for rank in leads], eager=eager)
             if list(outcome.at) == wanted:
                 self.stuck = frozenset(rank for actor in outcome.stuck for rank in staging.actors[actor])
                 self.failure = None if self.stuck else Failure.MOVING
@@ -98,24 +138,30 @@ class Hang:
         if found is None:
             if self._staging is not None and not many:
                 return self._staging[1]
-            staging = _Staging(Stage(calls), [[rank] for rank in ranks])
+            staging = _Staging(Stage(calls, joined=self.joined), [[rank] for rank in ranks])
         else:
             actors: list[list[int]] = [[] for _ in range(max(found.class_of.values()) + 1)]
             for rank, actor in found.class_of.items():
                 actors[actor].append(rank)
-            staging = _Staging(Stage(calls, found.class_of, found.kin), actors)
+            staging = _Staging(Stage(calls, found.class_of, found.kin, joined=self.joined), actors)
         self._staging = alone, staging
         return staging
 
-    @cached_property
-    def scripts(self) -> dict[int, Script]:
-        """What each rank did from the cut on."""
-        return {rank: self._script(tape, tape.calls, tape.end, 0) for rank, tape in self.tapes.by_rank.items()}
+    def _go(self, *, joined: bool, eager: bool) -> None:
+        """Replay from now on in one of several ways."""
+        if joined is not self.joined or not self.scripts:
+            self._staging = None
+            self.scripts = {
+                rank: script_from(self.tapes, tape, self.cut[rank], joined=joined)
+                for rank, tape in self.tapes.by_rank.items()
+            }  # fmt: skip
+        self.joined, self.eager = joined, eager
 
     def _script(self, tape: Tape, calls: Sequence[int], end: End, moved: int | None) -> Script:
         late = -1
-        if moved is not None and tape.stop < len(tape.calls) and not self.roles.calls[tape.calls[tape.stop]].waits:
-            late = tape.stop - self.cut[tape.rank] + moved
+        stops = moved is not None and tape.stop < len(tape.calls)
+        if stops and _waits_late(self.roles.calls[tape.calls[tape.stop]], joined=self.joined):
+            late = tape.stop - self.cut[tape.rank] + (moved or 0)
         return Script(calls[self.cut[tape.rank] :], end, late)
 
     def script_with(self, edit: Edit) -> Script:

@@ -77,10 +77,19 @@ class Stage:
     """The actors of a job and what each call means for each. Made once, used by many replays."""
 
     def __init__(
-        self, tapes: Tapes, actor_of: Mapping[int, int] | None = None, kin: Mapping[str, str] | None = None
+        self,
+        tapes: Tapes,
+        actor_of: Mapping[int, int] | None = None,
+        kin: Mapping[str, str] | None = None,
+        *,
+        joined: bool = False,
     ) -> None:
-        """`actor_of` maps ranks with news to actors 0..n-1; `kin` maps groups to one that stands for them."""
-        self.tapes = tapes
+        """`actor_of` maps ranks with news to actors 0..n-1; `kin` maps groups to one that stands for them.
+
+        With `joined` what is issued after an asynchronous collective waits for it: where a rank waits for one later,
+        that is not recorded.
+        """
+        self.tapes, self.joined = tapes, joined
         self.actor_of = actor_of or {rank: number for number, rank in enumerate(tapes.by_rank)}
         self.kin = kin or {}
         self.size = max(self.actor_of.values(), default=-1) + 1
@@ -137,7 +146,7 @@ class Stage:
                 kind, need = _Kind.SOME, self._below_root(rank, call, ranks)
             elif call.op is Op.GATHER and rank != call.peer:
                 kind, need = _Kind.SOME, ()
-        return _Part(kind, channel, agreed, need, call.waits, -1)
+        return _Part(kind, channel, agreed, need, call.waits or self.joined, -1)
 
     def _below_root(self, rank: int, call: Call, ranks: Ranks) -> Ranks:
         if rank == call.peer:

@@ -3,7 +3,7 @@
 Equal calls of any ranks have one number, so tapes are compared and replayed as tuples of integers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -68,6 +68,7 @@ class Tape:
     seqs: tuple[int, ...]  # of each call in its channel, as recorded; >= 1
     end: End
     stop: int  # index of the first call that is not through though the rank waits for it; len(calls): none
+    through: int = -1  # a device may be anywhere from here to `stop`: of what is between nobody tells; -1: at `stop`
     batches: tuple[
         int, ...
     ] = ()  # of each call: batches that its rank had drawn in this pass of its loader; (): unknown
@@ -145,16 +146,40 @@ def read(found: Mapping[int, RankStanding], unseen: Iterable[int] = ()) -> Tapes
 def _tape(rank: int, standing: RankStanding, writer: Writer) -> Tape:
     view = standing.view
     history = view.history
+    on_device = {group.name for group in view.groups if group.asynchronous}
+    if any(op.group in on_device for op in history):
+        through, stop = _reached_by_device(standing, history, on_device)
+    else:
+        stop = through = _stop_of(standing, history)
     return Tape(
         rank=rank,
         calls=tuple(writer.number_of(op, view) for op in history),
-        seqs=tuple(op.seq for op in history),
+        seqs=_seqs(view),
         end=_end_of(standing),
-        stop=_stop_of(standing, history),
+        stop=stop,
+        through=through,
         batches=tuple(op.batch for op in history),
         drawn=tuple(Drawn(each.site, each.passes, each.drawn, each.exhausted) for each in view.loaders),
         lost=_lost(standing.view),
     )
+
+
+def _reached_by_device(
+    standing: RankStanding, history: Sequence[OpView], on_device: Collection[str]
+) -> tuple[int, int]:
+    """Return up to where a device is through for certain, and the first call that it is not through with.
+
+    Nobody tells of sends and receives on a device, nor of anything in a group that is blind.
+    """
+    untold = {group.name for group in standing.view.groups if group.blind}
+    waits = {(block.operation.group, block.operation.seq) for block in standing.blocks if not block.wait.op.is_p2p}
+    through = max((at + 1 for at, op in enumerate(history) if op.completed and op.in_order), default=0)
+    for at in range(through, len(history)):
+        op = history[at]
+        told = op.group not in untold and not (op.op.is_p2p and op.group in on_device)
+        if told and not op.completed and (op.in_order or (op.group, op.seq) in waits):
+            return through, at
+    return through, len(history)
 
 
 def _lost(view: RankView) -> Mapping[Channel, int]:
@@ -172,15 +197,34 @@ def _lost(view: RankView) -> Mapping[Channel, int]:
     return found
 
 
+def _seqs(view: RankView) -> tuple[int, ...]:
+    """Return the number of each call in its channel. Recorders count messages in several ways; how many is the same."""
+    left: dict[tuple[str, int, Op], int] = {}
+    for peer in view.peers:
+        left[peer.group, peer.peer, Op.SEND] = peer.sends
+        left[peer.group, peer.peer, Op.RECV] = peer.recvs
+    found = []
+    for op in reversed(view.history):
+        key = op.group, op.peer, op.op
+        number = left.get(key, 0) if op.op.is_p2p else 0
+        if number:
+            left[key] = number - 1
+        found.append(number or op.seq)
+    return tuple(reversed(found))
+
+
+def _since(tape: Tape, start: int) -> Tape:
+    return replace(
+        tape, calls=tape.calls[start:], seqs=tape.seqs[start:], stop=max(tape.stop - start, 0),
+        through=max(tape.through - start, -1), batches=tape.batches[start:], lost={},
+    )  # fmt: skip
+
+
 def without_start(tapes: Tapes, start: Mapping[int, int]) -> Tapes:
     """Return tapes without what comes before an index of each."""
     if not any(start.values()):
         return tapes
-    cut = {
-        rank: replace(tape, calls=tape.calls[start[rank] :], seqs=tape.seqs[start[rank] :],
-                      stop=max(tape.stop - start[rank], 0), batches=tape.batches[start[rank] :], lost={})
-        for rank, tape in tapes.by_rank.items()
-    }  # fmt: skip
+    cut = {rank: _since(tape, start[rank]) for rank, tape in tapes.by_rank.items()}
     return replace(tapes, by_rank=cut)
 
 
