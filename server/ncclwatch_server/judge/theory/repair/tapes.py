@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.rank_standing import RankStanding, Standing
 
 Ranks = tuple[int, ...]
@@ -174,6 +175,8 @@ def _reached_by_device(
     untold = {group.name for group in standing.view.groups if group.blind}
     waits = {(block.operation.group, block.operation.seq) for block in standing.blocks if not block.wait.op.is_p2p}
     through = max((at + 1 for at, op in enumerate(history) if op.completed and op.in_order), default=0)
+    if is_lost(standing.view):  # what it last said of itself is older than what its peers say
+        return through, len(history)
     for at in range(through, len(history)):
         op = history[at]
         told = op.group not in untold and not (op.op.is_p2p and op.group in on_device)
