@@ -1,22 +1,22 @@
 """Holds a job that hangs, prepared for replays of its calls with edits, and says how well an edit explains the hang."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.repair.classes import classes
 from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures
+from ncclwatch_server.judge.theory.repair.lines import Place, place_of
 from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
-from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
-from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tape, Tapes, without_start
+from ncclwatch_server.judge.theory.repair.replay import Outcome, Script, Stage, play
+from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without_start
 
 Score = tuple[int, int, int]  # calls to change, pairs of ranks that disagree, calls against a rank's own routine
-# Whether asynchronous collectives hold up what comes after them, and whether sends are through at once: what leads to
-# the state that was observed is so.
-_WAYS = ((False, True), (False, False), (True, True), (True, False))
+JOINS_MAX = 5  # times that lines are added at which ranks wait for asynchronous collectives
 CLASSES_FROM = 16  # ranks; with fewer of them, finding who does the same takes longer than to replay them all
 
 
@@ -33,30 +33,64 @@ def settle(tapes: Tapes, counts: Counts) -> Tapes | None:
     loose = {rank: tape for rank, tape in tapes.by_rank.items() if 0 <= tape.through < tape.stop}
     if not loose:
         return tapes
-    start = cut(counts, {rank: min(tape.through, tape.stop) for rank, tape in loose.items()})
+    reached = {rank: tape.through if rank in loose else tape.stop for rank, tape in tapes.by_rank.items()}
+    start = cut(counts, reached)
     if start is None:
         return None
-    for joined, eager in _WAYS:
-        scripts = [script_from(tapes, tape, start[rank], joined=joined) for rank, tape in tapes.by_rank.items()]
-        outcome = play(Stage(tapes, joined=joined), scripts, eager=eager)
-        stops = {rank: at + start[rank] for rank, at in zip(tapes.by_rank, outcome.at, strict=True)}
-        if all(tape.through <= stops[rank] <= tape.stop for rank, tape in loose.items()):
-            by_rank = {
-                rank: replace(tape, stop=stops[rank], through=-1) if rank in loose else tape
-                for rank, tape in tapes.by_rank.items()
-            }  # fmt: skip
-            return replace(tapes, by_rank=by_rank)
+    scripts = [script_from(tapes, tape, start[rank]) for rank, tape in tapes.by_rank.items()]
+    bounds = [(reached[rank] - start[rank], tape.stop - start[rank]) for rank, tape in tapes.by_rank.items()]
+    way = find_way(lambda joins: Stage(tapes, joins=joins), scripts, bounds)
+    if way is None:
+        return None
+    stops = {rank: at + start[rank] for rank, at in zip(tapes.by_rank, way.outcome.at, strict=True)}
+    by_rank = {
+        rank: replace(tape, stop=stops[rank], through=-1) if rank in loose else tape
+        for rank, tape in tapes.by_rank.items()
+    }  # fmt: skip
+    return replace(tapes, by_rank=by_rank)
+
+
+class Way(NamedTuple):
+    """How calls have to be replayed to come to what was observed."""
+
+    joins: frozenset[Place]  # lines that wait for asynchronous collectives
+    eager: bool
+    outcome: Outcome
+
+
+def find_way(
+    staged: Callable[[frozenset[Place]], Stage], scripts: Sequence[Script], bounds: Sequence[tuple[int, int]]
+) -> Way | None:
+    """Return how to come to a state in which each actor stands within its bounds; None: in no way.
+
+    An actor that comes too far, and has issued a collective asynchronously before, waits for that at the call where it
+    stood in truth.
+    """
+    for eager in (True, False):
+        joins: frozenset[Place] = frozenset()
+        for _ in range(JOINS_MAX):
+            stage = staged(joins)
+            outcome = play(stage, scripts, eager=eager)
+            wrong = [at for at, (low, high) in enumerate(bounds) if not low <= outcome.at[at] <= high]
+            if not wrong:
+                return Way(joins, eager, outcome)
+            more = {place for at in wrong for place in _joining(stage, scripts[at], outcome.at[at], bounds[at][1])}
+            if more <= joins:
+                break
+            joins |= more
     return None
 
 
-def script_from(tapes: Tapes, tape: Tape, start: int, *, joined: bool) -> Script:
+def _joining(stage: Stage, script: Script, at: int, high: int) -> Iterator[Place]:
+    calls = [stage.tapes.calls[number] for number in script.calls[: high + 1]]
+    if at > high and calls[-1].waits and any(not call.waits and not call.op.is_p2p for call in calls):
+        yield place_of(calls[-1])
+
+
+def script_from(tapes: Tapes, tape: Tape, start: int) -> Script:
     """Return what a rank did from an index of its tape on."""
-    late = tape.stop < len(tape.calls) and _waits_late(tapes.calls[tape.calls[tape.stop]], joined=joined)
+    late = tape.stop < len(tape.calls) and not tapes.calls[tape.calls[tape.stop]].waits
     return Script(tape.calls[start:], tape.end, tape.stop - start if late else -1)
-
-
-def _waits_late(call: Call, *, joined: bool) -> bool:
-    return not call.waits and (call.op.is_p2p or not joined)
 
 
 class _Staging(NamedTuple):
@@ -91,8 +125,8 @@ class Hang:
         self.failure: Failure | None = Failure.INCOMPLETE
         self.cut: Mapping[int, int] = {}
         self.stuck: frozenset[int] = frozenset()  # ranks that wait for ever
-        self.joined, self.eager = False, True
-        self.scripts: dict[int, Script] = {}  # what each rank did from the cut on
+        self.joins: frozenset[Place] = frozenset()
+        self.eager = True
         if start is not None:
             self._begin(counts)
 
@@ -107,15 +141,18 @@ class Hang:
         self.cut = found
         staging = self._staging_for(frozenset())
         leads = [ranks[0] for ranks in staging.actors]
-        wanted = [max(self.tapes.by_rank[rank].stop - found[rank], 0) for rank in leads]
-        for joined, eager in _WAYS:
-            self._go(joined=joined, eager=eager)
-            stage = self._staging_for(frozenset()).stage
-            outcome = play(stage, [self.scripts[rank] for rank in leads], eager=eager)
-            if list(outcome.at) == wanted:
-                self.stuck = frozenset(rank for actor in outcome.stuck for rank in staging.actors[actor])
-                self.failure = None if self.stuck else Failure.MOVING
-                return
+        stops = [self.tapes.by_rank[rank].stop - found[rank] for rank in leads]
+        way = find_way(self._staged, [self.scripts[rank] for rank in leads], [(stop, stop) for stop in stops])
+        if way is not None:
+            self.eager = way.eager
+            stuck = (self._staging_for(frozenset()).actors[actor] for actor in way.outcome.stuck)
+            self.stuck = frozenset(rank for ranks in stuck for rank in ranks)
+            self.failure = None if self.stuck else Failure.MOVING
+
+    def _staged(self, joins: frozenset[Place]) -> Stage:
+        if joins != self.joins:
+            self.joins, self._staging = joins, None
+        return self._staging_for(frozenset()).stage
 
     def departed(self, rank: int) -> Departures:
         """Return where a rank may have departed."""
@@ -138,29 +175,24 @@ class Hang:
         if found is None:
             if self._staging is not None and not many:
                 return self._staging[1]
-            staging = _Staging(Stage(calls, joined=self.joined), [[rank] for rank in ranks])
+            staging = _Staging(Stage(calls, joins=self.joins), [[rank] for rank in ranks])
         else:
             actors: list[list[int]] = [[] for _ in range(max(found.class_of.values()) + 1)]
             for rank, actor in found.class_of.items():
                 actors[actor].append(rank)
-            staging = _Staging(Stage(calls, found.class_of, found.kin, joined=self.joined), actors)
+            staging = _Staging(Stage(calls, found.class_of, found.kin, joins=self.joins), actors)
         self._staging = alone, staging
         return staging
 
-    def _go(self, *, joined: bool, eager: bool) -> None:
-        """Replay from now on in one of several ways."""
-        if joined is not self.joined or not self.scripts:
-            self._staging = None
-            self.scripts = {
-                rank: script_from(self.tapes, tape, self.cut[rank], joined=joined)
-                for rank, tape in self.tapes.by_rank.items()
-            }  # fmt: skip
-        self.joined, self.eager = joined, eager
+    @cached_property
+    def scripts(self) -> dict[int, Script]:
+        """What each rank did from the cut on."""
+        return {rank: script_from(self.tapes, tape, self.cut[rank]) for rank, tape in self.tapes.by_rank.items()}
 
     def _script(self, tape: Tape, calls: Sequence[int], end: End, moved: int | None) -> Script:
         late = -1
         stops = moved is not None and tape.stop < len(tape.calls)
-        if stops and _waits_late(self.roles.calls[tape.calls[tape.stop]], joined=self.joined):
+        if stops and not self.roles.calls[tape.calls[tape.stop]].waits:
             late = tape.stop - self.cut[tape.rank] + (moved or 0)
         return Script(calls[self.cut[tape.rank] :], end, late)
 

@@ -7,19 +7,21 @@
   broadcast needs those above it in gloo's binomial tree.
 - The n-th send of a pair of ranks, in one group and with one tag, meets the n-th receive. A receive from any source
   takes what was sent first. An eager send is through at once.
-- A call with async_op=False holds up what its thread issues later; one with async_op=True does not. On a stream,
-  operations of one group run in their order: after one whose parts do not agree, none ends.
+- A call with async_op=False holds up what its thread issues later; one with async_op=True does not, but for calls that
+  are said to wait for it. On a stream, operations of one group run in their order: after one whose parts do not agree,
+  none ends.
 
 What a rank does depends on others only through waits, so each order of steps leads to one last state (but for receives
 from any source). An actor is a rank, or a class of ranks that all do the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import Op
+from ncclwatch_server.judge.theory.repair.lines import Place, place_of
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Ranks, Tapes
 
 _FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
@@ -43,6 +45,7 @@ class _Part(NamedTuple):
     need: Ranks  # actors that must have entered with the same; of p2p: the other side
     waits: bool
     inbox: int  # of p2p: where receives from any source look
+    joins: bool  # it waits for what its rank issued asynchronously before
 
 
 class Script(NamedTuple):
@@ -82,14 +85,13 @@ class Stage:
         actor_of: Mapping[int, int] | None = None,
         kin: Mapping[str, str] | None = None,
         *,
-        joined: bool = False,
+        joins: Collection[Place] = (),
     ) -> None:
         """`actor_of` maps ranks with news to actors 0..n-1; `kin` maps groups to one that stands for them.
 
-        With `joined` what is issued after an asynchronous collective waits for it: where a rank waits for one later,
-        that is not recorded.
+        Calls at `joins` wait for all asynchronous collectives that their rank issued before. That is not recorded.
         """
-        self.tapes, self.joined = tapes, joined
+        self.tapes, self.joins = tapes, frozenset(joins)
         self.actor_of = actor_of or {rank: number for number, rank in enumerate(tapes.by_rank)}
         self.kin = kin or {}
         self.size = max(self.actor_of.values(), default=-1) + 1
@@ -146,7 +148,8 @@ class Stage:
                 kind, need = _Kind.SOME, self._below_root(rank, call, ranks)
             elif call.op is Op.GATHER and rank != call.peer:
                 kind, need = _Kind.SOME, ()
-        return _Part(kind, channel, agreed, need, call.waits or self.joined, -1)
+        joins = call.waits and place_of(call) in self.joins
+        return _Part(kind, channel, agreed, need, call.waits, -1, joins)
 
     def _below_root(self, rank: int, call: Call, ranks: Ranks) -> Ranks:
         if rank == call.peer:
@@ -161,7 +164,8 @@ class Stage:
         channel = self._channel(call.group, source, target, call.tag)
         kind = _Kind.SEND if call.op is Op.SEND else _Kind.RECV_ANY if peer == _ANY else _Kind.RECV
         need = tuple(m for m in self.members(call.group) if m != actor) if peer == _ANY else (peer,)
-        return _Part(kind, channel, 0, need, call.waits, inbox)
+        joins = call.waits and place_of(call) in self.joins
+        return _Part(kind, channel, 0, need, call.waits, inbox, joins)
 
 
 def above_in_tree(rank: int, root: int, members: Ranks) -> Ranks:
@@ -190,6 +194,8 @@ class _Replay:
         self.mail: dict[int, list[int]] = {}  # by inbox: channels of messages without a receive, oldest first
         self.broken: dict[int, int] = {}  # by channel of a stream: number of the first whose parts do not agree
         self.open: set[tuple[int, int]] = set()  # (actor, index) of async calls that are not through
+        self.unjoined = [0] * len(scripts)  # by actor: asynchronous collectives that are not through
+        self.held: set[int] = set()  # actors that wait for these before they issue their next call
         self.ready = list(range(len(scripts)))
         while self.ready:
             self._advance(self.ready.pop())
@@ -203,17 +209,21 @@ class _Replay:
             number = calls[at]
             part = parts.get(number) or self.stage.part(actor, number)
             kind = part[0]
+            if part[6] and self.unjoined[actor]:
+                self.held.add(actor)
+                break
             through = self._enter(actor, at, part) if kind <= _Kind.SOME else self._message(actor, at, part)
             if not through:
                 if part[4]:
                     break
                 self.open.add((actor, at))
+                self.unjoined[actor] += kind <= _Kind.SOME
             at += 1
         self.at[actor] = at
 
     def _enter(self, actor: int, index: int, part: _Part) -> bool:
         """Count an actor in; returns whether it is through at once."""
-        kind, channel, agreed, _, _, _ = part
+        kind, channel, agreed, *_ = part
         counts = self.counts[actor]
         seq = counts[channel] = counts.get(channel, 0) + 1
         meeting = self.meetings.get((channel, seq))
@@ -252,13 +262,18 @@ class _Replay:
     def _done(self, actor: int, index: int) -> None:
         if (actor, index) in self.open:
             self.open.discard((actor, index))
+            kind = self.stage._parts[actor][self.scripts[actor].calls[index]].kind
+            self.unjoined[actor] -= kind <= _Kind.SOME
+            if not self.unjoined[actor] and actor in self.held:
+                self.held.discard(actor)
+                self.ready.append(actor)
         elif self.at[actor] == index:
             self.at[actor] = index + 1
             self.ready.append(actor)
 
     def _message(self, actor: int, index: int, part: _Part) -> bool:
         """Let a send and a receive meet; returns whether this side is through at once."""
-        kind, channel, _, _, _, inbox = part
+        kind, channel, _, _, _, inbox, _ = part
         if kind == _Kind.SEND:
             waiting = self.recvs.get(channel) or self.recvs.get(inbox)
             if waiting:
@@ -288,6 +303,8 @@ class _Replay:
             at = self.at[actor]
             if at == len(script.calls) and (actor, script.late) in self.open:
                 at = script.late
+            if actor in self.held:
+                at = min(index for other, index in self.open if other == actor)
             if at < len(script.calls):
                 waits[actor] = self.stage._parts[actor][script.calls[at]], self._seq_at(actor, at)
             elif script.end in (End.BLOCKED, End.FREE):

@@ -177,12 +177,16 @@ def _reached_by_device(
     through = max((at + 1 for at, op in enumerate(history) if op.completed and op.in_order), default=0)
     if is_lost(standing.view):  # what it last said of itself is older than what its peers say
         return through, len(history)
-    for at in range(through, len(history)):
-        op = history[at]
-        told = op.group not in untold and not (op.op.is_p2p and op.group in on_device)
-        if told and not op.completed and (op.in_order or (op.group, op.seq) in waits):
-            return through, at
-    return through, len(history)
+    unfinished = [
+        at
+        for at in range(through, len(history))
+        if not (op := history[at]).completed
+        and op.group not in untold
+        and not (op.op.is_p2p and op.group in on_device)
+    ]  # fmt: skip
+    in_order = (at for at in unfinished if history[at].in_order)
+    awaited = (at for at in unfinished if (history[at].group, history[at].seq) in waits)
+    return through, next(in_order, next(awaited, len(history)))
 
 
 def _lost(view: RankView) -> Mapping[Channel, int]:

@@ -21,7 +21,8 @@ from ncclwatch.contract.model.rank import (
 )
 from ncclwatch_server.judge.theory.repair.cuts import Counts
 from ncclwatch_server.judge.theory.repair.findings import find
-from ncclwatch_server.judge.theory.repair.hang import settle
+from ncclwatch_server.judge.theory.repair.hang import find_way, settle
+from ncclwatch_server.judge.theory.repair.lines import place_of
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tape, read, write
 from ncclwatch_server.judge.theory.waits.rank_standing import RankStanding, Standing, standings
@@ -87,13 +88,23 @@ def test_a_replay_that_leads_past_what_is_not_through_tells_nothing() -> None:
     assert settle(loose, Counts(loose)) is None
 
 
-@pytest.mark.parametrize(("joined", "at"), [(False, 2), (True, 0)])
-def test_what_comes_after_an_asynchronous_collective_may_wait_for_it(joined: bool, at: int) -> None:
+@pytest.mark.parametrize(("joins", "at"), [(False, 2), (True, 1)])
+def test_what_comes_after_an_asynchronous_collective_may_wait_for_it(joins: bool, at: int) -> None:
     other = Call(group="tp", op=Op.ALL_REDUCE)
     found = write({"dp": (0, 1), "tp": (0, 1)}, {0: [replace(CALLS[0], waits=False), other], 1: [other, CALLS[1]]}, {})
     scripts = [Script(each.calls, End.BLOCKED, -1) for each in found.by_rank.values()]
-    outcome = play(Stage(found, joined=joined), scripts, eager=True)
+    outcome = play(Stage(found, joins=[place_of(other)] if joins else ()), scripts, eager=True)
     assert outcome.at[0] == at
+
+
+def test_where_ranks_wait_for_asynchronous_collectives_is_found_by_replay() -> None:
+    bucket, other = replace(CALLS[0], waits=False), Call(group="tp", op=Op.ALL_REDUCE)
+    found = write({"dp": (0, 1, 2), "tp": (0, 1)}, {0: [bucket, other], 1: [bucket, other], 2: []}, {2: End.STANDS})
+    scripts = [Script(each.calls, each.end) for each in found.by_rank.values()]
+    way = find_way(lambda joins: Stage(found, joins=joins), scripts, [(1, 1), (1, 1), (0, 0)])
+    assert way is not None
+    assert (way.joins, way.outcome.stuck) == ({place_of(other)}, {0, 1})
+    assert find_way(lambda joins: Stage(found, joins=joins), scripts, [(0, 0), (1, 1), (0, 0)]) is None
 
 
 def rank_on_device(rank: int, ops: Sequence[OpView], sends: int, recvs: int) -> RankView:
