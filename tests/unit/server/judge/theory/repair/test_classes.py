@@ -9,7 +9,7 @@ from ncclwatch_server.judge.theory.repair.findings import find
 from ncclwatch_server.judge.theory.repair.hang import CLASSES_FROM, Hang
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, write
-from tests.spmd.repair import carried_out, draw, tapes_of
+from tests.spmd.repair.measure import carried_out, draw, tapes_of
 
 ROWS, COLUMNS = 4, 8
 WORLD = ROWS * COLUMNS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spmd.repair import lines_of, measured, measured_twice
+from tests.spmd.repair.measure import lines_of, measured, measured_twice
 from tests.spmd.test_spmd import FRESH
 
 
