@@ -57,6 +57,7 @@ class Departures:
     since: int  # index up to which its past is known to be good, as far as anybody can say
     routine: Routine
     breaks: int  # how often it breaks its routine from `since` on
+    off_beat: int  # how many of its calls come too early or too late from there on
     aligned: tuple[tuple[int, int, int], ...] = field(default=())  # (own index, rank, index of that rank's tape)
 
 
@@ -84,6 +85,7 @@ def departures(peers: Peers, rank: int) -> Departures:
     breaks = len(peers.alone_in(rank, tape.calls, routine.breaks(tape.calls, since, stop + 1)))
     return Departures(
         tape=tape, places=found, turns=frozenset(turns), since=since, routine=routine, breaks=breaks,
+        off_beat=routine.off_beat(tape.calls, since, stop + 1),
         aligned=tuple(aligned),
     )  # fmt: skip
 

@@ -85,12 +85,12 @@ def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
 
 
 def _reference(hang: Hang, repair: Repair) -> Reference:
-    _, pairs, breaks = repair.score
+    _, pairs, breaks, off_beat = repair.score
     if _stands(hang, repair.edit):
         return Reference.STANDING
     if pairs < hang.peers.total and not _rivals(hang, repair):
         return Reference.PEERS
-    return Reference.PAST if breaks < hang.breaks else Reference.NOTHING
+    return Reference.PAST if (breaks, off_beat) < (hang.breaks, hang.off_beat) else Reference.NOTHING
 
 
 def _rivals(hang: Hang, repair: Repair) -> list[int]:
@@ -110,7 +110,7 @@ def _is_certain(repairs: Repairs) -> bool:
         return False
     (repair,) = repairs.best
     rank = repair.edit.rank
-    _, pairs, breaks = repair.score
+    _, pairs, breaks, _ = repair.score
     if pairs:
         return False  # something else is wrong, too
     if _stands(hang, repair.edit):

@@ -15,7 +15,9 @@ from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
 from ncclwatch_server.judge.theory.repair.replay import Outcome, Script, Stage, play
 from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without_start
 
-Score = tuple[int, int, int]  # calls to change, pairs of ranks that disagree, calls against a rank's own routine
+# Calls to change, pairs of ranks that disagree, calls against a rank's own routine, and calls that come too early or
+# too late.
+Score = tuple[int, int, int, int]
 JOINS_MAX = 5  # times that lines are added at which ranks wait for asynchronous collectives
 CLASSES_FROM = 16  # ranks; with fewer of them, finding who does the same takes longer than to replay them all
 
@@ -121,6 +123,7 @@ class Hang:
         self._departed: dict[int, Departures] = {}
         self._staging: tuple[frozenset[int], _Staging] | None = None
         self.breaks = sum(len(ranks) * self.departed(ranks[0]).breaks for ranks in self.peers.classes)
+        self.off_beat = sum(len(ranks) * self.departed(ranks[0]).off_beat for ranks in self.peers.classes)
         self.replays = 0
         self.failure: Failure | None = Failure.INCOMPLETE
         self.cut: Mapping[int, int] = {}
@@ -261,7 +264,8 @@ class Hang:
         weight = self.weight(edit)
         calls, end = edit.apply(found.tape)
         pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))
-        return weight, pairs, self.breaks - found.breaks + self.breaks_with(edit)
+        off_beat = self.off_beat - found.off_beat + self.off_beat_with(edit)
+        return weight, pairs, self.breaks - found.breaks + self.breaks_with(edit), off_beat
 
     def weight(self, edit: Edit) -> int:
         """Return how many calls an edit supposes to be wrong: none where a rank only has to go on."""
@@ -275,9 +279,16 @@ class Hang:
         stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
         return len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
 
+    def off_beat_with(self, edit: Edit) -> int:
+        """Return how many calls of the rank of an edit still come too early or too late."""
+        found = self.departed(edit.rank)
+        calls, _ = edit.apply(found.tape)
+        stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
+        return found.routine.off_beat(calls, found.since, stop)
+
     def bound(self, rank: int) -> Score:
         """Return the best score that any edit of a rank could have."""
         found = self.departed(rank)
         weight = 0 if found.tape.end in (End.STANDS, End.FAILED) else 1
         own = self.peers.disagreeing[self.peers.class_of[rank]]
-        return weight, self.peers.total - own, self.breaks - found.breaks
+        return weight, self.peers.total - own, self.breaks - found.breaks, self.off_beat - found.off_beat

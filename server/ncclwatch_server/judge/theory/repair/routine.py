@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 CONTEXT = 2  # calls
+BEATS_MIN = 5  # times that a call must have come after as many others as before
 OFTEN_MIN = 2  # times that a context, and the call that does not fit, must have come before
 
 
@@ -20,15 +21,23 @@ class Routine:
         self.visits: Counter[int] = Counter()  # how often a call came that was not among the last ones
         self.after: dict[tuple[int, ...], dict[int, int]] = {}
         self._newest: dict[int, int] = {}
+        self._gaps: dict[
+            int, tuple[int, int]
+        ] = {}  # between two of a call: how many calls, how often; (-1, ...): varies
+        self._past: Sequence[int] = ()
         self._known = 0  # calls
         self.learn(past, len(past))
 
     def learn(self, calls: Sequence[int], to: int) -> None:
         """Add the calls of a tape up to an index, after those that are known already."""
         after, newest = self.after, self._newest
+        self._past = calls
         for at in range(self._known, to):
             call = calls[at]
             self.visits[call] += at - newest.get(call, -CONTEXT - 1) > CONTEXT
+            if call in newest:
+                gap, times = self._gaps.get(call, (at - newest[call], 0))
+                self._gaps[call] = (gap if gap == at - newest[call] else -1, times + 1)
             newest[call] = at
             for length in range(1, min(CONTEXT, at) + 1):
                 context = tuple(calls[at - length : at])
@@ -64,6 +73,36 @@ class Routine:
                 found.append(at)
             seen.add(way)
         return found
+
+    def off_beat(self, calls: Sequence[int], since: int, to: int) -> int:
+        """Return how many calls come earlier or later in calls[since:to] than always before, or should have come.
+
+        So a loop is told that was left early or went on for too long: only what comes after or around loops counts.
+        What has not come is not missed where something new has come since: that loop may be over.
+        """
+        beats = {
+            call: gap
+            for call, (gap, times) in self._gaps.items()
+            if times >= BEATS_MIN and self._spans_a_loop(call, gap)
+        }  # fmt: skip
+        if not beats:
+            return 0
+        last = dict(self._newest)
+        found, new = 0, -1  # index of the newest call that was never made before
+        end = min(to, len(calls))
+        for at in range(since, end):
+            call = calls[at]
+            if call in beats and last[call] > new and at - last[call] != beats[call]:
+                found += 1
+            if call not in last:
+                new = at
+            last[call] = at
+        return found + sum(new < last[call] < end - gap for call, gap in beats.items())
+
+    def _spans_a_loop(self, call: int, gap: int) -> bool:
+        newest = self._newest[call]
+        between = self._past[newest - gap + 1 : newest]
+        return gap > 1 and len(set(between)) < len(between)
 
     def held(self, before: Sequence[int]) -> int:
         """Return how often the last calls of `before` were made in the past, but for those inside of a run of one call.

@@ -79,7 +79,7 @@ def _all_come_back(hang: Hang) -> tuple[Repair, ...]:
     ]  # fmt: skip
     if not 1 < len(changes) <= STANDING_MAX or not hang.passes(*changes):
         return ()
-    return tuple(Repair(edit=edit, score=(0, hang.peers.total, hang.breaks)) for edit in changes)
+    return tuple(Repair(edit=edit, score=(0, hang.peers.total, hang.breaks, hang.off_beat)) for edit in changes)
 
 
 def _joint(hang: Hang, ranks: Sequence[int]) -> tuple[tuple[Repair, ...], ...]:
@@ -114,6 +114,7 @@ class _Option:
         self.hang, self.edit = hang, edit
         tape = hang.tapes.by_rank[edit.rank]
         self.against = hang.peers.against(edit.rank, *edit.apply(tape), min(edit.at, len(tape.calls)))
+        self.fewer_off_beat = hang.departed(edit.rank).off_beat - hang.off_beat_with(edit)
         self.fewer_breaks = hang.departed(edit.rank).breaks - hang.breaks_with(edit)
 
     def score_with(self, other: "_Option") -> Score:
@@ -124,7 +125,8 @@ class _Option:
         pairs += sum(self.against.values()) - (theirs in self.against)
         pairs += sum(other.against.values()) - (mine in other.against)
         breaks = self.hang.breaks - self.fewer_breaks - other.fewer_breaks
-        return self.hang.weight(self.edit) + self.hang.weight(other.edit), pairs, breaks
+        off_beat = self.hang.off_beat - self.fewer_off_beat - other.fewer_off_beat
+        return self.hang.weight(self.edit) + self.hang.weight(other.edit), pairs, breaks, off_beat
 
 
 def _narrowed(hang: Hang, kept: tuple[Repair, ...]) -> Repairs:

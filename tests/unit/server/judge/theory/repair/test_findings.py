@@ -151,3 +151,11 @@ def test_a_rank_that_waits_elsewhere_is_told_and_not_for_certain() -> None:
     finding = found([A, B], [A, B], [A], ends={2: End.ELSEWHERE})
     assert 2 in [each.rank for each in finding.suspects]
     assert not finding.certain
+
+
+@pytest.mark.parametrize(("steps", "rank"), [(5, 1), (4, 0)], ids=["one more", "one less"])
+def test_of_two_ranks_the_one_whose_loop_ran_as_often_as_never_before_is_told(steps: int, rank: int) -> None:
+    epochs = [*STEP * 5, D] * 8
+    finding = found([*epochs, *STEP * steps, D], [*epochs, *STEP * steps, A], groups=TWO)
+    assert [(each.rank, each.reference) for each in finding.suspects] == [(rank, Reference.PAST)]
+    assert not finding.certain

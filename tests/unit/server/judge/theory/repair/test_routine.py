@@ -53,3 +53,32 @@ def test_a_run_of_one_call_may_be_longer_or_shorter() -> None:
 
 def test_a_call_that_was_made_once_breaks_nothing() -> None:
     assert Routine([*STEPS, D, *STEPS]).breaks([A, B, D], 1) == []
+
+
+LOOPS = ([A, B] * 3 + [C]) * 7
+
+
+@pytest.mark.parametrize(
+    ("calls", "off_beat"),
+    [
+        ([A, B] * 3 + [C], 0),
+        ([A, B] * 2 + [C], 1),
+        ([A, B] * 3 + [A], 1),
+        ([A, B] * 3, 0),
+        ([A, B, D] + [A, B] * 4, 0),
+    ],
+    ids=["as before", "left early", "went on", "has not come there", "something new"],
+)
+def test_a_loop_that_ran_as_often_as_never_before_is_off_beat(calls: list[int], off_beat: int) -> None:
+    made = [*LOOPS, *calls]
+    assert Routine(LOOPS).off_beat(made, len(LOOPS), len(made)) == off_beat
+
+
+def test_a_loop_that_ran_a_few_times_has_no_beat() -> None:
+    past = ([A, B] * 3 + [C]) * 5
+    assert Routine(past).off_beat([*past, A, B, C], len(past), 99) == 0
+
+
+def test_calls_without_a_loop_between_them_have_no_beat() -> None:
+    past = [A, B, C] * 9
+    assert Routine(past).off_beat([*past, A, C], len(past), 99) == 0
