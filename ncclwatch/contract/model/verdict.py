@@ -103,6 +103,29 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairCall:
+    """A call that a smallest repair leaves out or puts in."""
+
+    op: str
+    group: str = ""
+    peer: int = -1  # global rank: root, or the other side of a send or receive
+    site: CallSite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """The smallest change to what one rank did after which a replay of all recorded calls passes every wait."""
+
+    rank: int
+    change: str  # "leave out", "put in", "replace", "swap", "rewind" or "come back"
+    made: tuple[RepairCall, ...] = ()  # calls that it made and should not have made there
+    missing: tuple[RepairCall, ...] = ()  # calls that it should have made there
+    reference: str = ""  # what says so: "peers", "past", "batches", "standing"; "": only that the others could go on
+    visits: int = 0  # how often the rank had come to this point before
+    held: int = 0  # how often of these it went on as with the change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergedStack:
     """One distinct stack and the ranks that share it."""
 
@@ -148,6 +171,7 @@ class Verdict:
     lateness: Lateness = Lateness.NONE
     explained: tuple[int, int] = (0, 0)  # (blocked ranks this explains, blocked ranks in all)
     first_divergence: Divergence | None = None
+    repairs: tuple[Repair, ...] = ()  # one for each rank that may be the cause; (): the histories do not tell
     evidence: tuple[Evidence, ...] = ()
     waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)
     slowness: Slowness | None = None  # of a job that goes on, only slower; None: it does not, or nobody measured it

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Divergence, Evidence, Severity
+from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Divergence, Evidence, Repair, Severity
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import NOWHERE, Place, Root
 
@@ -26,6 +26,7 @@ class Explanation:
     severity: Severity = Severity.CRITICAL
     evidence: tuple[Evidence, ...] = ()
     divergence: Divergence | None = None
+    repairs: tuple[Repair, ...] = ()
     onset_s: float | None = None  # None: that of the root
 
 

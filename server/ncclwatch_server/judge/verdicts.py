@@ -217,6 +217,7 @@ def _made(case: Case, why: Explanation, facts: _Facts) -> Verdict:
         lateness=facts.lateness,
         explained=facts.explained,
         first_divergence=_with_sources(case, why.divergence),
+        repairs=why.repairs,
         evidence=why.evidence,
     )
 

@@ -31,6 +31,7 @@ from ncclwatch_server.judge.rules import (
     undetermined,
     uneven_batches,
 )
+from ncclwatch_server.judge.rules.frames.repaired import with_repair
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import Root
 
@@ -68,4 +69,5 @@ ADVICE = {rule.cause: rule.advice for rule in RULES}
 
 def explain(root: Root, case: Case) -> Explanation | None:
     """Return why a root is there by the first rule that recognises it, None if none does."""
-    return next((found for rule in RULES if (found := rule.recognise(root, case)) is not None), None)
+    found = next((found for rule in RULES if (found := rule.recognise(root, case)) is not None), None)
+    return with_repair(case, root, found) if found is not None else None

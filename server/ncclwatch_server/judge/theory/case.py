@@ -8,13 +8,30 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, ThreadView, WaitKind
 from ncclwatch_server.judge.theory.histories.batches import Furthest, furthest
 from ncclwatch_server.judge.theory.moments import without_older_files
+from ncclwatch_server.judge.theory.repair.findings import Finding, find
+from ncclwatch_server.judge.theory.repair.tapes import read
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
+CALLS_MAX = 400_000  # recorded calls of all ranks
 _RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
+
+
+class RepairSearch:
+    """Searches the smallest repair when somebody asks for it, and once."""
+
+    def __init__(self, found: Mapping[int, RankStanding], snapshot: JobSnapshot) -> None:
+        self._found, self._snapshot = found, snapshot
+
+    @cached_property
+    def finding(self) -> Finding:
+        """What was found; empty where there are more calls than can be replayed in time."""
+        if sum(len(each.view.history) for each in self._found.values()) > CALLS_MAX:
+            return Finding()
+        return find(read(self._found, (*self._snapshot.silent, *self._snapshot.unasked)))
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -24,8 +41,14 @@ class Case:
     snapshot: JobSnapshot
     found: Mapping[int, RankStanding]
     graph: WaitGraph
+    search: "RepairSearch"  # of all of these cases together
     told: frozenset[int] = frozenset()  # ranks of the roots that were told already
     explained: frozenset[int] = frozenset()  # those of them that wait, and all whose waits lead to one of them
+
+    @property
+    def repair(self) -> Finding:
+        """The smallest change to what ranks did after which all would go on; empty where their calls do not tell."""
+        return self.search.finding
 
     @property
     def views(self) -> Mapping[int, RankView]:
@@ -65,6 +88,7 @@ class Case:
             snapshot=self.snapshot,
             found=self.found,
             graph=self.graph,
+            search=self.search,
             told=self.told | root,
             explained=self.explained | held_up,
         )
@@ -80,7 +104,8 @@ def open_case(snapshot: JobSnapshot) -> Case:
     if complete is not snapshot.ranks:
         snapshot = replace(snapshot, ranks=complete)
     found = standings(snapshot)
-    return Case(snapshot=snapshot, found=found, graph=build(found, snapshot.silent, snapshot.unasked))
+    graph = build(found, snapshot.silent, snapshot.unasked)
+    return Case(snapshot=snapshot, found=found, graph=graph, search=RepairSearch(found, snapshot))
 
 
 def onset_s(blocks: Iterable[Block]) -> float:

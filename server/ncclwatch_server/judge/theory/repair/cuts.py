@@ -16,7 +16,7 @@ class Counts:
         self.places: dict[int, dict[Channel, dict[int, int]]] = {}  # rank -> channel -> seq -> index
         self.channels: dict[int, list[Channel]] = {}  # rank -> of each of its calls
         for rank, tape in tapes.by_rank.items():
-            named = [call.channel(rank) for call in tapes.calls]
+            named = {number: tapes.calls[number].channel(rank) for number in set(tape.calls)}
             own = self.channels[rank] = [named[number] for number in tape.calls]
             places: dict[Channel, dict[int, int]] = {}
             for index, channel in enumerate(own):

@@ -72,14 +72,14 @@ def departures(peers: Peers, rank: int) -> Departures:
         if place is not None and len(aligned) < PEERS_MAX:
             aligned.append((place, ranks[0], peers.partings[other, own]))
     near = max(stop - NEAR_MAX, stop // 2)
-    routine = Routine(tape.calls[:near])
+    routine = Routine(tape.calls[:near], peers.roles.line)
     broken = routine.breaks(tape.calls, near, stop)[-BREAKS_MAX:]
     turns = {place for place, _, _ in aligned} | {*broken, stop}
     places = turns | {at - 1 for at in (*broken, stop)}
     found = tuple(sorted(place for place in places if 0 <= place <= len(tape.calls)))
     since = max(found[0] - 1, 0) if found else 0
     if since < near:
-        routine = Routine(tape.calls[:since])
+        routine = Routine(tape.calls[:since], peers.roles.line)
     else:
         routine.learn(tape.calls, since)
     breaks = len(peers.alone_in(rank, tape.calls, routine.breaks(tape.calls, since, stop + 1)))

@@ -14,11 +14,11 @@ HELD_MIN = 8  # times that a rank must have kept to a routine before a break of 
 class Reference(Enum):
     """What says that a call was wrong."""
 
-    STANDING = "the rank stands outside of all calls, or was ended"
-    PEERS = "its peers"
-    PAST = "its own past"
-    BATCHES = "how many batches it drew"
-    NOTHING = "only that the others could go on"
+    STANDING = "standing"  # the rank stands outside of all calls, or was ended
+    PEERS = "peers"
+    PAST = "past"
+    BATCHES = "batches"  # how many of them it drew
+    NOTHING = ""  # only that the others could go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,8 @@ class Suspect:
     made: tuple[Call, ...]  # calls that it made and should not have made there
     missing: tuple[Call, ...]  # calls that it should have made there
     reference: Reference
-    held: int  # how often it had come to this point before and gone on as usual; 0: its past says nothing
+    visits: int  # how often it had come to this point before; 0: its past says nothing
+    held: int  # how often of these it went on as with the change
     peers: int  # how many ranks it no longer disagrees with after the change
 
 
@@ -45,6 +46,7 @@ class Finding:
     suspects: tuple[Suspect, ...] = ()
     together: tuple[tuple[int, ...], ...] = ()  # sets of ranks
     certain: bool = False
+    stuck: frozenset[int] = frozenset()  # ranks that wait for ever
     failure: Failure | None = None
 
 
@@ -54,7 +56,9 @@ def find(tapes: Tapes) -> Finding:
     if repairs.joint:
         return _of_several(repairs)
     suspects = tuple(_suspect(repairs, repair) for repair in repairs.best)
-    return Finding(suspects=suspects, certain=_is_certain(repairs), failure=repairs.failure)
+    return Finding(
+        suspects=suspects, certain=_is_certain(repairs), stuck=repairs.hang.stuck, failure=repairs.failure
+    )  # fmt: skip
 
 
 def _of_several(repairs: Repairs) -> Finding:
@@ -64,7 +68,7 @@ def _of_several(repairs: Repairs) -> Finding:
             best.setdefault(repair.edit.rank, repair)
     suspects = tuple(_suspect(repairs, best[rank]) for rank in sorted(best))
     sets = tuple(tuple(repair.edit.rank for repair in together) for together in repairs.joint)
-    return Finding(suspects=suspects, together=sets)
+    return Finding(suspects=suspects, together=sets, stuck=repairs.hang.stuck)
 
 
 def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
@@ -72,6 +76,10 @@ def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
     edit, found = repair.edit, hang.departed(repair.edit.rank)
     calls = found.tape.calls
     out = 1 if edit.change is Change.REWIND else edit.out
+    usual = found.routine.usual(calls[: edit.at])
+    visits, goes_on = sum(usual.values()), (*edit.put, *calls[edit.at + edit.out :])[:1]
+    if edit.change in (Change.COME_BACK, Change.REWIND):
+        visits, goes_on = 0, ()
     return Suspect(
         rank=edit.rank,
         change=edit.change,
@@ -79,7 +87,8 @@ def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
         made=tuple(hang.roles.calls[number] for number in calls[edit.at : edit.at + out]),
         missing=tuple(hang.roles.calls[number] for number in edit.put),
         reference=Reference.BATCHES if repairs.by_batches else _reference(hang, repair),
-        held=found.routine.held(calls[: edit.at]),
+        visits=visits,
+        held=usual.get(goes_on[0], 0) if goes_on else 0,
         peers=hang.peers.total - repair.score[1],
     )
 

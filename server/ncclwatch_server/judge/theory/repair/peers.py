@@ -19,6 +19,7 @@ from ncclwatch_server.judge.theory.repair.routine import CONTEXT
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
 Axes = frozenset[str]
+LINKS_MAX = 16  # of the groups that are called from one line: each is compared with the first ones and the next ones
 
 
 class Roles:
@@ -33,11 +34,15 @@ class Roles:
         self.axis_of = _axes(tapes, uses)
         self.axis_at = {place: self._most_used(groups) for place, groups in uses.items()}
         self.group_in: dict[tuple[int, str], str] = {}  # (rank, axis) -> its group
+        self.axes_of: dict[int, set[str]] = {}  # by rank
         for group, members in tapes.groups.items():
             for rank in members:
                 self.group_in[rank, self.axis_of[group]] = group
+                self.axes_of.setdefault(rank, set()).add(self.axis_of[group])
         self._roles: dict[object, int] = {}
         self._of: dict[tuple[int, int], int] = {}
+        self._lines: dict[object, int] = {}
+        self._line_of: dict[int, int] = {}
         self.talks_in: dict[int, set[str]] = {}  # by rank: axes in which it sends or receives
         self.stage_of = {rank: self._stage(rank) for rank in tapes.by_rank}
 
@@ -94,6 +99,16 @@ class Roles:
         self.talks_in[rank] = {axis for axis, _, _ in found}
         return f"p2p {sorted(found, key=str)}" if found else ""
 
+    def line(self, number: int) -> int:
+        """Return a number for the line, operation and group of a call, whatever its other arguments; -1: not known."""
+        found = self._line_of.get(number)
+        if found is None:
+            call = self.calls[number]
+            key = (call.site, call.way, call.op, call.group, call.waits)
+            found = self._lines.setdefault(key, len(self._lines)) if call.site is not None else -1
+            self._line_of[number] = found
+        return found
+
     def row(self, number: int) -> int:
         """Return the role of a row of sends and receives in the axis of a call."""
         call = self.calls[number]
@@ -110,8 +125,7 @@ class Roles:
 
     def shared(self, one: int, other: int) -> Axes:
         """Return the axes in which two ranks are compared."""
-        mine = {axis for rank, axis in self.group_in if rank == one}
-        axes = {axis for rank, axis in self.group_in if rank == other and axis in mine}
+        axes = self.axes_of.get(one, set()) & self.axes_of.get(other, set())
         if self.stage_of[one] == self.stage_of[other]:
             axes.add(self.stage_of[one])
         else:
@@ -161,15 +175,19 @@ def _axes(tapes: Tapes, uses: Mapping[Place, Mapping[str, int]]) -> dict[str, st
     for groups in uses.values():
         names = sorted(groups)
         for at, one in enumerate(names):
-            for other in names[at + 1 :]:
+            for other in names[at + 1 : at + 1 + (len(names) if at < LINKS_MAX else LINKS_MAX)]:
                 links[one, other] = links.get((one, other), 0) + min(groups[one], groups[other])
     axes = {name: name for name in tapes.groups}
+    names_of = {name: [name] for name in tapes.groups}
     ranks = {name: set(members) for name, members in tapes.groups.items()}
     for one, other in sorted(links, key=lambda pair: (-links[pair], pair)):
         first, second = axes.get(one, one), axes.get(other, other)
         if first != second and first in ranks and second in ranks and ranks[first].isdisjoint(ranks[second]):
+            if len(names_of[first]) < len(names_of[second]):
+                first, second = second, first
             ranks[first] |= ranks.pop(second)
-            axes.update((name, first) for name, axis in axes.items() if axis == second)
+            axes |= dict.fromkeys(names_of[second], first)
+            names_of[first] += names_of.pop(second)
     return axes
 
 
@@ -223,13 +241,10 @@ class Peers:
     def __init__(self, roles: Roles) -> None:
         self.roles = roles
         by_likeness: dict[tuple[object, ...], list[int]] = {}
-        axes_of: dict[int, set[str]] = {rank: set() for rank in roles.tapes.by_rank}
-        for rank, axis in roles.group_in:
-            axes_of.setdefault(rank, set()).add(axis)
         for rank, tape in roles.tapes.by_rank.items():
             made = {number: roles.role(rank, number) for number in set(tape.calls)}
             likeness = (
-                tuple(made[number] for number in tape.calls), tape.stop, tape.end, frozenset(axes_of[rank]),
+                tuple(made[number] for number in tape.calls), tape.stop, tape.end, frozenset(roles.axes_of.get(rank, ())),
                 roles.stage_of[rank],
             )  # fmt: skip
             by_likeness.setdefault(likeness, []).append(rank)

@@ -3,21 +3,26 @@
 The context of a call are the two calls before it. Where a context came often enough, and was always followed by other
 calls, a call breaks the routine. Where the two are unknown together, the one before alone counts. A call that the rank
 has made at most once before breaks nothing: the first pass through a loop, and each new phase of a program, look like
-that. Nor does one that is repeated: it is a new routine.
+that. Nor does one that is repeated: it is a new routine. Other arguments at a line that always had the same ones break
+the routine, whatever came before.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 CONTEXT = 2  # calls
 BEATS_MIN = 5  # times that a call must have come after as many others as before
+SAME_MIN = 3  # times that a line must have had the same arguments
 OFTEN_MIN = 2  # times that a context, and the call that does not fit, must have come before
 
 
 class Routine:
     """What a rank did up to some place of its tape: which call followed which, and how often."""
 
-    def __init__(self, past: Sequence[int]) -> None:
+    def __init__(self, past: Sequence[int], line_of: Callable[[int], int] | None = None) -> None:
+        """Learn some calls. `line_of` returns the number of the line of a call, -1 where it is not known."""
+        self._line_of = line_of
+        self._always: dict[int, tuple[int, int]] = {}  # by line: its only call so far (-1: several), how often
         self.visits: Counter[int] = Counter()  # how often a call came that was not among the last ones
         self.after: dict[tuple[int, ...], dict[int, int]] = {}
         self._newest: dict[int, int] = {}
@@ -34,11 +39,12 @@ class Routine:
         self._past = calls
         for at in range(self._known, to):
             call = calls[at]
-            self.visits[call] += at - newest.get(call, -CONTEXT - 1) > CONTEXT
+            self.visits[call] += at - newest.get(call, -2) > 1
             if call in newest:
                 gap, times = self._gaps.get(call, (at - newest[call], 0))
                 self._gaps[call] = (gap if gap == at - newest[call] else -1, times + 1)
             newest[call] = at
+            self._note_line(call)
             for length in range(1, min(CONTEXT, at) + 1):
                 context = tuple(calls[at - length : at])
                 followed = after.get(context)
@@ -46,6 +52,17 @@ class Routine:
                     followed = after[context] = {}
                 followed[call] = followed.get(call, 0) + 1
         self._known = max(self._known, to)
+
+    def _note_line(self, call: int) -> None:
+        line = self._line_of(call) if self._line_of is not None else -1
+        if line >= 0:
+            always, times = self._always.get(line, (call, 0))
+            self._always[line] = (always if always == call else -1, times + 1)
+
+    def _has_other_arguments(self, call: int) -> bool:
+        line = self._line_of(call) if self._line_of is not None else -1
+        always, times = self._always.get(line, (-1, 0))
+        return times >= SAME_MIN and always not in (-1, call)
 
     @property
     def made(self) -> Collection[int]:
@@ -69,7 +86,7 @@ class Routine:
             before = calls[max(at - CONTEXT, 0) : at]
             way = (*before, calls[at])
             known = way not in seen and self.visits[calls[at]] >= OFTEN_MIN and self.held(before) >= OFTEN_MIN
-            if known and calls[at] not in self.usual(before):
+            if (known and calls[at] not in self.usual(before)) or self._has_other_arguments(calls[at]):
                 found.append(at)
             seen.add(way)
         return found

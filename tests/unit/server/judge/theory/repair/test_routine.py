@@ -82,3 +82,9 @@ def test_a_loop_that_ran_a_few_times_has_no_beat() -> None:
 def test_calls_without_a_loop_between_them_have_no_beat() -> None:
     past = [A, B, C] * 9
     assert Routine(past).off_beat([*past, A, C], len(past), 99) == 0
+
+
+def test_other_arguments_at_a_line_that_always_had_the_same_break_the_routine() -> None:
+    line_of = {A: 0, B: 1, C: 2, D: 0}.__getitem__
+    assert Routine(STEPS, line_of).breaks([*STEPS, D], len(STEPS)) == [len(STEPS)]
+    assert Routine([*STEPS, D], line_of).breaks([*STEPS, D, D], len(STEPS) + 1) == []

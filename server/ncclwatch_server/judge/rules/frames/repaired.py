@@ -1,0 +1,134 @@
+"""Tells who is at fault by the smallest repair: the rank whose smallest change, if made, would have let the job go on.
+
+The root proves that the job hangs. Where the repair names other ranks than the rule does, the repair is told: it was
+replayed with all recorded calls, and a rule compares ranks at one operation.
+"""
+
+from collections.abc import Set
+from dataclasses import replace
+
+from ncclwatch.contract.model.verdict import Cause, Repair
+from ncclwatch.contract.words.text import ranks_words
+from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.telling.evidence import culprit
+from ncclwatch_server.judge.telling.repairs import counterfactual_words, data, deed_words, site_of, would_words
+from ncclwatch_server.judge.telling.words import waiting_words
+from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.circles import Closed
+from ncclwatch_server.judge.theory.endings import Went
+from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.parting import Way
+from ncclwatch_server.judge.theory.repair.edits import Change
+from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, Suspect
+from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, Root
+
+SUSPECTS_MAX = 16  # ranks that are named as one of several
+_WAYS_BY_CALLS = (Way.SHIFT, Way.ARGUMENTS, Way.UNKNOWN)
+_CLOSED_BY_CALLS = (Closed.SKIPPED_CALL, Closed.NEW_PAIR, Closed.WRONG_PEER, Closed.HABIT_LEFT, Closed.ORDER)
+
+
+def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
+    """Return an explanation of a root with the smallest repair, where the recorded calls tell one."""
+    if not _is_of_calls(root):
+        return why
+    finding = case.repair
+    suspects = {each.rank: each for each in finding.suspects}
+    if not suspects or finding.together:
+        return why
+    named = {each.rank for each in why.culprits}
+    if finding.certain:
+        if named == suspects.keys() and not why.one_of:
+            words = would_words(case, finding, finding.suspects[0])
+            told = " ".join(filter(None, (why.explanation, words)))
+            return replace(why, repairs=_data(finding), explanation=told)
+        return _retold(case, root, why, finding) if _may_be_retold(root, suspects.keys()) else why
+    if named == suspects.keys():
+        return replace(why, repairs=_data(finding))
+    if named.isdisjoint(suspects) or (named < suspects.keys() and _is_by_calls_alone(root)):
+        return _as_one_of(case, root, why, finding)
+    return why
+
+
+def _data(finding: Finding) -> tuple[Repair, ...]:
+    return tuple(map(data, finding.suspects[:SUSPECTS_MAX]))
+
+
+def _may_be_retold(root: Root, suspects: Set[int]) -> bool:
+    """Say whether a root may be told by the smallest repair alone.
+
+    Where ranks have ended together that may be one mistake of all of them, as well as a call too many of who waits.
+    """
+    return not isinstance(root, GoneRoot) or not root.ends.ranks[1:] or suspects <= set(root.ends.ranks)
+
+
+def _is_by_calls_alone(root: Root) -> bool:
+    """Say whether what decided between ranks are their calls, of which the smallest repair knows all.
+
+    A test of the rank, an exception, a loop that was left, batches that ran out, and counts of forward passes are facts
+    of their own.
+    """
+    if isinstance(root, MismatchRoot):
+        first = root.partings[0]
+        counted = first.shift is not None and first.shift.op.forwards > 0
+        return first.way in _WAYS_BY_CALLS and not first.condition and not counted
+    return isinstance(root, CircleRoot) and root.circle.closed in _CLOSED_BY_CALLS
+
+
+def _is_of_calls(root: Root) -> bool:
+    """Say whether a root may come of a wrong call: not of a process that crashed, stands still, or was never seen."""
+    if isinstance(root, GoneRoot):
+        return root.ends.went is Went.LEFT
+    return isinstance(root, (MismatchRoot, CircleRoot, AloneRoot, DestroyedRoot))
+
+
+def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
+    """Return an explanation by the one rank whose change ends the hang."""
+    (suspect,) = finding.suspects
+    held = {*finding.stuck, *why.victims, *(each.rank for each in why.culprits)} - {suspect.rank}
+    rule = _cause(case, suspect)
+    deed = deed_words(case, suspect)
+    return replace(
+        why,
+        cause=rule,
+        summary=f"{ranks_words((suspect.rank,))} {deed}. Now {waiting_words(case.views, root.blocks)}.",
+        explanation=counterfactual_words(case, finding, suspect),
+        culprits=(culprit(case.views[suspect.rank], site_of(suspect), deed),),
+        victims=tuple(sorted(held)),
+        one_of=False,
+        divergence=None,
+        repairs=_data(finding),
+    )
+
+
+def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
+    """Return an explanation by several ranks of which each could have ended the hang by a change as small."""
+    named = {each.rank: each for each in why.culprits}
+    known = {
+        each.rank: culprit(case.views[each.rank], site_of(each), deed_words(case, each))
+        for each in finding.suspects[:SUSPECTS_MAX]
+    }
+    culprits = known | named
+    return replace(
+        why,
+        summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case.views, root.blocks)}.",
+        explanation=f"{why.explanation} Which of them is not decided: a change to each alone would have let all go on.",
+        culprits=tuple(culprits[rank] for rank in sorted(culprits)),
+        victims=tuple(sorted({*finding.stuck, *why.victims} - culprits.keys())),
+        one_of=True,
+        repairs=_data(finding),
+    )
+
+
+def _cause(case: Case, suspect: Suspect) -> Cause:
+    if suspect.reference is Reference.BATCHES:
+        return Cause.UNEVEN_BATCHES
+    if suspect.change is Change.SWAP:
+        return Cause.COLLECTIVE_ORDER
+    made, missing = suspect.made[:1], suspect.missing[:1]
+    if suspect.change is Change.REPLACE and made and missing and made[0].site == missing[0].site:
+        return Cause.P2P_DEADLOCK if made[0].op.is_p2p else Cause.SIGNATURE_MISMATCH
+    for call in (*made, *missing):
+        for view in case.views.values():
+            if call.site is not None and rank_condition(view, call.site, call.op.value, call.way) is not None:
+                return Cause.RANK_CONDITIONAL_COLLECTIVE
+    return Cause.DIVERGENT_CONTROL_FLOW
