@@ -53,7 +53,7 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -n 2 --dist worksteal --search-share $(SEARCH_SHARE) -m "not integration and not fresh" tests/unit tests/properties \
-	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd $(PYTEST_ARGS)
+	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd tests/dumps $(PYTEST_ARGS)
 
 check: lint types imports unit ## what to run before each commit
 

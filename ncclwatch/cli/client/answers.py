@@ -6,7 +6,7 @@ a newer one, so that each field but those that every version has sent has a defa
 
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack
+from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack, Repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,7 @@ class Whole:
     seq: int = 0
     op: str = ""
     first_divergence: Divergence | None = None
+    repairs: tuple[Repair, ...] = ()
     onset_to_open_s: float = 0.0
     explains: tuple[int, int] = (0, 0)
     evidence: tuple[Evidence, ...] = ()

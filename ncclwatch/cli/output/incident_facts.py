@@ -8,6 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
+from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words
 
 EVIDENCE_MAX = 200
@@ -104,6 +105,12 @@ def divergence(incident: Whole) -> Iterator[str]:
     ):
         if op or site is not None:
             yield f"{side}: {op or 'nothing'} at {place(site)}"
+
+
+def repairs(incident: Whole) -> Iterator[str]:
+    """Yield the smallest change to what one rank did after which all would have gone on, a line for each rank."""
+    for repair in incident.repairs[:CULPRITS_MAX]:
+        yield " ".join(filter(None, (f"rank {repair.rank} {deed_words(repair)}.", reference_words(repair))))
 
 
 def evidence(incident: Whole) -> Iterator[str]:

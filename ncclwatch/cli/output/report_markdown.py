@@ -60,6 +60,7 @@ def _lines(incident: Whole) -> Iterator[str]:
         yield from (f"### {the.culprits_title(incident)}", "")
         yield from _table(("rank", "host", "pid", "device", "at", "doing"), rows)
     yield from _section("Where the histories parted", the.divergence(incident))
+    yield from _section("The smallest change after which all would have gone on", the.repairs(incident))
     yield from _section("Evidence", the.evidence(incident))
     if incident.stack_tree:
         yield from ("### Main threads, merged", "", *fence(incident.stack_tree), "")

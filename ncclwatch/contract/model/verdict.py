@@ -123,6 +123,7 @@ class Repair:
     reference: str = ""  # what says so: "peers", "past", "batches", "standing"; "": only that the others could go on
     visits: int = 0  # how often the rank had come to this point before
     held: int = 0  # how often of these it went on as with the change
+    peers: int = 0  # other ranks that ran the same code, and did as with the change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

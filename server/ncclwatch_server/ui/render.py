@@ -12,6 +12,7 @@ from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.tree import short_path
 from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.printable import harmless, one_line
+from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
 
 RANKS_CHARS_MAX = 60
@@ -72,7 +73,8 @@ class Pages:
         )
         self._environment.filters.update(
             lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
-            iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path,
+            iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path, deed=deed_words,
+            reference=reference_words,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

@@ -23,15 +23,15 @@ _RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
 class RepairSearch:
     """Searches the smallest repair when somebody asks for it, and once."""
 
-    def __init__(self, found: Mapping[int, RankStanding], snapshot: JobSnapshot) -> None:
-        self._found, self._snapshot = found, snapshot
+    def __init__(self, found: Mapping[int, RankStanding]) -> None:
+        self._found = found
 
     @cached_property
     def finding(self) -> Finding:
         """What was found; empty where there are more calls than can be replayed in time."""
         if sum(len(each.view.history) for each in self._found.values()) > CALLS_MAX:
             return Finding()
-        return find(read(self._found, (*self._snapshot.silent, *self._snapshot.unasked)))
+        return find(read(self._found))
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -105,7 +105,7 @@ def open_case(snapshot: JobSnapshot) -> Case:
         snapshot = replace(snapshot, ranks=complete)
     found = standings(snapshot)
     graph = build(found, snapshot.silent, snapshot.unasked)
-    return Case(snapshot=snapshot, found=found, graph=graph, search=RepairSearch(found, snapshot))
+    return Case(snapshot=snapshot, found=found, graph=graph, search=RepairSearch(found))
 
 
 def onset_s(blocks: Iterable[Block]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from ncclwatch.contract.model.rank import CallSite, StackFrame
-from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack, Verdict
+from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, MergedStack, Repair, RepairCall, Verdict
 from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, report_job, revive
@@ -21,6 +21,7 @@ FULL = replace(
         group="0", seq=6, culprit_op="barrier", culprit_site=HERE, victim_op="all_reduce", victim_site=None,
         fact="one rank left its loop",
     ),
+    repairs=(Repair(rank=1, change="leave out", made=(RepairCall(op="barrier", group="0", site=HERE),), peers=3),),
     evidence=(Evidence(source="ring", rank=0, fact="in all_reduce for 3 s"),),
 )  # fmt: skip
 INCIDENT = Incident(

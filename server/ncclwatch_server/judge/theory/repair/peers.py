@@ -244,8 +244,8 @@ class Peers:
         for rank, tape in roles.tapes.by_rank.items():
             made = {number: roles.role(rank, number) for number in set(tape.calls)}
             likeness = (
-                tuple(made[number] for number in tape.calls), tape.stop, tape.end, frozenset(roles.axes_of.get(rank, ())),
-                roles.stage_of[rank],
+                tuple(made[number] for number in tape.calls), tape.stop, tape.end,
+                frozenset(roles.axes_of.get(rank, ())), roles.stage_of[rank],
             )  # fmt: skip
             by_likeness.setdefault(likeness, []).append(rank)
         self.classes = list(by_likeness.values())

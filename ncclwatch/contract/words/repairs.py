@@ -1,0 +1,75 @@
+"""Says in words what a smallest repair changes: what one rank did, and what says that it should not have."""
+
+from collections.abc import Callable, Sequence
+
+from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.model.verdict import Repair, RepairCall
+
+Namer = Callable[[str], str]
+
+
+def _named(group: str) -> str:
+    return f"group {group}"
+
+
+def deed_words(repair: Repair, namer: Namer = _named) -> str:
+    """Return what the rank did: "skipped send to rank 2 at pipe.py:49 in step()". `namer` names a group."""
+    made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
+    match repair.change:
+        case "put in":
+            return f"skipped {missing}"
+        case "leave out":
+            return f"made {made}, one call too many" if len(repair.made) == 1 else f"made {made} which are too many"
+        case "swap":
+            first, second = (call_words(call, namer) for call in repair.made[:2])
+            return f"made {first} before {second}, and not after it"
+        case "replace":
+            return f"made {made} instead of {missing}"
+        case "rewind":
+            return f"went on to {made} too early"
+    return "did not go on"
+
+
+def reference_words(repair: Repair) -> str:
+    """Return what says that it was wrong, as a sentence; "" where nothing does but that the others wait."""
+    if repair.reference == "past" and repair.held:
+        return f"It had come to this point {repair.visits} times before, and in {repair.held} it did not do so."
+    if repair.reference == "peers" and repair.peers > 0:
+        return f"{_others(repair.peers)} that ran the same code did not do so."
+    return "It drew another number of batches than the others." if repair.reference == "batches" else ""
+
+
+def instead_words(repair: Repair, namer: Namer = _named) -> str:
+    """Return the change as the beginning of a sentence: "With barrier at train.py:60 on rank 2"; "": nothing to say."""
+    made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
+    found = {
+        "put in": f"With {missing}",
+        "leave out": f"Without {made}",
+        "swap": "The other way round",
+        "replace": f"With {missing} instead of {made}",
+    }.get(repair.change)
+    return f"{found} on rank {repair.rank}" if found else ""
+
+
+def calls_words(calls: Sequence[RepairCall], namer: Namer = _named) -> str:
+    """Return some calls by the first of them."""
+    if not calls:
+        return "nothing"
+    first = call_words(calls[0], namer)
+    return first if len(calls) == 1 else f"{len(calls)} calls, beginning with {first},"
+
+
+def call_words(call: RepairCall, namer: Namer = _named) -> str:
+    """Return one call with its place."""
+    where = f" at {call.site}" if call.site is not None else ""
+    if call.op == Op.SEND.value:
+        return f"send to rank {call.peer}{where}"
+    if call.op == Op.RECV.value:
+        return f"recv{f' from rank {call.peer}' if call.peer >= 0 else ''}{where}"
+    group = f" of {namer(call.group)}" if call.group else ""
+    root = f" with root {call.peer}" if call.peer >= 0 else ""
+    return f"{call.op}{group}{root}{where}"
+
+
+def _others(count: int) -> str:
+    return "The other rank" if count == 1 else f"{count} other ranks"
