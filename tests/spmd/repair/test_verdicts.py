@@ -1,4 +1,4 @@
-"""What the judge says of hangs of random programs in which one rank was changed: the changed rank, or one of several."""
+"""What the judge says of hangs of random programs with one changed rank: it is that rank, or one of several."""
 
 import pytest
 

@@ -8,7 +8,8 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, ThreadView, WaitKind
 from ncclwatch_server.judge.theory.histories.batches import Furthest, furthest
 from ncclwatch_server.judge.theory.moments import without_older_files
-from ncclwatch_server.judge.theory.repair.findings import Finding, find
+from ncclwatch_server.judge.theory.repair.findings import Finding
+from ncclwatch_server.judge.theory.repair.recent import find_once
 from ncclwatch_server.judge.theory.repair.tapes import read
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
@@ -16,7 +17,7 @@ from ncclwatch_server.judge.theory.waits.memberships import possible, with_membe
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
-CALLS_MAX = 400_000  # recorded calls of all ranks
+CALLS_MAX = 128_000  # recorded calls of all ranks: more than a server asks for (limits.INSPECT_MAX views)
 _RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
 
 
@@ -31,7 +32,7 @@ class RepairSearch:
         """What was found; empty where there are more calls than can be replayed in time."""
         if sum(len(each.view.history) for each in self._found.values()) > CALLS_MAX:
             return Finding()
-        return find(read(self._found))
+        return find_once(read(self._found))
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
