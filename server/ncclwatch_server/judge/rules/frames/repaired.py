@@ -23,8 +23,8 @@ from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, Su
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, Root
 
 SUSPECTS_MAX = 16  # ranks that are named as one of several
-_WAYS_BY_CALLS = (Way.SHIFT, Way.ARGUMENTS, Way.UNKNOWN)
-_CLOSED_BY_CALLS = (Closed.SKIPPED_CALL, Closed.NEW_PAIR, Closed.WRONG_PEER, Closed.HABIT_LEFT, Closed.ORDER)
+_WAYS_BY_CALLS = (Way.SHIFT, Way.UNKNOWN)
+_CLOSED_BY_CALLS = (Closed.SKIPPED_CALL, Closed.NEW_PAIR, Closed.HABIT_LEFT, Closed.ORDER)
 
 
 def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
@@ -65,7 +65,9 @@ def _is_by_calls_alone(root: Root) -> bool:
     """Say whether what decided between ranks are their calls, of which the smallest repair knows all.
 
     A test of the rank, an exception, a loop that was left, batches that ran out, and counts of forward passes are facts
-    of their own.
+    of their own; so is that a rank asks for one peer while another one asks for it. Where one line had other arguments
+    than before, rules were right in all of 20 random programs in which the repair did not decide; of those that are
+    listed here they were right in 60 to 95 % only.
     """
     if isinstance(root, MismatchRoot):
         first = root.partings[0]
@@ -111,7 +113,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Ex
     return replace(
         why,
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case.views, root.blocks)}.",
-        explanation=f"{why.explanation} Which of them is not decided: a change to each alone would have let all go on.",
+        explanation=f"{why.explanation} That does not decide who is wrong: one change to any of them would have been enough.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(sorted({*finding.stuck, *why.victims} - culprits.keys())),
         one_of=True,

@@ -277,7 +277,15 @@ class Hang:
         found = self.departed(edit.rank)
         calls, _ = edit.apply(found.tape)
         stop = len(calls) - max(len(found.tape.calls) - found.tape.stop - 1, 0)
-        return len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
+        broken = len(self.peers.alone_in(edit.rank, calls, found.routine.breaks(calls, found.since, stop)))
+        return broken + self._takes_what_always_came(edit, found)
+
+    def _takes_what_always_came(self, edit: Edit, found: Departures) -> bool:
+        """Say whether an edit takes the call in which a rank stands though it has always come there: its routine."""
+        tape = found.tape
+        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop or edit.at >= len(tape.calls):
+            return False
+        return found.routine.always(tape.calls[: edit.at]) == tape.calls[edit.at]
 
     def off_beat_with(self, edit: Edit) -> int:
         """Return how many calls of the rank of an edit still come too early or too late."""

@@ -78,6 +78,14 @@ class Routine:
                     return found
         return {}
 
+    def always(self, before: Sequence[int]) -> int:
+        """Return the only call that followed the last calls of `before`, if it did so often enough; -1: none."""
+        usual = self.usual(before)
+        if len(usual) != 1:
+            return -1
+        ((call, times),) = usual.items()
+        return call if times >= SAME_MIN else -1
+
     def breaks(self, calls: Sequence[int], since: int, to: int | None = None) -> list[int]:
         """Return the indices in calls[since:to] at which the routine is broken."""
         found: list[int] = []

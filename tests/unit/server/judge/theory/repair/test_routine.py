@@ -88,3 +88,12 @@ def test_other_arguments_at_a_line_that_always_had_the_same_break_the_routine() 
     line_of = {A: 0, B: 1, C: 2, D: 0}.__getitem__
     assert Routine(STEPS, line_of).breaks([*STEPS, D], len(STEPS)) == [len(STEPS)]
     assert Routine([*STEPS, D], line_of).breaks([*STEPS, D, D], len(STEPS) + 1) == []
+
+
+@pytest.mark.parametrize(
+    ("past", "before", "call"),
+    [(STEPS, (A, B), C), ([*STEPS, A, B, D], (A, B), -1), ([A, B, C, A, B, C], (A, B), -1), (STEPS, (D,), -1)],
+    ids=["always", "once another one", "not often enough", "unknown"],
+)
+def test_what_always_came_after_some_calls_is_known(past: list[int], before: tuple[int, ...], call: int) -> None:
+    assert Routine(past).always(before) == call
