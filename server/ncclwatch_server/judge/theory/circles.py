@@ -59,7 +59,7 @@ class Circle:
     shift: Shift | None = None
     first: Block | None = None  # the wait of the first of the guilty that tells
     met_before: int = 0  # how often the other pairs have met before
-    meets: int = -1  # the rank that would meet the first of the guilty
+    meets: int = -1  # the rank that would meet the first of the guilty; -1: none
     departure: Departure | None = None
     counts: Mapping[int, int] | None = None
     groups: bool = False  # whether it goes over several collectives
@@ -177,19 +177,21 @@ def _by_skipped_call(case: Case, found: Circle) -> Circle | None:
 def _by_pairs(case: Case, found: Circle) -> Circle:
     """Return who addresses the wrong rank, if some rank that wants to meet it waits in vain, or who left its habit."""
     pairs = [block for block in found.blocks if block.wait.op.is_p2p]
-    strange = _first_time(pairs)
-    if strange:
-        return replace(
-            found,
-            closed=Closed.NEW_PAIR,
-            guilty=tuple(block.rank for block in strange),
-            first=strange[0],
-            met_before=min(block.wait.seq for block in pairs if block not in strange) - 1,
-        )
     # Who waits for a rank to receive, while that one does receive, from another. To wait in line is no mistake.
     kinds = {block.rank: block.wait.kind for block in pairs}
     meets = {b.wait.peer: b.rank for b in pairs if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
+    strange = _first_time(pairs)
+    if strange:
+        ranks = tuple(block.rank for block in strange)
+        return replace(
+            found,
+            closed=Closed.NEW_PAIR,
+            guilty=ranks,
+            first=strange[0],
+            met_before=min(block.wait.seq for block in pairs if block not in strange) - 1,
+            meets=meets[ranks[0]] if set(ranks) <= set(misled) else -1,
+        )
     if misled and len(misled) < len(pairs):
         first = next(block for block in pairs if block.rank == misled[0])
         return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])

@@ -73,7 +73,7 @@ def _is_by_calls_alone(root: Root) -> bool:
         first = root.partings[0]
         counted = first.shift is not None and first.shift.op.forwards > 0
         return first.way in _WAYS_BY_CALLS and not first.condition and not counted
-    return isinstance(root, CircleRoot) and root.circle.closed in _CLOSED_BY_CALLS
+    return isinstance(root, CircleRoot) and root.circle.closed in _CLOSED_BY_CALLS and root.circle.meets < 0
 
 
 def _is_of_calls(root: Root) -> bool:
@@ -113,7 +113,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Ex
     return replace(
         why,
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case.views, root.blocks)}.",
-        explanation=f"{why.explanation} That does not decide who is wrong: one change to any of them would have been enough.",
+        explanation=f"{why.explanation} That does not decide who is wrong: a change to any one of them is enough.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(sorted({*finding.stuck, *why.victims} - culprits.keys())),
         one_of=True,
