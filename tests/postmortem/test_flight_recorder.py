@@ -220,10 +220,11 @@ def test_ranks_that_were_at_the_line_before_are_late_even_if_they_are_many(tmp_p
 def test_of_two_ranks_the_one_that_departs_from_its_habit_is_the_culprit(tmp_path: Path):
     """The habit is longer than what is kept of every rank: the files of suspects are read once more."""
     job = Job(2)
-    job.steps(1, name="broadcast", site="log.py:3")
     for _ in range(5):
         for line in range(10, 22):
             job.steps(1, site=f"layer.py:{line}")
+            if line == 15:
+                job.steps(1, name="broadcast", site="log.py:3")
     job.op([0], site="layer.py:10", state=OPEN)
     job.op([1], name="broadcast", site="log.py:3", state=OPEN)
     assert [each[1:4] for each in brief(job.write(tmp_path))] == [("PROVEN", "divergent_control_flow", [1])]

@@ -31,7 +31,7 @@ from ncclwatch_server.judge.rules import (
     undetermined,
     uneven_batches,
 )
-from ncclwatch_server.judge.rules.frames.repaired import with_repair
+from ncclwatch_server.judge.rules.by_repair import with_repair
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import Root
 

@@ -8,31 +8,15 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, ThreadView, WaitKind
 from ncclwatch_server.judge.theory.histories.batches import Furthest, furthest
 from ncclwatch_server.judge.theory.moments import without_older_files
+from ncclwatch_server.judge.theory.repair import SmallestRepair
 from ncclwatch_server.judge.theory.repair.findings import Finding
-from ncclwatch_server.judge.theory.repair.recent import find_once
-from ncclwatch_server.judge.theory.repair.tapes import read
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
-CALLS_MAX = 128_000  # recorded calls of all ranks: more than a server asks for (limits.INSPECT_MAX views)
 _RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
-
-
-class RepairSearch:
-    """Searches the smallest repair when somebody asks for it, and once."""
-
-    def __init__(self, found: Mapping[int, RankStanding]) -> None:
-        self._found = found
-
-    @cached_property
-    def finding(self) -> Finding:
-        """What was found; empty where there are more calls than can be replayed in time."""
-        if sum(len(each.view.history) for each in self._found.values()) > CALLS_MAX:
-            return Finding()
-        return find_once(read(self._found))
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -42,7 +26,7 @@ class Case:
     snapshot: JobSnapshot
     found: Mapping[int, RankStanding]
     graph: WaitGraph
-    search: "RepairSearch"  # of all of these cases together
+    search: SmallestRepair  # of all of these cases together
     told: frozenset[int] = frozenset()  # ranks of the roots that were told already
     explained: frozenset[int] = frozenset()  # those of them that wait, and all whose waits lead to one of them
 
@@ -106,7 +90,7 @@ def open_case(snapshot: JobSnapshot) -> Case:
         snapshot = replace(snapshot, ranks=complete)
     found = standings(snapshot)
     graph = build(found, snapshot.silent, snapshot.unasked)
-    return Case(snapshot=snapshot, found=found, graph=graph, search=RepairSearch(found))
+    return Case(snapshot=snapshot, found=found, graph=graph, search=SmallestRepair(found))
 
 
 def onset_s(blocks: Iterable[Block]) -> float:

@@ -3,7 +3,7 @@
 import pytest
 
 from ncclwatch.contract.model.rank import Op
-from ncclwatch_server.judge.theory.repair import recent
+from ncclwatch_server.judge.theory import repair
 from ncclwatch_server.judge.theory.repair.findings import Finding
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, write
 
@@ -17,18 +17,18 @@ def tapes(*calls: Call, end: End = End.BLOCKED) -> Tapes:
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[Tapes]:
     found: list[Tapes] = []
-    monkeypatch.setattr(recent, "find", lambda each: found.append(each) or Finding())
-    recent._found.cache_clear()
+    monkeypatch.setattr(repair, "find", lambda each: found.append(each) or Finding())
+    repair._found.cache_clear()
     yield found
-    recent._found.cache_clear()
+    repair._found.cache_clear()
 
 
 def test_the_same_tapes_are_searched_once(searched: list[Tapes]) -> None:
-    assert recent.find_once(tapes(A)) is recent.find_once(tapes(A))
+    assert repair.find_once(tapes(A)) is repair.find_once(tapes(A))
     assert len(searched) == 1
 
 
 def test_other_calls_and_another_end_are_searched(searched: list[Tapes]) -> None:
     for each in (tapes(A), tapes(A, B), tapes(A, end=End.STANDS), tapes(A, end=End.FAILED)):
-        recent.find_once(each)
+        repair.find_once(each)
     assert len(searched) == 4
