@@ -143,7 +143,7 @@ def test_a_job_that_hangs_before_the_readers_eyes_becomes_a_sentence_without_a_r
 def test_an_incident_is_told_sentence_first_and_drawn(scene: Scene, browser: Browser):
     with window(browser) as seen:
         page = seen.go(f"{scene.url}/jobs")
-        page.get_by_role("link", name="wait for each other").first.click()
+        page.get_by_role("link", name=scene.incident["summary"]).first.click()
         page.wait_for_url("**/incidents/*")
         expect(page.locator("h1")).to_have_text(scene.incident["summary"])
         expect(page.locator(".do")).to_contain_text(scene.incident["advice"])
@@ -153,6 +153,7 @@ def test_an_incident_is_told_sentence_first_and_drawn(scene: Scene, browser: Bro
         assert boxes.count() >= 2
         expect(page.locator("svg.graph .blamed .who")).to_have_text("rank 5")
         assert page.locator("svg.graph .arrow").count() >= 2
+        expect(page.locator("#repair-title + ul")).to_contain_text("rank 5 skipped")
         expect(page.locator(".tree")).to_contain_text("clip_grad_norm")
         expect(page.locator(".timeline")).to_contain_text("the wait began")
         expect(page.locator(".evidence")).to_contain_text("ring")

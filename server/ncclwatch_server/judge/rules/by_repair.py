@@ -33,7 +33,7 @@ def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
         return why
     finding = case.repair
     suspects = {each.rank: each for each in finding.suspects}
-    if not suspects or finding.together:
+    if not suspects or finding.together or not finding.aligned:
         return why
     named = {each.rank for each in why.culprits}
     if finding.certain:

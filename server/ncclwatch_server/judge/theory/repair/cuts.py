@@ -79,6 +79,25 @@ def first_cut(counts: Counts) -> Mapping[int, int] | None:
     return found
 
 
+def common_cut(counts: Counts, start: Mapping[int, int]) -> Mapping[int, int] | None:
+    """Return the first cut from `start` on at which all ranks stand at one point of their program; None: there is none.
+
+    That is right after a collective of all of them. Tapes that begin anywhere else cannot be compared with each other.
+    """
+    tapes = counts.tapes
+    for group, members in tapes.groups.items():
+        if not tapes.by_rank.keys() <= set(members):
+            continue
+        channel: Channel = (group, -1, -1)
+        numbered = [counts.places[rank].get(channel, {}) for rank in tapes.by_rank]
+        for seq in sorted(numbered[0]):
+            found = {rank: places.get(seq, -1) + 1 for rank, places in zip(tapes.by_rank, numbered, strict=True)}
+            known = all(at and start[rank] <= at <= tapes.by_rank[rank].stop for rank, at in found.items())
+            if known and cut(counts, found) == found:
+                return found
+    return None
+
+
 def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:
     """Return the last cut with an index of at most `at_most` in each tape; None: it lies before what is recorded."""
     tapes = counts.tapes

@@ -99,7 +99,7 @@ def edits(roles: Roles, found: Departures, wanted: Iterable[int]) -> Iterator[Ed
     for place in found.places:
         expected = _expected(roles, found, place, wanted)
         if place < len(calls):
-            if place in found.turns:
+            if place in found.turns and len(calls) - place <= BLOCK_MAX:
                 yield Edit(rank=rank, change=Change.REWIND, at=place, out=len(calls) - place)
             yield from _without(roles, found, place)
             yield from _replaced(roles, found, place, expected)

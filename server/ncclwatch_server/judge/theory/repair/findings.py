@@ -46,6 +46,7 @@ class Finding:
     suspects: tuple[Suspect, ...] = ()
     together: tuple[tuple[int, ...], ...] = ()  # sets of ranks
     certain: bool = False
+    aligned: bool = True  # False: the rings of some ranks begin elsewhere in the program, so peers compare badly
     stuck: frozenset[int] = frozenset()  # ranks that wait for ever
     failure: Failure | None = None
 
@@ -57,7 +58,8 @@ def find(tapes: Tapes) -> Finding:
         return _of_several(repairs)
     suspects = tuple(_suspect(repairs, repair) for repair in repairs.best)
     return Finding(
-        suspects=suspects, certain=_is_certain(repairs), stuck=repairs.hang.stuck, failure=repairs.failure
+        suspects=suspects, certain=_is_certain(repairs), aligned=repairs.hang.is_aligned, stuck=repairs.hang.stuck,
+        failure=repairs.failure,
     )  # fmt: skip
 
 
@@ -115,7 +117,7 @@ def _stands(hang: Hang, edit: Edit) -> bool:
 def _is_certain(repairs: Repairs) -> bool:
     """Say whether it is this rank and no other: one repair, all seen, and no other rank that may be wrong instead."""
     hang = repairs.hang
-    if len(repairs.best) != 1 or hang.tapes.unseen:
+    if len(repairs.best) != 1 or hang.tapes.unseen or not hang.is_aligned:
         return False
     (repair,) = repairs.best
     rank = repair.edit.rank

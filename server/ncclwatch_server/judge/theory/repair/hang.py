@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.repair.classes import classes
-from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
+from ncclwatch_server.judge.theory.repair.cuts import Counts, common_cut, cut, first_cut
 from ncclwatch_server.judge.theory.repair.edits import Change, Departures, Edit, departures
 from ncclwatch_server.judge.theory.repair.lines import Place, place_of
 from ncclwatch_server.judge.theory.repair.peers import Peers, Roles
@@ -111,6 +111,11 @@ class Hang:
         # Of a group whose members nobody knows it cannot be said who has to come.
         known = all(call.group in tapes.groups for call in tapes.calls)
         start = first_cut(counts) if known else None
+        self.is_aligned = self.is_whole  # whether all tapes begin at one point of the program
+        if start is not None and not self.is_whole:
+            common = common_cut(counts, start)
+            self.is_aligned = common is not None
+            start = common or start
         if start is not None and any(start.values()):
             tapes = without_start(tapes, start)
             counts = Counts(tapes)
