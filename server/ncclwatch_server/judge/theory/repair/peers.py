@@ -7,11 +7,16 @@ belongs to the axis that is used there most. Two lines that are branches of one 
 
 Sends and receives are compared between ranks that talk to peers at the same distances, such as one stage of two
 replicas. Between other stages all of them in a row count as one.
+
+Two ranks that differ between most of their meetings, and from the first ones on, do so by design: they are no
+reference for each other.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.repair.lines import Place, one_of_two, place_of
@@ -19,6 +24,7 @@ from ncclwatch_server.judge.theory.repair.routine import CONTEXT
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
 Axes = frozenset[str]
+MEETINGS_MIN = 3  # between which two ranks must have differed
 LINKS_MAX = 16  # of the groups that are called from one line: each is compared with the first ones and the next ones
 
 
@@ -199,6 +205,10 @@ class Strip:
     def __init__(self, roles: tuple[int, ...], places: tuple[int, ...], end: End) -> None:
         self.roles, self.places, self.end = roles, places, end
 
+    def between(self, begin: int, end: int) -> tuple[int, ...]:
+        """Return the roles of calls after one place of the tape and before another one."""
+        return self.roles[bisect_right(self.places, begin) : bisect_left(self.places, end)]
+
 
 def strip(roles: Roles, rank: int, calls: Sequence[int], axes: Axes, end: End, *, after: int = -1) -> Strip:
     """Return the strip of some calls of a rank; `after` is the role that the strip had until then."""
@@ -252,10 +262,12 @@ class Peers:
         self.class_of = {rank: at for at, ranks in enumerate(self.classes) for rank in ranks}
         self._strips: dict[tuple[int, Axes], Strip] = {}
         self._shared: dict[tuple[int, int], Axes] = {}
+        self._met: dict[int, Mapping[tuple[str, int], int]] = {}
         self._ways: dict[tuple[int | str, ...], list[list[int]]] | None = (
             None  # who made three calls one after the other
         )
         self.partings: dict[tuple[int, int], int] = {}  # (class, other): place on the first one's tape
+        self.by_design: set[tuple[int, int]] = set()  # classes that always differ
         for at in range(len(self.classes)):
             for other in range(at):
                 self._compare(at, other)
@@ -317,10 +329,39 @@ class Peers:
         axes = self.shared(at, other)
         one, two = self.strip(at, axes), self.strip(other, axes)
         index = parting(one, two)
-        if index >= 0:
+        if index >= 0 and self._always_differ(at, other, one, two):
+            self.by_design |= {(at, other), (other, at)}
+        elif index >= 0:
             for each, peer, made in ((at, other, one), (other, at, two)):
                 tape = self.roles.tapes.by_rank[self.classes[each][0]]
                 self.partings[each, peer] = made.places[index] if index < len(made.places) else len(tape.calls)
+
+    def _always_differ(self, at: int, other: int, one: "Strip", two: "Strip") -> bool:
+        """Say whether two classes differ between most of their meetings in a group, and from the first ones on."""
+        mine, theirs = (self._meetings(each) for each in (at, other))
+        shared = {meeting for meeting in mine if meeting in theirs}
+        counts = Counter(group for group, _ in shared)
+        if not counts:
+            return False
+        group = min(counts, key=lambda name: (counts[name] < MEETINGS_MIN, counts[name], name))
+        ends = sorted(seq for name, seq in shared if name == group)
+        places = [(mine[group, seq], theirs[group, seq]) for seq in ends]
+        differs = [
+            one.between(begin[0], end[0]) != two.between(begin[1], end[1])
+            for begin, end in pairwise([(-1, -1), *places])
+        ]
+        return len(differs) >= MEETINGS_MIN and all(differs[:2]) and 2 * sum(differs) > len(differs)
+
+    def _meetings(self, at: int) -> Mapping[tuple[str, int], int]:
+        """Return where on its tape a class has made which collective of which group, as far as it is through."""
+        found = self._met.get(at)
+        if found is None:
+            tape = self.roles.tapes.by_rank[self.classes[at][0]]
+            calls = ((place, self.roles.calls[number]) for place, number in enumerate(tape.calls[: tape.stop]))
+            found = self._met[at] = {
+                (call.group, tape.seqs[place]): place for place, call in calls if not call.op.is_p2p
+            }  # fmt: skip
+        return found
 
     def disagreements(self, rank: int, calls: Sequence[int], end: End, since: int) -> int:
         """Return how many pairs of ranks disagree if a rank does something else from index `since` of its tape on."""
@@ -338,6 +379,8 @@ class Peers:
         return found
 
     def _parts(self, own: int, other: int, rank: int, calls: Sequence[int], end: End, since: int) -> bool:
+        if (own, other) in self.by_design:
+            return False
         place = self.partings.get((own, other), since)
         if place < since:
             return True

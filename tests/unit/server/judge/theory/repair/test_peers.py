@@ -111,3 +111,26 @@ def test_a_way_that_another_rank_went_is_no_break() -> None:
     calls = found.by_rank[0].calls
     assert peers.alone_in(0, calls, [2]) == []
     assert peers.alone_in(0, (calls[0], calls[0], calls[2]), [2]) == [2]
+
+
+def other_order(row: str, column: str) -> list[Call]:
+    return [call("w", 1), call(column, 3), call(row, 2)]
+
+
+def test_ranks_that_differ_between_all_their_meetings_do_so_by_design() -> None:
+    by_design = tapes(r0=STEPS[0] * 5, r1=STEPS[1] * 5, r2=other_order("b", "c") * 5, r3=other_order("b", "d") * 5)
+    peers = Peers(Roles(by_design))
+    assert (peers.total, len(peers.by_design)) == (0, 2)
+
+
+def test_ranks_that_differ_of_late_only_disagree() -> None:
+    late = tapes(
+        r0=STEPS[0] * 5, r1=STEPS[1] * 5, r2=STEPS[2] * 5, r3=[*STEPS[3] * 2, *other_order("b", "d") * 3]
+    )  # fmt: skip
+    peers = Peers(Roles(late))
+    assert (peers.total, peers.by_design) == (3, set())
+
+
+def test_ranks_that_have_met_too_seldom_do_not_differ_by_design() -> None:
+    peers = Peers(Roles(tapes(r3=other_order("b", "d"))))
+    assert (peers.total, peers.by_design) == (3, set())
