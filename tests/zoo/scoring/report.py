@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from ncclwatch.contract.model.verdict import Repair
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSite:
@@ -36,6 +38,7 @@ class Incident:
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[int, ...] = ()
     predicted: bool = False
+    repairs: tuple[Repair, ...] = ()
     slowness: Slowness | None = None
     opened_at: str = ""  # ISO 8601
 

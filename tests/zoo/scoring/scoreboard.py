@@ -42,6 +42,8 @@ class ProgramRow:
     wall_s: tuple[float, ...]
     faults: tuple[str, ...]  # what was wrong, each once
     known_wrong: str
+    culprits: tuple[int, ...] = ()  # as the truth has them
+    repairs: tuple[str, ...] = ()  # the smallest repairs that were told, each once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,14 @@ def markdown(board: Scoreboard) -> str:
         "| program | ranks | outcome | right | " + " | ".join(QUESTIONS) + " | onset to verdict | run |",
         "|---" * (len(QUESTIONS) + 6) + "|",
         *(_line(row) for row in board.programs),
+        "",
+        "| program | culprits | the smallest change after which all would have gone on |",
+        "|---|---|---|",
+        *(
+            f"| {row.program} | {', '.join(map(str, row.culprits))} | {'; '.join(row.repairs)} |"
+            for row in board.programs
+            if row.repairs
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -122,6 +132,8 @@ def _row(truth: Truth, scores: Sequence[Score]) -> ProgramRow:
         wall_s=tuple(score.wall_s for score in scores),
         faults=tuple(dict.fromkeys(fault for score in scores for fault in score.faults)),
         known_wrong=truth.known_wrong,
+        culprits=truth.culprits,
+        repairs=tuple(dict.fromkeys(score.repair for score in scores if score.repair)),
     )
 
 

@@ -1,5 +1,6 @@
 """The scoreboard counts what happened, and nothing as right that was never said."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.zoo.scoring.verdicts import Check, Score
@@ -44,6 +45,12 @@ def test_a_false_alarm_is_counted_among_the_controls() -> None:
     alarm = run("c98_ok", "outcome", "told", asked=("outcome", "told", "clean"), verdict_s=None)
     board = scoreboard.build([HANG, CONTROL], [run("z98_hang"), well, alarm])
     assert str(board.false_alarms) == "1 of 2"
+
+
+def test_the_smallest_repair_of_each_hang_is_listed_beside_its_truth() -> None:
+    told = [replace(run("z98_hang"), repair="rank 1 skipped barrier") for _ in range(2)]
+    table = scoreboard.markdown(scoreboard.build([replace(HANG, culprits=(1,)), CONTROL], [*told, run("c98_ok")]))
+    assert table.endswith("| z98_hang | 1 | rank 1 skipped barrier |\n")
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:

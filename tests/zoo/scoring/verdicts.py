@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ncclwatch.contract.words.repairs import deed_words
 from tests.zoo.jobs import Ended
 from tests.zoo.scoring.report import CallSite, Incident, Report, Unreadable
 from tests.zoo.truth import Expect, Line, Root, Truth
@@ -44,6 +45,7 @@ class Score:
     onset_to_verdict_s: float | None
     foretold_s: float | None = None  # a right warning came so long before the onset
     wall_s: float
+    repair: str = ""  # the smallest change after which all would have gone on, as the first critical verdict has it
 
     @property
     def right(self) -> bool:
@@ -62,7 +64,15 @@ def score(truth: Truth, ended: Ended, report: Report | Unreadable) -> Score:
         onset_to_verdict_s=ended.onset_to_verdict_s,
         foretold_s=_foretold_s(truth, ended, report),
         wall_s=ended.wall_s,
+        repair=_repair(report),
     )
+
+
+def _repair(report: Report | Unreadable) -> str:
+    """Return the smallest repairs of the first critical verdict in words."""
+    first = next(iter(report.critical), None) if isinstance(report, Report) else None
+    repairs = first.repairs if first is not None else ()
+    return " or ".join(f"rank {each.rank} {deed_words(each)}" for each in repairs)
 
 
 def _checks(truth: Truth, ended: Ended, report: Report | Unreadable) -> Iterator[Check]:
