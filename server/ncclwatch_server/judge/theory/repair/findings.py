@@ -5,6 +5,7 @@ from enum import Enum
 
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.hang import Failure, Hang
+from ncclwatch_server.judge.theory.repair.lines import place_of
 from ncclwatch_server.judge.theory.repair.search import Repair, Repairs, search
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
@@ -124,6 +125,8 @@ def _is_certain(repairs: Repairs) -> bool:
     _, pairs, breaks, _ = repair.score
     if pairs:
         return False  # something else is wrong, too
+    if _is_between_two_groups(hang, repair.edit):
+        return False
     if _stands(hang, repair.edit):
         return True
     rivals = _rivals(hang, repair)
@@ -138,3 +141,21 @@ def _is_certain(repairs: Repairs) -> bool:
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
         for each in (hang.departed(other) for other in rivals)
     )
+
+
+def _is_between_two_groups(hang: Hang, edit: Edit) -> bool:
+    """Say whether an edit puts a call into another group that no more ranks use at its line than the one it is in.
+
+    Which of the two groups belongs there is then as open as who is wrong.
+    """
+    if edit.change is not Change.REPLACE:
+        return False
+    made, put = (hang.roles.calls[number] for number in (hang.tapes.by_rank[edit.rank].calls[edit.at], edit.put[0]))
+    if made.group == put.group or place_of(made) != place_of(put):
+        return False
+    users = {made.group: 0, put.group: 0}
+    for tape in hang.tapes.by_rank.values():
+        for call in {hang.roles.calls[number] for number in set(tape.calls)}:
+            if call.group in users and place_of(call) == place_of(made):
+                users[call.group] += 1
+    return users[put.group] <= users[made.group]

@@ -159,3 +159,10 @@ def test_of_two_ranks_the_one_whose_loop_ran_as_often_as_never_before_is_told(st
     finding = found([*epochs, *STEP * steps, D], [*epochs, *STEP * steps, A], groups=TWO)
     assert [(each.rank, each.reference) for each in finding.suspects] == [(rank, Reference.PAST)]
     assert not finding.certain
+
+
+def test_of_two_groups_at_one_line_it_is_not_certain_which_belongs_there() -> None:
+    groups = {"w": (0, 1, 2, 3), "a": (0, 1), "b": (2, 3), "c": (2, 3)}
+    w, a, b, c = (call(line, group) for line, group in ((1, "w"), (2, "a"), (2, "b"), (2, "c")))
+    finding = found([w, a, w], [w, a, w], [w, b], [w, c], groups=groups)
+    assert not finding.certain
