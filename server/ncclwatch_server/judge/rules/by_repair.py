@@ -25,6 +25,9 @@ from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, Destroyed
 SUSPECTS_MAX = 16  # ranks that are named as one of several
 _WAYS_BY_CALLS = (Way.SHIFT, Way.UNKNOWN)
 _CLOSED_BY_CALLS = (Closed.SKIPPED_CALL, Closed.NEW_PAIR, Closed.HABIT_LEFT, Closed.ORDER)
+# What a repair that is certain overrules.
+_WAYS_OVERRULED = (*_WAYS_BY_CALLS, Way.SLIP, Way.ARGUMENTS)
+_CLOSED_OVERRULED = (*_CLOSED_BY_CALLS, Closed.WRONG_PEER, Closed.PAIRS)
 
 
 def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
@@ -54,11 +57,17 @@ def _data(finding: Finding) -> tuple[Repair, ...]:
 
 
 def _may_be_retold(root: Root, suspects: Set[int]) -> bool:
-    """Say whether a root may be told by the smallest repair alone.
+    """Say whether a root may be told by the smallest repair alone: no fact that is no call says otherwise.
 
     Where ranks have ended together that may be one mistake of all of them, as well as a call too many of who waits.
     """
-    return not isinstance(root, GoneRoot) or not root.ends.ranks[1:] or suspects <= set(root.ends.ranks)
+    if isinstance(root, MismatchRoot):
+        return root.partings[0].way in _WAYS_OVERRULED and not root.partings[0].condition
+    if isinstance(root, CircleRoot):
+        return root.circle.closed in _CLOSED_OVERRULED
+    if isinstance(root, GoneRoot):
+        return root.counts is None and (not root.ends.ranks[1:] or suspects <= set(root.ends.ranks))
+    return isinstance(root, AloneRoot) and (root.call is None or root.call.condition is None)
 
 
 def _is_by_calls_alone(root: Root) -> bool:

@@ -132,15 +132,27 @@ def _is_certain(repairs: Repairs) -> bool:
     rivals = _rivals(hang, repair)
     found = hang.departed(rank)
     held = found.routine.held(found.tape.calls[: repair.edit.at])
-    if not rivals:
+    if not rivals and not _is_between_two_members(hang, repair.edit):
         # A rank that departed before the histories begin parts from its peers where they begin.
         return hang.is_whole or held >= HELD_MIN
     if held < HELD_MIN or breaks >= hang.breaks:
-        return False
+        return False  # its past does not say so either
     return not any(
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
         for each in (hang.departed(other) for other in rivals)
     )
+
+
+def _is_between_two_members(hang: Hang, edit: Edit) -> bool:
+    """Say whether an edit takes a call out in which only one other rank is needed.
+
+    That all others make no such call says little: it may be that these two alone have to, and that the other one left it
+    out.
+    """
+    if edit.change not in (Change.LEAVE_OUT, Change.REWIND):
+        return False
+    call = hang.roles.calls[hang.tapes.by_rank[edit.rank].calls[edit.at]]
+    return len(hang.tapes.groups.get(call.group, ())) < 3 or call.op.is_p2p
 
 
 def _is_between_two_groups(hang: Hang, edit: Edit) -> bool:

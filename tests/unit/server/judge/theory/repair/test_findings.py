@@ -166,3 +166,11 @@ def test_of_two_groups_at_one_line_it_is_not_certain_which_belongs_there() -> No
     w, a, b, c = (call(line, group) for line, group in ((1, "w"), (2, "a"), (2, "b"), (2, "c")))
     finding = found([w, a, w], [w, a, w], [w, b], [w, c], groups=groups)
     assert not finding.certain
+
+
+def test_of_a_call_between_two_members_it_is_not_certain_that_it_is_too_many() -> None:
+    groups = {"w": (0, 1, 2, 3), "a": (0, 1), "b": (2, 3)}
+    w, a, b, evaluates = (call(line, group) for line, group in ((1, "w"), (2, "a"), (2, "b"), (3, "a")))
+    mine, theirs = [w, a, w, a], [w, b, w, b]
+    finding = found([*mine, evaluates], [*mine, w], [*theirs, w], [*theirs, w], groups=groups)
+    assert (told(finding)[0][0], finding.certain) == (0, False)
