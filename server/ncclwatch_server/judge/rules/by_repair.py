@@ -47,9 +47,9 @@ def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
         return _retold(case, root, why, finding) if _may_be_retold(root, suspects.keys()) else why
     if named == suspects.keys():
         return replace(why, repairs=_data(finding))
-    if named.isdisjoint(suspects) or (named < suspects.keys() and _is_by_calls_alone(root)):
-        return _as_one_of(case, root, why, finding)
-    return why
+    others = named.isdisjoint(suspects) and _may_be_retold(root, suspects.keys())
+    more = named < suspects.keys() and _is_by_calls_alone(root)
+    return _as_one_of(case, root, why, finding) if others or more else why
 
 
 def _data(finding: Finding) -> tuple[Repair, ...]:

@@ -146,8 +146,7 @@ def _is_certain(repairs: Repairs) -> bool:
 def _is_between_two_members(hang: Hang, edit: Edit) -> bool:
     """Say whether an edit takes a call out in which only one other rank is needed.
 
-    That all others make no such call says little: it may be that these two alone have to, and that the other one left it
-    out.
+    That all others make no such call says little: these two alone may have to, and the other one may have left it out.
     """
     if edit.change not in (Change.LEAVE_OUT, Change.REWIND):
         return False
