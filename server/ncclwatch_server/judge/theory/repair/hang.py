@@ -19,6 +19,7 @@ from ncclwatch_server.judge.theory.repair.tapes import End, Tape, Tapes, without
 # too late.
 Score = tuple[int, int, int, int]
 JOINS_MAX = 5  # times that lines are added at which ranks wait for asynchronous collectives
+WORK_MAX = 1_000_000  # calls that are replayed or compared in one search: about a second and a half
 CLASSES_FROM = 16  # ranks; with fewer of them, finding who does the same takes longer than to replay them all
 
 
@@ -28,6 +29,11 @@ class Failure(Enum):
     MOVING = "nobody waits for ever"
     INCOMPLETE = "the histories do not lead to the state that was observed"
     UNEXPLAINED = "no small change ends the hang"
+    COSTLY = "there are too many changes to try"
+
+
+class TooCostlyError(Exception):
+    """A search would take longer than a verdict may."""
 
 
 def settle(tapes: Tapes, counts: Counts) -> Tapes | None:
@@ -130,6 +136,7 @@ class Hang:
         self.breaks = sum(len(ranks) * self.departed(ranks[0]).breaks for ranks in self.peers.classes)
         self.off_beat = sum(len(ranks) * self.departed(ranks[0]).off_beat for ranks in self.peers.classes)
         self.replays = 0
+        self._work = 0
         self.failure: Failure | None = Failure.INCOMPLETE
         self.cut: Mapping[int, int] = {}
         self.stuck: frozenset[int] = frozenset()  # ranks that wait for ever
@@ -213,9 +220,20 @@ class Hang:
             moved = len(edit.put) - edit.out if edit.at + edit.out <= tape.stop else None
         return self._script(tape, calls, end, moved)
 
+    @cached_property
+    def calls(self) -> int:
+        """How many calls a replay has at most."""
+        return sum(len(tape.calls) - self.cut.get(rank, 0) for rank, tape in self.tapes.by_rank.items())
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > WORK_MAX:
+            raise TooCostlyError
+
     def passes(self, *changes: Edit) -> bool:
         """Say whether a job with some edits passes every recorded wait."""
         self.replays += 1
+        self._spend(self.calls + 4 * len(self.tapes.by_rank))
         staging = self._staging_for(frozenset(edit.rank for edit in changes))
         changed = {edit.rank: self.script_with(edit) for edit in changes}
         scripts = [changed.get(ranks[0]) or self.scripts[ranks[0]] for ranks in staging.actors]
@@ -266,6 +284,7 @@ class Hang:
     def score(self, edit: Edit) -> Score:
         """Return how well an edit explains what was seen; less is better."""
         found = self.departed(edit.rank)
+        self._spend(len(found.tape.calls) - edit.at + 8 * len(self.peers.classes))
         weight = self.weight(edit)
         calls, end = edit.apply(found.tape)
         pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))

@@ -59,13 +59,14 @@ class Script(NamedTuple):
 class _Meeting:
     """One collective, as its members come to it."""
 
-    __slots__ = ("agreed", "entered", "some", "waiting")
+    __slots__ = ("agreed", "entered", "for_all", "for_one")
 
     def __init__(self, agreed: int) -> None:
         self.agreed = agreed  # of who came first
-        self.some = False  # somebody waits who does not need all
         self.entered: dict[int, int] = {}
-        self.waiting: list[tuple[int, int]] = []  # (actor, index) of parts that are not through
+        # (actor, index) of parts that are not through, and for those that do not need all whom each needs next.
+        self.for_all: list[tuple[int, int]] = []
+        self.for_one: dict[int, list[tuple[int, int]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +234,19 @@ class _Replay:
             self.broken[channel] = min(seq, self.broken.get(channel, seq))
         meeting.entered[actor] = agreed
         through = self._may_end(meeting, channel, seq, part)
-        if (through or meeting.some) and meeting.waiting:
-            self._wake(meeting, channel, seq)
-        if not through:
-            meeting.waiting.append((actor, index))
-            meeting.some = meeting.some or kind == _Kind.SOME
+        if meeting.for_all or meeting.for_one:
+            self._wake(meeting, channel, seq, actor)
+        if not through and kind == _Kind.SOME:
+            self._wait_for_next(meeting, (actor, index), part)
+        elif not through:
+            meeting.for_all.append((actor, index))
         return through
+
+    def _wait_for_next(self, meeting: _Meeting, waiter: tuple[int, int], part: _Part) -> None:
+        """Let a part wait for the first of those it needs who has not entered; if all have, they do not agree."""
+        missing = next((each for each in part[3] if each not in meeting.entered), None)
+        if missing is not None:
+            meeting.for_one.setdefault(missing, []).append(waiter)
 
     def _may_end(self, meeting: _Meeting, channel: int, seq: int, part: _Part) -> bool:
         if self.broken and self.broken.get(channel, seq) < seq:
@@ -248,16 +256,26 @@ class _Replay:
             return False
         return all(entered.get(each) == agreed for each in need)
 
-    def _wake(self, meeting: _Meeting, channel: int, seq: int) -> None:
-        left = []
-        entered = len(meeting.entered)
-        for actor, index in meeting.waiting:
-            part = self.stage._parts[actor][self.scripts[actor].calls[index]]
-            if entered >= len(part[3]) and self._may_end(meeting, channel, seq, part):
-                self._done(actor, index)
+    def _part_of(self, waiter: tuple[int, int]) -> _Part:
+        actor, index = waiter
+        return self.stage._parts[actor][self.scripts[actor].calls[index]]
+
+    def _wake(self, meeting: _Meeting, channel: int, seq: int, entered: int) -> None:
+        """See who is through now that one more actor has entered."""
+        for waiter in meeting.for_one.pop(entered, ()):
+            part = self._part_of(waiter)
+            if self._may_end(meeting, channel, seq, part):
+                self._done(*waiter)
             else:
-                left.append((actor, index))
-        meeting.waiting = left
+                self._wait_for_next(meeting, waiter, part)
+        if not meeting.for_all or len(meeting.entered) < len(self._part_of(meeting.for_all[0])[3]):
+            return
+        waiting, meeting.for_all = meeting.for_all, []
+        for waiter in waiting:
+            if self._may_end(meeting, channel, seq, self._part_of(waiter)):
+                self._done(*waiter)
+            else:
+                meeting.for_all.append(waiter)
 
     def _done(self, actor: int, index: int) -> None:
         if (actor, index) in self.open:

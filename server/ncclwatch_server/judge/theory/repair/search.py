@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch_server.judge.theory.repair.batches import odd_ranks
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit, edits
-from ncclwatch_server.judge.theory.repair.hang import Failure, Hang, Score
+from ncclwatch_server.judge.theory.repair.hang import Failure, Hang, Score, TooCostlyError
 from ncclwatch_server.judge.theory.repair.tapes import End, Tapes
 
 REPLAYS_MAX = 400  # for each rank
@@ -48,6 +48,13 @@ def search(tapes: Tapes) -> Repairs:
     hang = Hang(tapes)
     if hang.failure is not None:
         return Repairs(hang=hang, failure=hang.failure)
+    try:
+        return _searched(hang)
+    except TooCostlyError:
+        return Repairs(hang=hang, failure=Failure.COSTLY)
+
+
+def _searched(hang: Hang) -> Repairs:
     found: list[tuple[Repair, Sequence[int]]] = []
     best: Score | None = None
     candidates = hang.candidates()
