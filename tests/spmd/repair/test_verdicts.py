@@ -43,11 +43,23 @@ def test_the_changed_rank_is_always_among_those_that_are_named(judged: list[tupl
     assert all({each.rank for each in verdict.culprits} >= set(changed.fault.ranks) for changed, verdict in judged)
 
 
-def test_of_three_ranks_and_more_most_changed_ranks_are_named_alone(
+def may_be_left_out_by_the_other(changed: Changed, verdict: Verdict) -> bool:
+    """Say whether a call may be one too many of a rank, or left out by the only other one that it needs."""
+    groups = changed.program.groups
+    calls = [call for repair in verdict.repairs if repair.change == "leave out" for call in repair.made[:1]]
+    return any(len(groups[call.group]) == 2 or call.op in ("send", "recv") for call in calls)
+
+
+def test_of_three_ranks_and_more_nearly_all_changed_ranks_are_named_alone(
     judged: list[tuple[Changed, Verdict]],
 ) -> None:
-    alone = [not verdict.one_of for changed, verdict in judged if changed.program.world > 2]
-    assert sum(alone) >= 0.85 * len(alone)
+    alone = [
+        not verdict.one_of
+        for changed, verdict in judged
+        if changed.program.world > 2 and not may_be_left_out_by_the_other(changed, verdict)
+    ]
+    assert len(alone) > 200
+    assert sum(alone) >= 0.9 * len(alone)
 
 
 def test_the_sentence_says_what_was_skipped_and_what_would_have_been() -> None:
