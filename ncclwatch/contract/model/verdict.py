@@ -120,6 +120,7 @@ class Repair:
     change: str  # "leave out", "put in", "replace", "swap", "rewind" or "come back"
     made: tuple[RepairCall, ...] = ()  # calls that it made and should not have made there
     missing: tuple[RepairCall, ...] = ()  # calls that it should have made there
+    waits: bool = False  # the rank waits in the call that it made: who knows whether the others come to it later
     reference: str = ""  # what says so: "peers", "past", "batches", "standing"; "": only that the others could go on
     visits: int = 0  # how often the rank had come to this point before
     held: int = 0  # how often of these it went on as with the change

@@ -18,6 +18,8 @@ def deed_words(repair: Repair, namer: Namer = _named) -> str:
     match repair.change:
         case "put in":
             return f"skipped {missing}"
+        case "leave out" if repair.waits:
+            return f"waits in {made}, while the others wait for it elsewhere"
         case "leave out":
             return f"made {made}, one call too many" if len(repair.made) == 1 else f"made {made} which are too many"
         case "swap":
@@ -32,6 +34,8 @@ def deed_words(repair: Repair, namer: Namer = _named) -> str:
 
 def reference_words(repair: Repair) -> str:
     """Return what says that it was wrong, as a sentence; "" where nothing does but that the others wait."""
+    if repair.change in ("come back", "rewind") or repair.waits:
+        return ""
     if repair.reference == "past" and repair.held:
         return f"It had come to this point {repair.visits} times before, and in {repair.held} it did not do so."
     if repair.reference == "peers" and repair.peers > 0:
@@ -42,6 +46,8 @@ def reference_words(repair: Repair) -> str:
 def instead_words(repair: Repair, namer: Namer = _named) -> str:
     """Return the change as the beginning of a sentence: "With barrier at train.py:60 on rank 2"; "": nothing to say."""
     made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
+    if repair.change == "leave out" and repair.waits:
+        return f"Had rank {repair.rank} come to the call of the others"
     found = {
         "put in": f"With {missing}",
         "leave out": f"Without {made}",

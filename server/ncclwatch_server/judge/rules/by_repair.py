@@ -95,7 +95,7 @@ def _is_of_calls(root: Root) -> bool:
 def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
     """Return an explanation by the one rank whose change ends the hang."""
     (suspect,) = finding.suspects
-    held = {*finding.stuck, *why.victims, *(each.rank for each in why.culprits)} - {suspect.rank}
+    held = {*why.victims, *(each.rank for each in why.culprits)} - {suspect.rank}
     rule = _cause(case, suspect)
     deed = deed_words(case, suspect)
     return replace(
@@ -117,6 +117,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Ex
     known = {
         each.rank: culprit(case.views[each.rank], site_of(each), deed_words(case, each))
         for each in finding.suspects[:SUSPECTS_MAX]
+        if each.change is not Change.COME_BACK  # it made no wrong call, and may be at work
     }
     culprits = known | named
     return replace(
@@ -124,7 +125,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Ex
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case.views, root.blocks)}.",
         explanation=f"{why.explanation} That does not decide who is wrong: a change to any one of them is enough.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
-        victims=tuple(sorted({*finding.stuck, *why.victims} - culprits.keys())),
+        victims=tuple(rank for rank in why.victims if rank not in culprits),
         one_of=True,
         repairs=_data(finding),
     )

@@ -19,6 +19,7 @@ def data(suspect: Suspect) -> Repair:
         change=suspect.change.value,
         made=tuple(map(_call, suspect.made[:CALLS_MAX])),
         missing=tuple(map(_call, suspect.missing[:CALLS_MAX])),
+        waits=suspect.waits,
         reference=suspect.reference.value,
         visits=suspect.visits,
         held=suspect.held,

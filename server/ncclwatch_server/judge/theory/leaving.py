@@ -9,7 +9,7 @@ from ncclwatch_server.judge.theory.endings import ended_s_ago
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
-from ncclwatch_server.judge.theory.roots import AloneRoot, Place
+from ncclwatch_server.judge.theory.roots import AloneRoot, Place, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> 
 def alone_root(case: Case, left: tuple[int, ...], why: Leaving, victims: tuple[int, ...]) -> AloneRoot:
     """Return the root of ranks in a call too many, which those who have left never make."""
     blocks = tuple(block for rank in why.alone for block in case.found[rank].blocks)
-    op = next(iter(unfinished(case.views, left, why.alone).values()))
+    op = next(iter(unfinished(case.views, left, why.alone).values()), None)
     return AloneRoot(
         hangs=Certainty.PROVEN,
         ranks=why.alone,
         victims=tuple(rank for rank in victims if rank not in why.alone),
         blocks=blocks,
-        place=Place(op.group, op.seq, op.op.value),
+        place=Place(op.group, op.seq, op.op.value) if op is not None else place_of(blocks),
         onset_s=onset_s(blocks) or max(ended_s_ago(case.views[rank]) for rank in left),
         left=left,
         ended=all(case.views[rank].ending is not None for rank in left),

@@ -75,3 +75,9 @@ def test_a_group_is_named_as_the_caller_names_it() -> None:
 )  # fmt: skip
 def test_what_says_that_it_was_wrong_is_told(told: Repair, words: str) -> None:
     assert reference_words(told) == words
+
+
+def test_of_a_call_that_a_rank_waits_in_it_is_open_whether_the_others_come_later() -> None:
+    repair = Repair(rank=3, change="leave out", made=(BARRIER,), waits=True, reference="peers", peers=3)
+    assert deed_words(repair).startswith("waits in barrier of group dp at pipe.py:60 in step(), while the others wait")
+    assert (instead_words(repair), reference_words(repair)) == ("Had rank 3 come to the call of the others", "")

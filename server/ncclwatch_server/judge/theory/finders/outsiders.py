@@ -129,7 +129,8 @@ def _still_ones(case: Case, stalled: Sequence[_Still], parted: _Parted) -> Found
     """Return what stands still in each of several pieces."""
     pieces = _with_waits(case, sorted(rank for part in stalled for rank, _ in part), parted)
     why = dict(each for part in stalled for each in part)
-    roots = [_outside(case, [(rank, why[rank]) for rank in ranks], blocks) for ranks, blocks in pieces]
+    # A piece without any of them is one of ranks that name themselves among no members: nothing is known of it.
+    roots = [_outside(case, [(rank, why[rank]) for rank in ranks], blocks) for ranks, blocks in pieces if ranks]
     return _at_one_place(case, [(root.still.trouble, root) for root in roots])
 
 

@@ -5,7 +5,7 @@ from enum import Enum
 
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.hang import Failure, Hang
-from ncclwatch_server.judge.theory.repair.lines import place_of
+from ncclwatch_server.judge.theory.repair.lines import Place, place_of
 from ncclwatch_server.judge.theory.repair.search import Repair, Repairs, search
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes
 
@@ -31,6 +31,7 @@ class Suspect:
     at: int  # index in its recorded history
     made: tuple[Call, ...]  # calls that it made and should not have made there
     missing: tuple[Call, ...]  # calls that it should have made there
+    waits: bool  # it waits in the call that it made
     reference: Reference
     visits: int  # how often it had come to this point before; 0: its past says nothing
     held: int  # how often of these it went on as with the change
@@ -89,6 +90,7 @@ def _suspect(repairs: Repairs, repair: Repair) -> Suspect:
         at=edit.at,
         made=tuple(hang.roles.calls[number] for number in calls[edit.at : edit.at + out]),
         missing=tuple(hang.roles.calls[number] for number in edit.put),
+        waits=edit.change is Change.LEAVE_OUT and edit.at + edit.out > found.tape.stop,
         reference=Reference.BATCHES if repairs.by_batches else _reference(hang, repair),
         visits=visits,
         held=usual.get(goes_on[0], 0) if goes_on else 0,
@@ -107,7 +109,7 @@ def _reference(hang: Hang, repair: Repair) -> Reference:
 
 def _rivals(hang: Hang, repair: Repair) -> list[int]:
     """Return other ranks with which as many ranks would agree if they had done something else."""
-    others = (other for other in hang.tapes.by_rank if other != repair.edit.rank)
+    others = (other for other in sorted(hang.candidates()) if other != repair.edit.rank)
     return [other for other in others if hang.bound(other)[:2] <= repair.score[:2]]
 
 
@@ -125,7 +127,9 @@ def _is_certain(repairs: Repairs) -> bool:
     _, pairs, breaks, _ = repair.score
     if pairs:
         return False  # something else is wrong, too
-    if _is_between_two_groups(hang, repair.edit):
+    if repair.edit.change is Change.REWIND or _is_between_two_groups(hang, repair.edit):
+        return False
+    if _is_at_a_shared_line(hang, repair.edit):
         return False
     if _stands(hang, repair.edit):
         return True
@@ -135,12 +139,29 @@ def _is_certain(repairs: Repairs) -> bool:
     if not rivals and not _is_between_two_members(hang, repair.edit):
         # A rank that departed before the histories begin parts from its peers where they begin.
         return hang.is_whole or held >= HELD_MIN
-    if held < HELD_MIN or breaks >= hang.breaks:
-        return False  # its past does not say so either
+    if held < HELD_MIN or breaks >= hang.breaks or repair.edit.change not in (Change.PUT_IN, Change.REPLACE):
+        return False
+    if found.routine.always(found.tape.calls[: repair.edit.at]) != repair.edit.put[0]:
+        return False  # its past does not say so either: something else has followed there, too
     return not any(
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
         for each in (hang.departed(other) for other in rivals)
     )
+
+
+def _is_at_a_shared_line(hang: Hang, edit: Edit) -> bool:
+    """Say whether calls of an edit, or the one in which its rank stands, lie at a line of several kinds of groups.
+
+    Such a line calls in each of a list of groups, which peers need not all have.
+    """
+    tape = hang.tapes.by_rank[edit.rank]
+    numbers = {*edit.put, *tape.calls[edit.at : edit.at + max(edit.out, 1)], *tape.calls[tape.stop : tape.stop + 1]}
+    places = {place_of(hang.roles.calls[number]) for number in numbers}
+    axes: dict[Place, set[str]] = {}
+    for call in hang.roles.calls:
+        if not call.op.is_p2p and place_of(call) in places:
+            axes.setdefault(place_of(call), set()).add(hang.roles.axis_of.get(call.group, call.group))
+    return any(len(found) > 1 for found in axes.values())
 
 
 def _is_between_two_members(hang: Hang, edit: Edit) -> bool:

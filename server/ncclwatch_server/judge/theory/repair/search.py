@@ -72,7 +72,7 @@ def _searched(hang: Hang) -> Repairs:
         if standing:
             return Repairs(hang=hang, joint=(standing,))
     if best is None or best[1] > 0:
-        joint = _joint(hang, [ranks[0] for ranks in tried])
+        joint = _joint(hang, [rank for ranks in tried for rank in ranks[:2]])
         if joint and (best is None or joint[0][0].score[1] == 0):
             return Repairs(hang=hang, joint=joint)
     return _narrowed(hang, tuple(sorted(kept, key=lambda each: each.edit.rank)))

@@ -137,7 +137,8 @@ def read(found: Mapping[int, RankStanding], unseen: Iterable[int] = ()) -> Tapes
             if group.asynchronous:
                 on_device.add(group.name)
         tapes[rank] = _tape(rank, standing, writer)
-    missing = {rank for members in groups.values() for rank in members} - tapes.keys()
+    used = {call.group for call in writer.calls}
+    missing = {rank for name, members in groups.items() if name in used for rank in members} - tapes.keys()
     return Tapes(
         calls=tuple(writer.calls), groups=groups, by_rank=tapes, unseen=frozenset({*missing, *unseen}),
         on_device=frozenset(on_device),
