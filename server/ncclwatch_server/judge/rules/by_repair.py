@@ -35,21 +35,23 @@ def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
     if not _is_of_calls(root):
         return why
     finding = case.repair
-    suspects = {each.rank: each for each in finding.suspects}
-    if not suspects or finding.together or not finding.aligned:
-        return why
     named = {each.rank for each in why.culprits}
-    if finding.certain:
-        if named == suspects.keys() and not why.one_of:
+    suspects = {each.rank for each in finding.suspects}
+    if finding.together:
+        suspects &= {*root.victims, *named}  # what else stands still is told by roots of its own
+    if not suspects:
+        return why
+    if finding.certain and finding.aligned:
+        if named == suspects and not why.one_of:
             words = would_words(case, finding, finding.suspects[0])
             told = " ".join(filter(None, (why.explanation, words)))
             return replace(why, repairs=_data(finding), explanation=told)
-        return _retold(case, root, why, finding) if _may_be_retold(root, suspects.keys()) else why
-    if named == suspects.keys():
-        return replace(why, repairs=_data(finding))
-    others = named.isdisjoint(suspects) and _may_be_retold(root, suspects.keys())
-    more = named < suspects.keys() and _is_by_calls_alone(root)
-    return _as_one_of(case, root, why, finding) if others or more else why
+        return _retold(case, root, why, finding) if _may_be_retold(root, suspects) else why
+    if named in (suspects, *map(set, finding.together)):
+        return why if finding.together else replace(why, repairs=_data(finding))
+    others = not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(root, suspects)
+    by_calls = not why.one_of and _is_by_calls_alone(root)
+    return _as_one_of(case, root, why, finding, suspects) if others or by_calls else why
 
 
 def _data(finding: Finding) -> tuple[Repair, ...]:
@@ -111,13 +113,13 @@ def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Expla
     )
 
 
-def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
+def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspects: Set[int]) -> Explanation:
     """Return an explanation by several ranks of which each could have ended the hang by a change as small."""
     named = {each.rank: each for each in why.culprits}
     known = {
         each.rank: culprit(case.views[each.rank], site_of(each), deed_words(case, each))
         for each in finding.suspects[:SUSPECTS_MAX]
-        if each.change is not Change.COME_BACK  # it made no wrong call, and may be at work
+        if each.rank in suspects and each.change is not Change.COME_BACK  # it may be at work
     }
     culprits = known | named
     return replace(
