@@ -199,6 +199,8 @@ def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None
         patience_s = STILL_ASLEEP_S if view.process.timed is not None else STILL_ASLEEP_UNTIL_UNKNOWN_S
     else:
         patience_s = _patience_in_call_s(kind, call, in_kernel)
+        if kind is None and view.process.awaits_answer:
+            patience_s = max(patience_s, STILL_FOR_ANSWER_S)
     return max(_STILL_IN_PHASE_S.get(phase, 0.0), patience_s)
 
 
