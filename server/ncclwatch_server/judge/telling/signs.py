@@ -14,7 +14,6 @@ SIGN_WORDS = {
     Sign.DEPARTS: "it departs from its own earlier iterations",
     Sign.ARGUMENTS: "its arguments are not those of its own earlier calls at that line",
     Sign.LEFT_LOADER: "it left a data loader that the others still draw from",
-    Sign.EXCLUSIVE: "it makes a call the others never made",
     Sign.TEST_OF_RANK: "its call lies under a test of the rank",
     Sign.LEFT_LOOP: "it left a loop that the others are still in",
     Sign.NONE: "the evidence does not decide which side is wrong",

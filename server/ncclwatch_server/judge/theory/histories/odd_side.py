@@ -1,8 +1,8 @@
 """Finds which of several sides of a hang is the odd one, and by what it is known.
 
 Order of the signs, each decisive only where the ones before are not: who differs from the majority
-of like ranks; who departs from its own habit; who made a call the others never made; whose call lies
-under a test of the rank; who left a loop before the others.
+of like ranks; who departs from its own habit; whose call lies under a test of the rank; who left a loop before the
+others.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,6 @@ from ncclwatch_server.judge.theory.histories.habits import (
     Slip,
     departs_from_habit,
     departs_in_arguments,
-    never_called_there,
 )
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
@@ -36,7 +35,6 @@ class Sign(Enum):
     DEPARTS = "departs"  # from its own earlier iterations
     ARGUMENTS = "arguments"  # not those of its own earlier calls at that line
     LEFT_LOADER = "left loader"  # that the others still draw from
-    EXCLUSIVE = "exclusive"  # a call the others never made
     TEST_OF_RANK = "test of rank"  # round its call
     LEFT_LOOP = "left loop"  # that the others are still in
     NONE = "none"  # the evidence does not decide
@@ -122,11 +120,6 @@ def _departs_in_arguments(views: Views, side: Side, others: _Others) -> bool:
     return departs_in_arguments(views[side.ranks[0]], side.op) is True and all(each is False for each in theirs)
 
 
-def _exclusive(views: Views, side: Side, others: _Others) -> bool:
-    route = route_of(views[side.ranks[0]], side.op)
-    return all(never_called_there(views[rank], side.op, route) for other in others for rank in other.ranks)
-
-
 def _conditional(views: Views, side: Side, _: _Others) -> bool:
     return condition_of(views, side) is not None
 
@@ -145,7 +138,6 @@ _SIGNS: tuple[tuple[Sign, Callable[[Views, Side, _Others], bool]], ...] = (
     (Sign.DEPARTS, _departs),
     (Sign.ARGUMENTS, _departs_in_arguments),
     (Sign.LEFT_LOADER, _left_loader),
-    (Sign.EXCLUSIVE, _exclusive),
     (Sign.TEST_OF_RANK, _conditional),
     (Sign.LEFT_LOOP, _left_loop),
 )

@@ -27,8 +27,6 @@ from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, Views, 
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift
 from ncclwatch_server.judge.theory.majority import majority
 
-_BY_NEW_CALL = (Sign.DEPARTS, Sign.EXCLUSIVE)
-
 
 class Way(Enum):
     """How sides parted, by the strongest thing that is known of it. One of these holds, and no other."""
@@ -224,7 +222,7 @@ def _by_shift(views: Views, sides: tuple[Side, ...], culprit: Side, shift: Shift
 
 def _last_call(views: Views, culprit: Side, others: tuple[Side, ...], sign: Sign, slip: Slip | None) -> Parting:
     """Return how sides parted at the very calls that they hang in, the odd one being known."""
-    decided = sign is not Sign.NONE and not (sign in _BY_NEW_CALL and _is_new_in_files(views, culprit, others))
+    decided = sign is not Sign.NONE and not (sign is Sign.DEPARTS and _is_new_in_files(views, culprit, others))
     found = Parting(way=Way.UNKNOWN, culprit=culprit, others=others, sign=sign, decided=decided)
     other = found.largest_other
     mine, theirs = views[culprit.ranks[0]], views[other.ranks[0]]
