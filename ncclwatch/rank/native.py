@@ -160,9 +160,7 @@ class NativeRecorder(Recorder):
         """Say which gradient buckets a group has."""
         self._native.set_buckets(name, buckets)
 
-    def begin_backward(self, site: int) -> None:
-        """Record that backward() was called."""
-        self.ring.set_word(Word.BACKWARD_SITE, site)
+    def _begin_buckets(self) -> None:
         self._native.begin_backward()
 
     def set_completed(self, name: str, seq: int) -> None:

@@ -97,6 +97,10 @@ def is_through(issued: Issued, work: Work) -> bool:
     return issued.done or work.is_completed()
 
 
+# A backward that has begun: the wait that its thread was in, the line of the backward round it, events until then.
+Backward = tuple[bytes, int, int]
+
+
 class ThreadState(threading.local):
     """What this thread is inside of."""
 

@@ -39,6 +39,7 @@ from ncclwatch.rank.operations import (
     SEND,
     UNSEEN,
     WAIT_CODES,
+    Backward,
     Group,
     Issued,
     ThreadState,
@@ -425,16 +426,20 @@ class Recorder:
         elif issued.op in MEETING and (issued.on_host or issued.op == BARRIER):
             self.ring.meter(group.number, issued.seq, blocked_ns)
 
-    def end_backward(self, events: int) -> None:
-        """Record how long the end of a backward waited for what was issued in it, after so many events.
+    def end_backward(self, begun: Backward) -> None:
+        """Record that a backward has ended, and how long its end waited for what was issued in it.
 
         DDP waits in C++, where nobody sees it: from the issue of its last bucket on there is nothing left to compute.
         """
-        number, issued_ns, group, op, seq = self.ring.newest_operation()
-        if number <= events or op not in MEETING or group == NO_GROUP or self.ring.group_flags(group) & Flag.ASYNC:
+        outer, site, events = begun
+        ring = self.ring
+        self.leave(outer)
+        ring.set_word(Word.BACKWARD_SITE, site)
+        number, issued_ns, group, op, seq = ring.newest_operation()
+        if number <= events or op not in MEETING or group == NO_GROUP or ring.group_flags(group) & Flag.ASYNC:
             return
-        if self.ring.metered(group) < seq:
-            self.ring.meter(group, seq, time.monotonic_ns() - issued_ns)
+        if ring.metered(group) < seq:
+            ring.meter(group, seq, time.monotonic_ns() - issued_ns)
 
     def spend(self, word: int, since_ns: int) -> None:
         """Add what the main thread has spent since then to a running total; other threads hold nobody up."""
@@ -466,9 +471,15 @@ class Recorder:
             group.buckets = buckets
             group.next_bucket = 0
 
-    def begin_backward(self, site: int) -> None:
+    def begin_backward(self, site: int) -> Backward:
         """Record that backward() was called: the next gradient bucket is the first."""
-        self.ring.set_word(Word.BACKWARD_SITE, site)
+        ring = self.ring
+        begun = self.enter(WaitKind.BACKWARD, site), ring.word(Word.BACKWARD_SITE), ring.word(Word.EVENTS_HEAD)
+        ring.set_word(Word.BACKWARD_SITE, site)
+        self._begin_buckets()
+        return begun
+
+    def _begin_buckets(self) -> None:
         for group in self._all_groups():
             group.next_bucket = 0
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.rank.data.loaders import Pass
-from ncclwatch.rank.operations import Issued
+from ncclwatch.rank.operations import Backward, Issued
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import NO_WAIT
 from ncclwatch.rank.where.handlers import quietly, raised_by_handler
@@ -67,6 +67,25 @@ def enter(recorder: Recorder, kind: WaitKind, depth: int, number: int = 0) -> by
     except Exception:
         count_gap(recorder)
         return None
+
+
+def begin_backward(recorder: Recorder, depth: int) -> Backward | None:
+    """Say that this thread enters a backward, called `depth` frames out; returns what `end_backward` takes."""
+    try:
+        return recorder.begin_backward(recorder.sites.here(depth + 1))
+    except Exception:
+        count_gap(recorder)
+        return None
+
+
+def end_backward(recorder: Recorder, begun: Backward | None) -> None:
+    """Say that this thread left its backward; None: it was not recorded."""
+    if begun is None:
+        return
+    try:
+        recorder.end_backward(begun)
+    except Exception:
+        count_gap(recorder)
 
 
 def enter_draw(recorder: Recorder, this: Pass, depth: int) -> bytes | None:

@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.data.loaders import Pass
@@ -64,17 +63,11 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
-        outside = guarded.ask(recorder, lambda: recorder.ring.word(Word.BACKWARD_SITE)) or 0
-        guarded.attempt(recorder, lambda: recorder.begin_backward(recorder.sites.here(2)))
-        outer = guarded.enter(recorder, WaitKind.BACKWARD, 2)
-        events = guarded.ask(recorder, lambda: recorder.ring.word(Word.EVENTS_HEAD))
+        begun = guarded.begin_backward(recorder, 2)
         try:
             return original(*args, **kwargs)
         finally:
-            guarded.leave(recorder, outer)
-            guarded.attempt(recorder, recorder.ring.set_word, Word.BACKWARD_SITE, outside)
-            if events is not None:
-                guarded.attempt(recorder, recorder.end_backward, events)
+            guarded.end_backward(recorder, begun)
 
     return _engine_run_backward
 

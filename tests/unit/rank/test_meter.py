@@ -111,29 +111,29 @@ def test_messages_are_counted_apart(recorder: Recorder) -> None:
 
 def test_the_end_of_a_backward_waits_from_the_last_bucket_on(recorder: Recorder) -> None:
     group = recorder.add_group("0", "", [0, 1], 0)
-    events = recorder.ring.word(Word.EVENTS_HEAD)
+    begun = recorder.begin_backward(7)
     began_ns = time.monotonic_ns()
     recorder.issue(group, CODE[Op.ALL_REDUCE], 8, SUM, 0)
-    recorder.end_backward(events)
+    recorder.end_backward(begun)
     assert 0 < total_ns(recorder) <= time.monotonic_ns() - began_ns
     waited_ns = total_ns(recorder)
-    recorder.end_backward(events)  # what is counted is not counted again
+    recorder.end_backward(begun)  # what is counted is not counted again
     assert total_ns(recorder) == waited_ns
 
 
 def test_a_backward_that_issues_nothing_waits_for_nothing(recorder: Recorder) -> None:
     group = recorder.add_group("0", "", [0, 1], 0)
     recorder.issue(group, CODE[Op.ALL_REDUCE], 8, SUM, 0)
-    recorder.end_backward(recorder.ring.word(Word.EVENTS_HEAD))
+    recorder.end_backward(recorder.begin_backward(7))
     assert total_ns(recorder) == 0
 
 
 def test_a_backward_on_a_device_returns_before_its_collectives_are_through(recorder: Recorder) -> None:
     group = recorder.add_group("0", "", [0, 1], 0)
     recorder.flag(group, Flag.ASYNC)
-    events = recorder.ring.word(Word.EVENTS_HEAD)
+    begun = recorder.begin_backward(7)
     recorder.issue(group, CODE[Op.ALL_REDUCE], 8, SUM, 0)
-    recorder.end_backward(events)
+    recorder.end_backward(begun)
     assert total_ns(recorder) == 0
 
 
