@@ -45,7 +45,7 @@ def _install_fsdp(patches: Patches, current: Current) -> None:
 
 
 def _make_labelled(
-    original: Callable[..., object], current: Current, describe: Callable[..., str]
+    original: Callable[..., object], current: Current, name_of: Callable[..., object]
 ) -> Callable[..., object]:
     """Wrap something that issues operations for one unit of a model."""
 
@@ -54,31 +54,33 @@ def _make_labelled(
         recorder = current()
         if recorder is None:
             return original(*args, **kwargs)
-        label = 0
-        with quietly:  # a name is never worth an exception in training
-            label = recorder.sites.label(describe(*args))
+        # Between a model's own work each function that is called here costs microseconds: there are few.
         outer = 0
-        with quietly:
-            outer = recorder.set_label(label)
+        try:
+            outer = recorder.set_label(recorder.sites.unit(name_of(*args)))
+        except Exception:
+            with quietly:  # a name is never worth an exception in training
+                raise
         try:
             return original(*args, **kwargs)
         finally:
-            guarded.attempt(recorder, recorder.set_label, outer)
+            try:
+                recorder.set_label(outer)
+            except Exception:
+                guarded.count_gap(recorder)
 
     return labelled
 
 
-def _fsdp2_unit(unit: object, *_: object) -> str:
-    name = getattr(unit, "_module_fqn", None)
-    return f"FSDP unit {name}" if name else "FSDP root unit"
+def _fsdp2_unit(unit: object, *_: object) -> object:
+    return getattr(unit, "_module_fqn", None)
 
 
-def _fsdp1_unit(handle: object, *_: object) -> str:
-    name = vars(handle).get(_NAME)
-    return f"FSDP unit {name}" if name else "FSDP root unit"
+def _fsdp1_unit(handle: object, *_: object) -> object:
+    return vars(handle).get(_NAME)
 
 
-def _fsdp1_state_unit(state: object, handle: object, *_: object) -> str:
+def _fsdp1_state_unit(state: object, handle: object, *_: object) -> object:
     return _fsdp1_unit(handle)
 
 

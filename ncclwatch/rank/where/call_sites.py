@@ -41,6 +41,7 @@ class Sites:
         self._texts: dict[int, SiteText] = {0: SiteText("", 0, "")}
         self._labels: dict[int, str] = {}
         self._labelled: dict[tuple[int, int], int] = {}
+        self._units: dict[object, int] = {}
 
     def here(self, depth: int = 2) -> int:
         """Return the id of the user's line that led to the caller's caller, and of its callers; 0 if there is none."""
@@ -132,6 +133,13 @@ class Sites:
         known = self._ring.string(text)
         if known:
             self._labels[known] = text
+        return known
+
+    def unit(self, name: object) -> int:
+        """Return the id of the label of a unit of FSDP; of the root one, which has no name, for None or ""."""
+        known = self._units.get(name)
+        if known is None:
+            known = self._units[name] = self.label(f"FSDP unit {name}" if name else "FSDP root unit")
         return known
 
     def _meet(self, code: CodeType) -> bool:
