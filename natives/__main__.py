@@ -35,7 +35,7 @@ _ASK = (
 @click.option("--torch", "minors", multiple=True, type=click.Choice(MINORS), default=MINORS, help="Default: all.")
 @click.option("--python", "pythons", multiple=True, help="An interpreter. Default: all from 3.10 on that are here.")
 def main(minors: tuple[str, ...], pythons: tuple[str, ...]) -> None:
-    """Build what is asked for; exits with a message at the first that cannot be built."""
+    """Build what is asked for; exits with a message that names each torch for which that failed."""
     compiler = [shutil.which("g++") or "c++"]
     directory = prebuilt.DIRECTORY
     if (directory / prebuilt.SOURCE_ID).exists() and (directory / prebuilt.SOURCE_ID).read_text() != source_id():
@@ -44,13 +44,19 @@ def main(minors: tuple[str, ...], pythons: tuple[str, ...]) -> None:
     try:
         for python in pythons or (sys.executable, *filter(None, map(shutil.which, PYTHONS))):
             _build_python_side(compiler, python, directory)
-        for minor in minors:
-            _build_torch_sides(compiler, minor, directory)
     except (NativeError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"natives: {error}")
+    failed = {}
+    for minor in minors:
+        try:
+            _build_torch_sides(compiler, minor, directory)
+        except (NativeError, OSError, subprocess.CalledProcessError) as error:
+            failed[minor] = str(error)
     (directory / prebuilt.SOURCE_ID).write_text(source_id())
     sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.so"))}
     click.echo(f"{len(sizes)} sides, {sum(sizes.values()) / 1000:.0f} kB, in {directory}")
+    if failed:
+        sys.exit("\n".join(f"natives: nothing for torch {minor}: {reason}" for minor, reason in failed.items()))
 
 
 def _build_python_side(compiler: list[str], python: str, directory: Path) -> None:
@@ -82,17 +88,17 @@ def _build_torch_sides(compiler: list[str], minor: str, directory: Path) -> None
             lacks = {each for each in _symbols(side, "--undefined-only") - has if _is_torchs(each)}
             if lacks and minor not in BOTH_ABIS:
                 side.unlink()
-                sys.exit(f"natives: torch {found.version} has no {', '.join(sorted(lacks)[:3])}: {side.name} left out")
+                raise NativeError(f"torch {found.version} has no {', '.join(sorted(lacks)[:3])}")
             click.echo(f"{side.name}: {side.stat().st_size / 1000:.0f} kB, from torch {found.version}")
 
 
 def _refuse_new_glibc(side: Path) -> None:
-    """Exit where a side would not load on what the wheel's tag promises: manylinux_2_17, in hatch_build.py."""
+    """Refuse a side that would not load on what the wheel's tag promises: manylinux_2_17, in hatch_build.py."""
     listed = subprocess.run(["objdump", "-T", str(side)], check=True, capture_output=True, text=True).stdout
     newest = max(tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", listed))
     if newest > GLIBC_NEWEST:
         side.unlink()
-        sys.exit(f"natives: {side.name} asks for glibc {'.'.join(map(str, newest))}")
+        raise NativeError(f"{side.name} asks for glibc {'.'.join(map(str, newest))}")
 
 
 def _symbols(library: Path, which: str) -> set[str]:

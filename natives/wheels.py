@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclwatch.native.build import NativeError
+
 _DIRECTORY_BYTES = 4 << 20  # at the end of a wheel, with the list of its files
 
 
@@ -24,10 +26,15 @@ class Found:
 
 
 def find(requirement: str) -> Found:
-    """Return the wheel that pip would install for a requirement, as pip is set up here. Raises CalledProcessError."""
+    """Return the wheel that pip would install for a requirement, as pip is set up here. Raises NativeError."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as report:
         command = ("install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", report.name)
-        subprocess.run([sys.executable, "-m", "pip", *command, requirement], check=True, capture_output=True)
+        done = subprocess.run([sys.executable, "-m", "pip", *command, requirement], capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+            raise NativeError(
+                f"pip finds no wheel of {requirement}: {errors[0].removeprefix('ERROR: ') if errors else done.stderr}"
+            )
         (wheel,) = json.load(report)["install"]
     return Found(wheel["metadata"]["version"], wheel["download_info"]["url"])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from natives import wheels
+from ncclwatch.native.build import NativeError
 
 
 class Server(BaseHTTPRequestHandler):
@@ -86,3 +87,9 @@ def test_a_wheel_on_this_disk_is_opened_as_it_is(tmp_path: Path):
         archive.writestr("torch/lib/large.so", b"")
     wheels.extract(wheels.Found("2.9.1", path.as_uri()), is_header, tmp_path / "into")
     assert [path.name for path in (tmp_path / "into").rglob("*.*")] == ["a.h"]
+
+
+def test_where_pip_finds_no_wheel_its_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(NativeError, match=r"pip finds no wheel of torch==2\.99\.\*: .+"):
+        wheels.find("torch==2.99.*")
