@@ -59,7 +59,6 @@ RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a mac
 RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the newest: memory is wanted back
 NEWEST_KEPT = 3  # of the retired works, however large
 _MASK = 0xFFFFFFFFFFFFFFFF
-_MAIN = threading.main_thread().ident
 
 
 class Recorder:
@@ -431,8 +430,7 @@ class Recorder:
 
         DDP waits in C++, where nobody sees it: from the issue of its last bucket on there is nothing left to compute.
         """
-        outer, site, events = begun
-        ring = self.ring
+        (outer, site, events), ring = begun, self.ring
         self.leave(outer)
         ring.set_word(Word.BACKWARD_SITE, site)
         number, issued_ns, group, op, seq = ring.newest_operation()
@@ -440,11 +438,6 @@ class Recorder:
             return
         if ring.metered(group) < seq:
             ring.meter(group, seq, time.monotonic_ns() - issued_ns)
-
-    def spend(self, word: int, since_ns: int) -> None:
-        """Add what the main thread has spent since then to a running total; other threads hold nobody up."""
-        if threading.get_ident() == _MAIN:
-            self.ring.add_time(word, time.monotonic_ns() - since_ns)
 
     # -- exceptions ----------------------------------------------------------------------------
 
@@ -468,14 +461,13 @@ class Recorder:
         """Say which (elements, label) the gradient buckets of a group have, in the order of their reduction."""
         group = self.groups.get(name)
         if group is not None:
-            group.buckets = buckets
-            group.next_bucket = 0
+            group.buckets, group.next_bucket = buckets, 0
 
     def begin_backward(self, site: int) -> Backward:
         """Record that backward() was called: the next gradient bucket is the first."""
-        ring = self.ring
-        begun = self.enter(WaitKind.BACKWARD, site), ring.word(Word.BACKWARD_SITE), ring.word(Word.EVENTS_HEAD)
-        ring.set_word(Word.BACKWARD_SITE, site)
+        outer = self.enter(WaitKind.BACKWARD, site)
+        begun = outer, self.ring.word(Word.BACKWARD_SITE), self.ring.word(Word.EVENTS_HEAD)
+        self.ring.set_word(Word.BACKWARD_SITE, site)
         self._begin_buckets()
         return begun
 

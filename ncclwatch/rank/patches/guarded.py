@@ -4,6 +4,8 @@ What a signal handler raises meanwhile is the program's, and is raised again.
 """
 
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from ncclwatch.rank.ring.ringfile import NO_WAIT
 from ncclwatch.rank.where.handlers import quietly, raised_by_handler
 
 Answer = TypeVar("Answer")
+_MAIN = threading.main_thread().ident
 
 
 def count_gap(recorder: Recorder) -> None:
@@ -101,6 +104,12 @@ def enter_draw(recorder: Recorder, this: Pass, depth: int) -> bytes | None:
     except Exception:
         count_gap(recorder)
         return None
+
+
+def spend(recorder: Recorder, word: int, since_ns: int) -> None:
+    """Add what the main thread has spent since then to a running total; other threads hold nobody up."""
+    if threading.get_ident() == _MAIN:
+        attempt(recorder, recorder.ring.add_time, word, time.monotonic_ns() - since_ns)
 
 
 def leave(recorder: Recorder, outer: bytes | None) -> None:

@@ -116,7 +116,7 @@ def _end(recorder: Recorder, begun: _Begun, error: str) -> None:
     guarded.leave(recorder, begun.outer)
     said = begun.said | {"error": error} if error else begun.said
     times = begun.began_ns, time.monotonic_ns()
-    guarded.attempt(recorder, recorder.spend, Word.SAVE_NS, begun.began_ns)
+    guarded.spend(recorder, Word.SAVE_NS, begun.began_ns)
     guarded.attempt(recorder, recorder.ring.set_save, begun.row, times, begun.site, said)
 
 

@@ -135,7 +135,7 @@ def _make_next(original: Callable[..., object], current: Current) -> Callable[..
             raise
         finally:
             guarded.leave(recorder, outer)
-            guarded.attempt(recorder, recorder.spend, Word.DATA_NS, began_ns)
+            guarded.spend(recorder, Word.DATA_NS, began_ns)
         guarded.attempt(recorder, recorder.count_drawn, this, batch)
         return batch
 

@@ -173,7 +173,7 @@ class _Watched(Iterator[Batch]):
         finally:
             recorder.loaders.drive(-1)
             guarded.leave(recorder, outer)
-            guarded.attempt(recorder, recorder.spend, Word.DATA_NS, began_ns)
+            guarded.spend(recorder, Word.DATA_NS, began_ns)
 
     def count(self, batch: Batch) -> None:
         """Record that a batch is handed out."""
