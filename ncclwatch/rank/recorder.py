@@ -430,9 +430,10 @@ class Recorder:
 
         DDP waits in C++, where nobody sees it: from the issue of its last bucket on there is nothing left to compute.
         """
-        (outer, site, events), ring = begun, self.ring
+        outer, outer_site, events = begun
+        ring = self.ring
         self.leave(outer)
-        ring.set_word(Word.BACKWARD_SITE, site)
+        ring.set_word(Word.BACKWARD_SITE, outer_site)
         number, issued_ns, group, op, seq = ring.newest_operation()
         if number <= events or op not in MEETING or group == NO_GROUP or ring.group_flags(group) & Flag.ASYNC:
             return
@@ -465,11 +466,10 @@ class Recorder:
 
     def begin_backward(self, site: int) -> Backward:
         """Record that backward() was called: the next gradient bucket is the first."""
-        outer = self.enter(WaitKind.BACKWARD, site)
-        begun = outer, self.ring.word(Word.BACKWARD_SITE), self.ring.word(Word.EVENTS_HEAD)
+        outer_site, events = self.ring.word(Word.BACKWARD_SITE), self.ring.word(Word.EVENTS_HEAD)
         self.ring.set_word(Word.BACKWARD_SITE, site)
         self._begin_buckets()
-        return begun
+        return self.enter(WaitKind.BACKWARD, site), outer_site, events  # last: a signal handler may raise before
 
     def _begin_buckets(self) -> None:
         for group in self._all_groups():

@@ -1,8 +1,8 @@
 """Finds which of several sides of a hang is the odd one, and by what it is known.
 
 Order of the signs, each decisive only where the ones before are not: who differs from the majority
-of like ranks; who departs from its own habit; whose call lies under a test of the rank; who left a loop before the
-others.
+of like ranks; who departs from its own habit; whose call lies under a test of the rank; who left a
+loop before the others.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,7 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import left_by_rank, loop_left, rank_condition, route_of
-from ncclwatch_server.judge.theory.histories.habits import (
-    Slip,
-    departs_from_habit,
-    departs_in_arguments,
-)
+from ncclwatch_server.judge.theory.histories.habits import Slip, departs_from_habit, departs_in_arguments
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
