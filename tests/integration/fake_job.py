@@ -30,6 +30,7 @@ def main() -> int:
         job.end(0, Ending(kind="crashed", exit_code=1, exception="ValueError: no"))
         job.end(1, Ending(kind="signalled", signal=signal.SIGTERM))
         job.gone()
+        job.leave()  # in order, at once: the server has not read the views by then
         return 1
     if mode == "stubborn":
         subprocess.Popen([sys.executable, "-c", STUBBORN])

@@ -62,7 +62,9 @@ class _Wait:
 class _Session:
     """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
 
-    __slots__ = ("_caller", "_door", "_ends", "_later", "_line", "_news", "_pinged", "_unread", "_wait")
+    __slots__ = (
+        "_caller", "_door", "_ends", "_later", "_left", "_line", "_news", "_pinged", "_refused", "_unread", "_wait",
+    )  # fmt: skip
 
     def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial, wait: "_Wait") -> None:
         self._wait: _Wait | None = wait if wait.seconds else None  # where somebody guesses
@@ -72,6 +74,8 @@ class _Session:
         self._news: AgentNews | None = None
         self._ends: asyncio.TimerHandle | None = None  # if there is no hello until then; later: if its token is no more
         self._pinged = False
+        self._refused = False  # nothing counts that is read from now on
+        self._left = False  # the line has ended, and all that came before is read
         self._unread = 0  # messages with views that are being read
         self._later: deque[_Late] = deque()  # a long message that is being read, and what came after it
 
@@ -155,7 +159,7 @@ class _Session:
     def _have_read_long(self, news: AgentNews, reading: "asyncio.Future[wire.AgentMessage]") -> None:
         late = self._later.popleft()
         self._line.hold(-len(late.data))
-        if not reading.cancelled() and self._line.talks:
+        if not reading.cancelled() and not self._refused:
             try:
                 news.take_message(reading.result(), late.came_at, len(late.data))
             except WireError as error:
@@ -166,7 +170,7 @@ class _Session:
         """Take what has waited for a long message, and give way to others where that takes long."""
         turns = self._door.turns
         began = turns.used()
-        while self._later and self._line.talks:
+        while self._later and not self._refused:
             took_s = turns.used() - began
             if took_s > limits.TURN_S:
                 turns.pause(took_s, functools.partial(self._next_turn, news))
@@ -182,6 +186,7 @@ class _Session:
         self._later.clear()
         if self._unread < UNREAD_MAX:
             self._line.resume()
+        self._leave()
 
     def _next_turn(self, news: AgentNews) -> None:
         self._door.turns.over()
@@ -204,14 +209,14 @@ class _Session:
         self._line.hold(-size)
         if self._unread == UNREAD_MAX - 1 and not self._later:
             self._line.resume()
-        if reading.cancelled() or not self._line.talks:
-            return
-        try:
-            views = reading.result()
-            if news.jobs.get(views.index) is job:  # else another job has its number by now
-                news.take_views(job, views, came_at)
-        except WireError as error:
-            self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+        if not reading.cancelled() and not self._refused:
+            try:
+                views = reading.result()
+                if news.jobs.get(views.index) is job:  # else another job has its number by now
+                    news.take_views(job, views, came_at)
+            except WireError as error:
+                self._refuse(f"agent on {news.link.host}: {error}", RefusedAt.NEWS)
+        self._leave()
 
     def starve(self, reason: str) -> None:
         """End the talk: it costs too much."""
@@ -233,6 +238,13 @@ class _Session:
             self._ends.cancel()
         if self._news is not None:
             self._news.link.wake = nobody  # a job remembers its links for longer than their lines are there
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let the agent go once its line has ended and all that it said before is read: often how its ranks ended."""
+        reads = not self._refused and (self._unread or self._later)
+        if self._news is not None and not (self._line.talks or reads or self._left):
+            self._left = True
             self._door.left(self._news.link)
 
     def look(self) -> None:
@@ -275,8 +287,11 @@ class _Session:
         self._refuse(link.refusal or f"the agent on {link.host} does not read", at)
 
     def _refuse(self, reason: str, at: RefusedAt) -> None:
+        if self._refused:
+            return
+        self._refused = True
         if not self._line.talks:
-            return  # it was refused, or broke, meanwhile
+            return  # it has ended meanwhile
         self._door.watch.counters.count_refused(at)
         self._door.refusals.warning("refused an agent: %s", reason)
         self._line.dismiss(wire.encode(wire.Refused(reason=reason)), _POLICY_VIOLATION)

@@ -88,8 +88,9 @@ class Scene:
 
     async def read(self) -> None:
         self.may.set()
-        await asyncio.wait_for(self.door.desk.begin(int), 10)  # the last in the line
-        await asyncio.sleep(0)
+        for _ in range(2):  # what waited for a long message is read after it
+            await asyncio.wait_for(self.door.desk.begin(int), 10)  # the last in the line
+            await asyncio.sleep(0)
 
     def job(self, name: str) -> Job:
         found = self.watch.jobs.get(name)
@@ -152,7 +153,7 @@ def test_views_of_a_job_whose_number_another_one_has_by_now_are_dropped() -> Non
     assert (scene.pids("first"), scene.pids("second")) == (set(), set())
 
 
-def test_what_is_read_after_the_line_broke_is_dropped_and_nothing_is_sent_on_it() -> None:
+def test_what_came_before_the_line_ended_is_read_and_nothing_is_sent_on_it() -> None:
     def broken(scene: Scene) -> None:
         (served,) = scene.job("first").served.values()
         served.link.command(wire.CommandKind.INSPECT, 0)
@@ -160,11 +161,39 @@ def test_what_is_read_after_the_line_broke_is_dropped_and_nothing_is_sent_on_it(
         scene.line.talks = False
         scene.session.ended()
         served.link.command(wire.CommandKind.INSPECT, 0)
+        assert scene.watch.agents == 1  # until its views are read, its ranks are not lost
 
     scene = played(broken)
-    assert scene.pids("first") == set()
+    assert scene.pids("first") == {7}
+    assert scene.watch.agents == 0
     kinds = [type(wire.decode_from_server(data)) for data in scene.line.sent]
     assert kinds == [wire.Welcome, wire.Command]
+
+
+def test_a_long_message_and_what_follows_it_are_read_after_the_line_ended() -> None:
+    def broken(scene: Scene) -> None:
+        scene.say(wire.encode(wire.Stacks(index=0, dumps=(StackDump(rank=0, failure="x" * limits.PLAIN_BYTES_MAX),))))
+        scene.say_views(7)
+        scene.say(announce("second", 1))
+        scene.line.talks = False
+        scene.session.ended()
+
+    scene = played(broken)
+    assert scene.pids("first") == {7}
+    assert scene.watch.jobs.get("second") is not None
+    assert (scene.watch.agents, scene.line.held) == (0, 0)
+
+
+def test_nothing_is_read_of_an_agent_that_was_refused() -> None:
+    def refused(scene: Scene) -> None:
+        scene.say_views(7)
+        scene.say(b"{")
+        scene.session.ended()  # as a line says it of itself when it is dismissed
+        assert scene.watch.agents == 0
+
+    scene = played(refused)
+    assert scene.pids("first") == set()
+    assert "no message of protocol" in msgspec.json.decode(scene.line.last_words)["reason"]
 
 
 @pytest.mark.parametrize(
