@@ -134,7 +134,7 @@ def test_a_rank_in_a_sleep_while_the_others_wait_for_its_gradients(tmp_path: Pat
         job, code = until(launcher.pid, lambda job: motions(job) == {"still"} and len(job["gangs"]) == 2)
         text = diagnose("--pid", str(launcher.pid)).stdout
     assert code == 1
-    assert job["said"][0].startswith("Rank 2 stands at unattached.py:12 in validate(), in no collective")
+    assert job["said"][0].startswith("Rank 2 is at unattached.py:12 in validate(), in no collective")
     assert "If that backward needs rank 2" in job["said"][1]  # native frames told that backward waits
     assert "> time.sleep(3600)" in text
     assert "rank 2 at unattached.py:12 in validate()  (differs from the others)" in text

@@ -102,7 +102,7 @@ def test_run_watches_with_a_server_of_its_own_that_no_token_of_the_user_opens(ma
         NCCLWATCH_TOKEN=TOKEN, NCCLWATCH_RUNTIME_DIR=str(runtime), OMP_NUM_THREADS="1",
     )  # fmt: skip
     assert done.returncode == 70
-    assert "rank 1 is in barrier at hang.py:16" in " ".join(done.stderr.split())
+    assert "rank 1 called barrier at hang.py:16" in " ".join(done.stderr.split())
 
 
 MASTERS = [("0", "nobody named a server for this job", False), ("1", "is not an ncclwatch server", True)]

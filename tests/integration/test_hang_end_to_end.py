@@ -136,7 +136,7 @@ def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runti
         job.kill()
     text = "".join(lines)
     assert text.count("ncclwatch: CRITICAL") == 1
-    assert "rank 1 is in barrier at hang.py:16" in " ".join(text.split())
+    assert "rank 1 called barrier at hang.py:16" in " ".join(text.split())
     assert "ncclwatch: CRITICAL" not in rest, "told twice"
     until(lambda: not mine(runtime))
     left = [path for path in runtime.rglob("*") if path.suffix == ".ring"]

@@ -90,7 +90,7 @@ def test_a_real_job_that_hangs_is_told_to_its_end(tmp_path: Path, runtime: Path)
     assert all(is_signed(received) for received in receiver.taken)
     assert len({received.headers["webhook-id"] for received in receiver.taken}) == 3
     assert [each["id"] for each in (update, last)] == [first["id"]] * 2
-    assert "rank 1 is in barrier at hang.py:16" in first["summary"]
+    assert "rank 1 called barrier at hang.py:16" in first["summary"]
     assert len(update["stacks"]) > len(first["stacks"])
     assert last["state"] == "ended"
     said = receiver.taken[0].json

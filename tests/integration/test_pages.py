@@ -320,7 +320,7 @@ def test_a_real_job_is_on_its_page_with_its_source_and_stacks(server: ServerProc
         with window(browser) as seen:
             page = seen.go(f"{server.url}/jobs/real")
             painted(page)
-            expect(page.locator(".headline.hung h1")).to_contain_text("rank 1 is in barrier at hang.py:16")
+            expect(page.locator(".headline.hung h1")).to_contain_text("rank 1 called barrier at hang.py:16")
             page.get_by_role("link", name="Open the incident").first.click()
             page.wait_for_url("**/incidents/*")
             expect(page.locator(".parted .culprit pre")).to_contain_text("dist.barrier()")

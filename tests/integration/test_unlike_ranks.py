@@ -29,5 +29,5 @@ def test_a_model_that_ddp_refuses_is_told_by_its_first_difference(runtime: Path,
     critical = [each for each in json.loads(report.read_text())["incidents"] if each["severity"] == "critical"]
     assert [each["cause"] for each in critical] == ["configuration_drift"], done.stderr
     assert [culprit["rank"] for culprit in critical[0]["culprits"]] == [2]
-    assert "rank 2 wraps another model than ranks 0-1 with DDP" in critical[0]["summary"]
+    assert "rank 2 wraps a different model with DDP than ranks 0-1" in critical[0]["summary"]
     assert "0.weight float32 101x8 on rank 2 and 0.weight float32 100x8 on rank 0" in critical[0]["summary"]

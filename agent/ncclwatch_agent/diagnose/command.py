@@ -33,13 +33,13 @@ NOTHING = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.pass_context
 def diagnose(context: click.Context, pids: tuple[int, ...], job: str, as_json: bool) -> None:
-    """Say where the ranks on this node stand, also of jobs that never attached.
+    """Show where the ranks on this node are, also of jobs that never attached.
 
     Finds ranks by their environment, looks at all of them three times within two seconds (py-spy, /proc), merges their
     stacks, and says what stacks alone can prove. Nothing is stopped or changed, but for a rank that has not moved at
     all outside every collective: it may be halted for about a second, to read its native frames.
 
-    Exit code 0 when nobody stands still, 1 when somebody stands still, is stopped or is missing (a wait, and not yet
+    Exit code 0 when no rank is stuck, 1 when one is stuck, stopped or missing (a wait, and not yet
     a proof of a hang), 2 when no ranks were found.
     """
     if job:

@@ -24,7 +24,7 @@ class Conclusion:
     """What is said of a job."""
 
     sentences: tuple[str, ...]
-    stands: bool  # somebody stands still, or is frozen, or is missing
+    stands: bool  # some rank is stuck, frozen or missing
 
 
 def conclude(job: FoundJob, seen: Sequence[Seen]) -> Conclusion:
@@ -37,7 +37,7 @@ def conclude(job: FoundJob, seen: Sequence[Seen]) -> Conclusion:
     said += _unread(seen)
     if job.elsewhere:
         said.append(
-            f"Nothing is known here of {ranks_words(job.elsewhere)}, which other nodes have: run this there too. "
+            f"{_first_up(ranks_words(job.elsewhere))} run on other nodes: run this there too. "
             "Where the job has attached, `ncclwatch diagnose --job NAME` lets the agents of all its nodes look."
         )
     idle = any(one.motion is Motion.IDLE for one in seen)
@@ -50,7 +50,7 @@ def _standing(still: Sequence[Seen], at_work: Sequence[Seen], *, whole: bool) ->
     others = [one for one in still if one.place.doing is not Doing.COMMUNICATION]
     if not still:
         if at_work and whole:
-            yield f"No hang is visible: {_at_work_words(at_work)}, and nobody stands still."
+            yield f"No hang is visible: {_at_work_words(at_work)}, and no rank is stuck."
         elif at_work:
             yield _first_up(f"{_at_work_words(at_work)}.")
         return
@@ -88,7 +88,8 @@ def _all_wait(waiting: Sequence[Seen], whole: bool) -> str:
         return f"{stand}."
     return (
         f"{stand}: all that are here are in the same call. From stacks alone it cannot be told why it does not "
-        "end: one may have made a call more or fewer before, a rank elsewhere may not have come, or the network stands."
+        "end: a rank may have made a call more or fewer before, one on another node may not have entered it, or the "
+        "network may have failed."
     )
 
 
@@ -136,7 +137,7 @@ def _unread(seen: Sequence[Seen]) -> Iterable[str]:
 
 
 def _stand_words(still: Iterable[Seen]) -> str:
-    return _listed("stand", "stands", still)
+    return _listed("are", "is", still)
 
 
 def _at_work_words(at_work: Sequence[Seen]) -> str:
@@ -155,7 +156,7 @@ def _at_work_words(at_work: Sequence[Seen]) -> str:
 
 
 def _listed(plural: str, singular: str, seen: Iterable[Seen]) -> str:
-    """Return "rank 2 stands in barrier at ..., ranks 0-1,3 stand in all_reduce at ...", the fewest first."""
+    """Return "rank 2 is in barrier at ..., ranks 0-1,3 are in all_reduce at ...", the fewest first."""
     together: dict[Place, list[int]] = {}
     for one in seen:
         together.setdefault(one.place, []).append(one.rank)

@@ -85,7 +85,12 @@ class CallSite:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}()"
+        return f"{self.place} in {self.function}()"
+
+    @property
+    def place(self) -> str:
+        """The line alone, for headlines: "train.py:44"."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
 
 
 class GradMode(str, Enum):

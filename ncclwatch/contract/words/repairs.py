@@ -13,23 +13,23 @@ def _named(group: str) -> str:
 
 
 def deed_words(repair: Repair, namer: Namer = _named) -> str:
-    """Return what the rank did: "skipped send to rank 2 at pipe.py:49 in step()". `namer` names a group."""
+    """Return what the rank did: "skipped send to rank 2 at pipe.py:49". `namer` names a group."""
     made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
     match repair.change:
         case "put in":
             return f"skipped {missing}"
         case "leave out" if repair.waits:
-            return f"waits in {made}, while the others wait for it elsewhere"
+            return f"waits in {made}, while the other ranks wait for it elsewhere"
         case "leave out":
-            return f"made {made}, one call too many" if len(repair.made) == 1 else f"made {made} which are too many"
+            return f"made {made} too many" if len(repair.made) > 1 else f"made {made}, one call too many"
         case "swap":
             first, second = (call_words(call, namer) for call in repair.made[:2])
-            return f"made {first} before {second}, and not after it"
+            return f"made {first} before {second} instead of after it"
         case "replace":
             return f"made {made} instead of {missing}"
         case "rewind":
-            return f"went on to {made} too early"
-    return "did not go on"
+            return f"continued to {made} too early"
+    return "did not continue"
 
 
 def reference_words(repair: Repair) -> str:
@@ -37,21 +37,21 @@ def reference_words(repair: Repair) -> str:
     if repair.change in ("come back", "rewind") or repair.waits:
         return ""
     if repair.reference == "past" and repair.held:
-        return f"It had come to this point {repair.visits} times before, and in {repair.held} it did not do so."
+        return f"In {repair.held} of the {repair.visits} times it reached this point before, it did not do so."
     if repair.reference == "peers" and repair.peers > 0:
         return f"{_others(repair.peers)} that ran the same code did not do so."
-    return "It drew another number of batches than the others." if repair.reference == "batches" else ""
+    return "It drew a different number of batches than the other ranks." if repair.reference == "batches" else ""
 
 
 def instead_words(repair: Repair, namer: Namer = _named) -> str:
     """Return the change as the beginning of a sentence: "With barrier at train.py:60 on rank 2"; "": nothing to say."""
     made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
     if repair.change == "leave out" and repair.waits:
-        return f"Had rank {repair.rank} come to the call of the others"
+        return f"Had rank {repair.rank} made the call of the other ranks"
     found = {
         "put in": f"With {missing}",
         "leave out": f"Without {made}",
-        "swap": "The other way round",
+        "swap": "In the reverse order",
         "replace": f"With {missing} instead of {made}",
     }.get(repair.change)
     return f"{found} on rank {repair.rank}" if found else ""
@@ -67,7 +67,7 @@ def calls_words(calls: Sequence[RepairCall], namer: Namer = _named) -> str:
 
 def call_words(call: RepairCall, namer: Namer = _named) -> str:
     """Return one call with its place."""
-    where = f" at {call.site}" if call.site is not None else ""
+    where = f" at {call.site.place}" if call.site is not None else ""
     if call.op == Op.SEND.value:
         return f"send to rank {call.peer}{where}"
     if call.op == Op.RECV.value:

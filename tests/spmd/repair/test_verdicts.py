@@ -65,9 +65,9 @@ def test_of_three_ranks_and_more_nearly_all_changed_ranks_are_named_alone(
 def test_the_sentence_says_what_was_skipped_and_what_would_have_been() -> None:
     (verdict,) = told(drawn(7_000_005))
     assert verdict.cause is Cause.DIVERGENT_CONTROL_FLOW
-    assert verdict.summary.startswith("rank 1 skipped all_to_all of group 1 (ranks 1,4,7) at train.py:47 in train().")
+    assert verdict.summary.startswith("rank 1 skipped all_to_all of group 1 (ranks 1,4,7) at train.py:47; ")
     assert "ran the same code did not do so." in verdict.explanation
-    assert verdict.explanation.endswith("on rank 1, ranks 0,2-7 would have gone on.")
+    assert verdict.explanation.endswith("on rank 1, ranks 0,2-7 would have continued.")
     (repair,) = verdict.repairs
     assert (repair.rank, repair.change, [call.op for call in repair.missing]) == (1, "put in", ["all_to_all"])
 

@@ -103,7 +103,7 @@ def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Expla
     return replace(
         why,
         cause=rule,
-        summary=f"{ranks_words((suspect.rank,))} {deed}. Now {waiting_words(case.views, root.blocks)}.",
+        summary=f"{ranks_words((suspect.rank,))} {deed}; {_waiting(case, root, suspect)}.",
         explanation=counterfactual_words(case, finding, suspect),
         culprits=(culprit(case.views[suspect.rank], site_of(suspect), deed),),
         victims=tuple(sorted(held)),
@@ -111,6 +111,12 @@ def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Expla
         divergence=None,
         repairs=_data(finding),
     )
+
+
+def _waiting(case: Case, root: Root, suspect: Suspect) -> str:
+    """Return who waits now: of the others, unless nobody else does."""
+    others = [block for block in root.blocks if block.rank != suspect.rank]
+    return waiting_words(case, others or root.blocks, (suspect.rank,))
 
 
 def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspects: Set[int]) -> Explanation:
@@ -124,7 +130,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspe
     culprits = known | named
     return replace(
         why,
-        summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case.views, root.blocks)}.",
+        summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case, root.blocks)}.",
         explanation=f"{why.explanation} That does not decide who is wrong: a change to any one of them is enough.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(rank for rank in why.victims if rank not in culprits),

@@ -8,7 +8,7 @@ from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.drift.findings import ADVICE, findings
 from ncclwatch_server.judge.rules.frames.ends import tell_closer
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit
-from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import GoneRoot, LeftBehindRoot, Root
 
@@ -68,12 +68,13 @@ def _checked_alone(case: Case, root: LeftBehindRoot) -> Explanation | None:
     return Explanation(
         cause=CAUSE,
         summary=(
-            f"{ranks_words(inside)} {verb} in init_process_group{at(root.blocks[0].wait.site)} for a group that "
-            f"{ranks_words(gone_on)} {'has' if len(gone_on) == 1 else 'have'} gone on without: {found.summary}"
+            f"{found.summary.removesuffix('.')}; so {ranks_words(inside)} {verb} in "
+            f"init_process_group{at_line(root.blocks[0].wait.site)} for a group that {ranks_words(gone_on)} "
+            f"{'does' if len(gone_on) == 1 else 'do'} not create."
         ),
         explanation=(
-            f"{found.explanation} {ranks_words(inside).capitalize()} {has} come to it and cannot leave it. Now "
-            f"{waiting_words(case.views, every_block)}."
+            f"{found.explanation} {ranks_words(inside).capitalize()} {has} entered it and cannot leave it: "
+            f"{waiting_words(case, every_block)}."
         ),
         advice=found.advice,
         culprits=tuple(culprit(case.views[rank], sites.get(rank), found.doing) for rank in guilty),

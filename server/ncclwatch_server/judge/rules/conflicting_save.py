@@ -12,7 +12,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.saves import Saving, save_evidence, saves_of
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.telling.words import at_line
 from ncclwatch_server.judge.theory.case import Case
 
 ADVICE = (
@@ -61,12 +61,13 @@ def _conflict(writers: list[Saving]) -> Explanation:
     first = writers[0][1]
     paths = sorted({save.path for _, save in writers})
     also = f" (by {len(paths)} different paths, one of them {paths[-1]})" if len(paths) > 1 else ""
-    places = dict.fromkeys(f"{save.call}{at(save.site)}" for _, save in writers)
+    places = dict.fromkeys(f"{save.call}{at_line(save.site)}" for _, save in writers)
     return Explanation(
         cause=Cause.CONFLICTING_SAVE,
         severity=Severity.WARNING,
         summary=(
-            f"{ranks_words(ranks)} write one file at one time: {first.path}{also}, in {'; '.join(list(places)[:3])}."
+            f"{ranks_words(ranks)} write the same file at the same time: {first.path}{also}, in "
+            f"{'; '.join(list(places)[:3])}."
         ),
         explanation=(
             "Each of them empties the file and writes its own beginning over what the others have written. Which bytes "

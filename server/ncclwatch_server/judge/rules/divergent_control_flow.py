@@ -50,7 +50,9 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     reason = _in_circle(case, root.circle) if isinstance(root, CircleRoot) else ""
     if not isinstance(root, CircleRoot) or not reason:
         return None
-    return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+    shift = root.circle.shift
+    deed = shift_call(shift, "") if shift is not None and root.decided else ""
+    return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
 
 
 def _reason(found: Parting) -> str:
@@ -120,7 +122,7 @@ def _left_early(case: Case, root: GoneRoot, shift: Shift) -> Explanation:
     found = ends.tell_left(case, root, CAUSE, advice=ADVICE, reason=_shifted_words(case, shift))
     return replace(
         found,
-        summary=f"{ranks_words(shift.ranks)} {shift_call(shift, '')}. Now {found.summary}",
+        summary=f"{ranks_words(shift.ranks)} {shift_call(shift, '')}; {found.summary}",
         culprits=tuple(
             culprit(case.views[rank], shift.op.site, "left out that call, and ended") for rank in shift.ranks
         ),

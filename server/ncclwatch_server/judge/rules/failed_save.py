@@ -9,7 +9,7 @@ from ncclwatch.contract.words.text import bytes_words, ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.saves import STILL_S, Saving, call_words, save_evidence, saves_of
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.telling.words import at_line
 from ncclwatch_server.judge.theory.case import Case
 
 # What storage says when it takes no more, by the words of the C library, Python and torch.
@@ -65,7 +65,7 @@ def _failure(failed: list[Saving]) -> Explanation:
     return Explanation(
         cause=Cause.FAILED_SAVE,
         severity=Severity.WARNING,
-        summary=f"{ranks_words(ranks)} {what}: {call_words(save)}{at(save.site)}: {why}.",
+        summary=f"{ranks_words(ranks)} {what}: {call_words(save)}{at_line(save.site)}: {why}.",
         explanation=(
             f"There is no whole checkpoint of that save.{free} Later ones to the same place will fail in the same way."
         ),
@@ -80,15 +80,15 @@ def _shortage(short: list[Saving]) -> Told:
     ranks = sorted({view.rank for view, _ in short})
     save = max((each for _, each in short), key=lambda each: each.lacks_bytes)
     whose, verb = ranks_words(ranks), "has" if len(ranks) == 1 else "have"
-    place = f"{call_words(save)}{at(save.site)}"
+    place = f"{call_words(save)}{at_line(save.site)}"
     room = f"{bytes_words(max(0, save.free_bytes))} are free there"
     if save.ended_s is not None:
-        summary = f"{whose} {verb} no room for a next checkpoint beside this one: {place} took "
+        summary = f"{whose} {verb} no space for the next checkpoint: {place} took "
         summary += f"{bytes_words(save.total_bytes)}, and {room}."
         then = "Unless something is removed before it, the next one fails half-way, and is not whole."
     else:
         had = "the last one like it had" if save.as_before else "its tensors alone have"
-        summary = f"{whose} {verb} no room for a save that has begun: {place}: {had} {bytes_words(save.total_bytes)}, "
+        summary = f"{whose} {verb} no space for the save in progress: {place}: {had} {bytes_words(save.total_bytes)}, "
         summary += f"and {room}."
         then = "Unless something is removed while it writes, it fails half-way, and is not whole."
     return Told(

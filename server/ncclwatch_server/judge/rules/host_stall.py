@@ -1,6 +1,6 @@
 """A rank stands still on its host: at a lock, in a native call, or somewhere that nobody knows more of."""
 
-from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -36,7 +36,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a circle that a file lock has closed, and ranks that stand still in nothing that is known."""
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.LOCK:
         reason = f"{ranks_words(root.ranks).capitalize()} went into a wait for others with the lock in hand."
-        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE_LOCK)
+        held = {block.wait.label for block in root.blocks if block.wait.kind is WaitKind.LOCK}
+        call, alone = circle.own_call(root), len(root.ranks) == 1 and len(held) == 1
+        deed = f"waits in {call} and holds the lock on {held.pop() or 'a file'}" if call and alone else ""
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE_LOCK, deed=deed)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.LOCK_FILE:
         return standstill.tell(case, root, CAUSE, advice=ADVICE_LOCK_FILE)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.ELSEWHERE:

@@ -5,7 +5,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import circle, named_apart, standstill
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit
-from ncclwatch_server.judge.telling.words import at, wait_words, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.roots import CircleRoot, NamedApartRoot, OutsideRoot, Root, ScatteredRoot, UnseenRoot
@@ -36,7 +36,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 def _meeting(found: Circle) -> str:
     if found.closed is Closed.MEETING_MISSED:
         away = ranks_words(found.guilty).capitalize()
-        return f"{away} stayed away from a call that all ranks of the job have to make."
+        return f"{away} did not enter a call that all ranks of the job have to make."
     what = wait_words(found.making[0].wait)
     return f"All ranks of the job have to call {what}, also those that will not be in the group."
 
@@ -46,7 +46,7 @@ def _missing(case: Case, root: UnseenRoot) -> Explanation:
     return Explanation(
         cause=CAUSE,
         severity=Severity.CRITICAL if root.one_node else Severity.WARNING,
-        summary=f"{lost} never came; {waiting_words(case.views, root.blocks)}.",
+        summary=f"{lost} never attached to this job; {waiting_words(case, root.blocks, root.ranks)}.",
         explanation=(
             f"No process of {lost} has attached to ncclwatch in this job, and nothing can go on "
             "without it: it was not started, died before attach(), or hangs before it."
@@ -63,13 +63,14 @@ def _scattered(case: Case, root: ScatteredRoot) -> Explanation:
     first = case.views[root.ranks[0]]
     addresses = ", ".join(f"{ranks_words(ranks)}: {end}" for end, ranks in root.addresses.items())
     usual = max(root.addresses, key=lambda end: len(root.addresses[end]))
-    where = f"{first.endpoint}{at(sites.get(first.rank))}"
+    where = f"{first.endpoint}{at_line(sites.get(first.rank))}"
+    verb = "uses" if len(root.ranks) == 1 else "use"
     return Explanation(
         cause=CAUSE,
         summary=(
-            f"{ranks_words(root.ranks)} looks for the others at {where}, while they meet at {usual}."
+            f"{ranks_words(root.ranks)} {verb} {where}, the other ranks {usual}; all need one MASTER_ADDR:MASTER_PORT."
             if root.decided
-            else f"the ranks look for each other at different addresses ({addresses})."
+            else f"the ranks use different values of MASTER_ADDR:MASTER_PORT ({addresses})."
         ),
         explanation=f"init_process_group needs all ranks at one MASTER_ADDR and MASTER_PORT. Here: {addresses}.",
         advice=ADVICE,

@@ -24,7 +24,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, MismatchRoot) and root.partings[0].condition:
         return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, forward_explains=True)
     if isinstance(root, CircleRoot) and root.circle.note is not None:
-        return circle.tell(case, root, CAUSE, reason=_in_circle(root.circle, root.circle.note.condition), advice=ADVICE)
+        under, call = root.circle.note.condition, circle.own_call(root)
+        deed = f"called {call} under `{under}`" if call else ""
+        reason = _in_circle(root.circle, under)
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
     if isinstance(root, AloneRoot) and root.call is not None and root.call.condition is not None:
         reason = f"That call is made under `{root.call.condition.condition}`, so not by all ranks."
         return alone.tell(case, root, CAUSE, reason=reason, advice=ADVICE)

@@ -14,7 +14,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames.ends import tell_closer
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.telling.words import at, at_line
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
@@ -57,7 +57,7 @@ def _too_many(case: Case, crashed: Sequence[int], first: int) -> Explanation | N
         culprits=(),
         summary=(
             f"{ranks_words(alike)} {_had(alike)} the random states of {rng.saved} devices"
-            f"{at(rng.site)} and see{'s' if len(alike) == 1 else ''} {rng.present}: {ending.exception}."
+            f"{at_line(rng.site)} and see{'s' if len(alike) == 1 else ''} {rng.present}: {ending.exception}."
         ),
         explanation=(
             f"{rng.call} takes one state for each visible device, and these were saved by a run that saw {rng.saved}. "
@@ -104,8 +104,8 @@ def warn(case: Case) -> Iterator[Told]:
         cause=CAUSE,
         severity=Severity.WARNING,
         summary=(
-            f"random states are restored by half: {ranks_words(ranks)} {_had(ranks)} the states of {saved} devices"
-            f"{at(first.site)} for {present}; device{'s' if present > saved + 1 else ''} {left} kept the state of "
+            f"random states were restored in part: {ranks_words(ranks)} {_had(ranks)} the states of {saved} devices"
+            f"{at_line(first.site)} for {present}; device{'s' if present > saved + 1 else ''} {left} kept the state of "
             "the start."
         ),
         explanation=(
@@ -151,7 +151,7 @@ def _fact(rank: int, rng: RngRestore) -> Evidence:
 
 def _end_at(case: Case, rank: int) -> str:
     ending = case.views[rank].ending
-    return at(ending.site) if ending is not None else ""
+    return at_line(ending.site) if ending is not None else ""
 
 
 RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise, warn=warn, when=When.AT_REST)

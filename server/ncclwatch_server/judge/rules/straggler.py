@@ -22,7 +22,7 @@ from ncclwatch_server.judge.theory.roots import LateRoot, Root
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN, signs_of, still_s_of
 
 ADVICE = (
-    "No rank stands still: the others wait for one that works. If that work really is longer than the "
+    "No rank is stuck: the other ranks wait for one that is working. If that work really is longer than the "
     "group's timeout, raise the timeout in init_process_group(timeout=...) or let the other ranks share "
     "the work."
 )
@@ -143,11 +143,11 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
         return f"in {saves[0]}" + (f"; {len(saves) - 1} more in a save" if len(saves) > 1 else "")
     if still_s:
         end = end_words(case.views[ranks[0]]) if len(ranks) == 1 else ""
-        return f"no sign of work for {seconds_words(still_s)}" + (f": {end}" if end else "")
+        return f"no activity for {seconds_words(still_s)}" + (f": {end}" if end else "")
     views = [case.views[rank] for rank in ranks]
     if any(is_lost(view) and view.process.cpu_still_s == 0 for view in views):
         if any(view.process.state is ProcessState.UNKNOWN for view in views):
-            return "nobody can see its process"
+            return "its process cannot be seen"
         return "computing with the GIL held"
     if all(min(signs_of(view)) > 0 and len(signs_of(view)) < SIGNS_MIN for view in views):
         return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"

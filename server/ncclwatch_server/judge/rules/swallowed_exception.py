@@ -21,10 +21,13 @@ ADVICE = (
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which ranks came to a wait, or to a standstill, with an exception in hand."""
     if isinstance(root, MismatchRoot) and root.partings[0].way is Way.EXCEPTION:
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE)
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_caught_before(root.partings[0]))
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.EXCEPTION:
         reason = " ".join(handled_words(each) for each in root.circle.strays)
-        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+        texts = {each.text for each in root.circle.strays}
+        call = circle.own_call(root)
+        deed = f"caught {texts.pop()} and called {call}" if len(texts) == 1 and call else ""
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.EXCEPTION:
         return standstill.tell(case, root, CAUSE, reason=_caught(case.views[root.ranks[0]]), advice=ADVICE)
     return None
@@ -32,6 +35,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 
 def _reason(found: Parting) -> str:
     return handled_words(found.handled) if found.handled is not None else ""
+
+
+def _caught_before(found: Parting) -> str:
+    return f"caught {found.handled.text} and " if found.handled is not None else ""
 
 
 def _caught(view: RankView) -> str:

@@ -1,16 +1,16 @@
-"""All ranks are inside one collective with the same arguments, and nothing moves."""
+"""All ranks are inside one collective with the same arguments, and it makes no progress."""
 
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.telling.words import at_line
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import InsideRoot, Root
 
 CAUSE = Cause.TRANSPORT
 ADVICE = (
-    "All ranks are inside the same collective and nothing moves: look at the network or fabric between "
+    "All ranks are inside the same collective, and it makes no progress: look at the network or fabric between "
     "these hosts (interface chosen, firewall, link errors) before the code."
 )
 
@@ -21,10 +21,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return None
     ranks, first = root.ranks, root.blocks[0]
     what = WAIT_WORDS.get(first.wait.kind) or first.wait.op.value
-    verb = "are all" if len(ranks) > 1 else "is"
+    verb = "have all" if len(ranks) > 1 else "has"
     return Explanation(
         cause=CAUSE,
-        summary=f"{ranks_words(ranks)} {verb} inside {what}{at(first.wait.site)} and nothing moves.",
+        summary=f"{ranks_words(ranks)} {verb} entered {what}{at_line(first.wait.site)}, and it makes no progress.",
         explanation=_words(root),
         advice=ADVICE,
         culprits=tuple(culprit(case.views[rank], first.wait.site, f"inside {what}") for rank in ranks),

@@ -41,8 +41,8 @@ def _untold(case: Case, root: UntoldRoot) -> Explanation:
         cause=CAUSE,
         severity=Severity.CRITICAL if root.over else severity,
         summary=(
-            f"{waiting_words(case.views, root.blocks)} for {seconds_words(root.onset_s)}; for whom, nobody can say: "
-            f"{_lack(root.untold)}."
+            f"{waiting_words(case, root.blocks)} for {seconds_words(root.onset_s)}; which rank they wait for is "
+            f"unknown: {_lack(root.untold)}."
         ),
         explanation=_words_of_files(root) if root.over else explanation,
         advice=ADVICE_FILES if root.over else ADVICE,

@@ -19,7 +19,7 @@ from ncclwatch_server.judge.explanation import Explanation, Rule, Told
 from ncclwatch_server.judge.rules.frames import circle, destroyed, ends, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at, counts_words
+from ncclwatch_server.judge.telling.words import at, at_line, counts_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
@@ -44,10 +44,13 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which some ranks came to the end of their batches before the others."""
     if isinstance(root, MismatchRoot):
         ended = kin_of(root.partings[0], in_forward=root.forward is not None) is Way.BATCHES
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE) if ended else None
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out(root)) if ended else None
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.BATCHES:
         reason = f"Batches drawn: {counts_words(root.circle.counts or {})}."
-        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
+        drawn, call = root.circle.counts or {}, circle.own_call(root)
+        early = _ran_out_words({drawn[rank] for rank in root.ranks if rank in drawn}, drawn)
+        deed = f"{early} and called {call}" if early and call else ""
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
     if isinstance(root, DestroyedRoot) and root.counts is not None:
         return destroyed.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, GoneRoot) and root.counts is not None:
@@ -57,6 +60,22 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         counts = uneven_counts(case.views, root.ranks[:1], others)
         return standstill.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(counts) if counts else "")
     return None
+
+
+def _ran_out(root: MismatchRoot) -> str:
+    """Return what the culprits did before their call, for a headline."""
+    found = root.partings[0]
+    counts = found.counts or {}
+    words = _ran_out_words({counts[rank] for rank in found.culprit.ranks if rank in counts}, counts)
+    return f"{words} and " if words else ""
+
+
+def _ran_out_words(own: set[int], counts: Mapping[int, int]) -> str:
+    """Return "ran out of batches (24, other ranks 25)" where that is what sets the culprits apart, else nothing."""
+    others = sorted(set(counts.values()) - own)
+    if len(own) != 1 or not others or others[0] < min(own):
+        return ""
+    return f"ran out of batches ({min(own)}, other ranks {'-'.join(map(str, dict.fromkeys((others[0], others[-1]))))})"
 
 
 def _drawn_words(counts: Mapping[int, int]) -> str:
@@ -191,7 +210,7 @@ def _warning(case: Case, loop: _Loop, short: tuple[int, ...], more: tuple[int, .
         cause=CAUSE,
         severity=Severity.WARNING,
         summary=(
-            f"a hang is coming: {ranks_words(short)} {verb} {least} batches in the loop{at(loop.site)}, and "
+            f"a hang is coming: {ranks_words(short)} {verb} {least} batches in the loop{at_line(loop.site)}, and "
             f"{ranks_words(more)} {'has' if len(more) == 1 else 'have'} more ({counts_words(known)})."
         ),
         explanation=(

@@ -108,8 +108,8 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
             cause=cause,
             severity=Severity.INFO if long.too_short else severity,
             summary=(
-                f"{ranks_words(late)} {'have' if len(late) > 1 else 'has'} not come to "
-                f"{operation_words(case.views, first)} ({seen.doing}); {waiting_words(case.views, direct)}{behind}."
+                f"{ranks_words(late)} never called {operation_words(case.views, first)} ({seen.doing}); "
+                f"{waiting_words(case, direct, late)}{behind}."
             ),
             explanation=_explanation(case, late, victims, seen, open_end),
             advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),

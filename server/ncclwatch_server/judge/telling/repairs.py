@@ -1,4 +1,4 @@
-"""Says in words, and as data, what one rank should have done otherwise, and that the others would have gone on."""
+"""Says in words, and as data, what one rank should have done otherwise, and that the others would have continued."""
 
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Repair, RepairCall
@@ -37,15 +37,15 @@ def site_of(suspect: Suspect) -> CallSite | None:
 
 
 def deed_words(case: Case, suspect: Suspect) -> str:
-    """Return what a rank did: "skipped send to rank 2 at pipe.py:49 in step()"."""
+    """Return what a rank did: "skipped send to rank 2 at pipe.py:49"."""
     return words.deed_words(data(suspect), lambda group: group_words(case.views, group))
 
 
 def would_words(case: Case, finding: Finding, suspect: Suspect) -> str:
-    """Return what would have come of the change: "With barrier at train.py:60, ranks 0-1 would have gone on."."""
+    """Return what would have come of the change: "With barrier at train.py:60, ranks 0-1 would have continued."."""
     instead = words.instead_words(data(suspect), lambda group: group_words(case.views, group))
     others = sorted(finding.stuck - {suspect.rank})
-    return f"{instead}, {ranks_words(others)} would have gone on." if instead and others else ""
+    return f"{instead}, {ranks_words(others)} would have continued." if instead and others else ""
 
 
 def counterfactual_words(case: Case, finding: Finding, suspect: Suspect) -> str:

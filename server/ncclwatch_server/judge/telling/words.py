@@ -1,18 +1,26 @@
 """Says in words where ranks stand and what they wait in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView, WaitKind, WaitView
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.exceptions import Handled
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
-from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
+from ncclwatch_server.judge.theory.waits.wait_graph import waited_for
+
+PHRASES_MAX = 3  # places of waiting ranks that a sentence names
 
 
 def at(site: CallSite | None) -> str:
     """Return " at file:line in function()", or nothing."""
     return f" at {site}" if site is not None else ""
+
+
+def at_line(site: CallSite | None) -> str:
+    """Return " at file:line", or nothing. For headlines."""
+    return f" at {site.place}" if site is not None else ""
 
 
 def wait_words(wait: WaitView) -> str:
@@ -51,18 +59,41 @@ def _group_words(group: GroupView, of_all: bool) -> str:
     return f"group {name_of(group.name)} ({'all ranks' if of_all else ranks_words(group.ranks) + more})"
 
 
-def waiting_words(views: Mapping[int, RankView], blocks: Iterable[Block]) -> str:
-    """Return "ranks 0-2 wait in all_reduce at train.py:44 in step()", one phrase for each place."""
-    places: dict[tuple[str, str], list[int]] = {}
+def waiting_words(
+    case: Case, blocks: Iterable[Block], awaited: Collection[int] = (), first: Collection[int] = ()
+) -> str:
+    """Return "ranks 0-2 wait in all_reduce at train.py:44", one phrase for each place.
+
+    `awaited`: ranks that the sentence has named; "wait for it" or "for them" where a wait is for one of these.
+    Places of ranks in `first` come first, then those of the most ranks.
+    """
+    places: dict[tuple[str, str, bool], list[int]] = {}
+    known: dict[Operation, bool] = {}  # an operation may have 100,000 members that all wait in it
     for block in blocks:
-        places.setdefault((wait_words(block.wait), at(block.wait.site)), []).append(block.rank)
+        operation = block.operation
+        if operation not in known:
+            known[operation] = not set(awaited).isdisjoint(waited_for(case.graph, block))
+        place = (wait_words(block.wait), at_line(block.wait.site), known[operation])
+        places.setdefault(place, []).append(block.rank)
     phrases = []
-    for (what, where), ranks in sorted(places.items(), key=lambda item: -len(item[1])):
-        verb = "waits" if len(set(ranks)) == 1 else "wait"
-        phrases.append(f"{ranks_words(ranks)} {verb} in {what}{where}")
-    if len(phrases) > 3:
-        phrases = [*phrases[:3], "others elsewhere"]
+    for (what, where, direct), ranks in sorted(
+        places.items(), key=lambda item: (set(item[1]).isdisjoint(first), -len(item[1]))
+    ):
+        whom = f" for {them(awaited)}" if direct else ""
+        phrases.append(f"{ranks_words(ranks)} {wait_verb(ranks)}{whom} in {what}{where}")
+    if len(phrases) > PHRASES_MAX:
+        phrases = [*phrases[:PHRASES_MAX], "other ranks wait elsewhere"]
     return "; ".join(phrases)
+
+
+def wait_verb(ranks: Collection[int]) -> str:
+    """Return the verb for one rank, or for several."""
+    return "waits" if len(set(ranks)) == 1 else "wait"
+
+
+def them(ranks: Collection[int]) -> str:
+    """Return the pronoun for one rank, or for several."""
+    return "it" if len(set(ranks)) == 1 else "them"
 
 
 def hosts_words(case: Case, ranks: Iterable[int]) -> str:

@@ -42,7 +42,7 @@ def said(*ranks: Seen, local: int = 0, world: int = 0, double: bool = False) -> 
 def test_ranks_in_different_calls_are_said_to_be_in_different_calls_and_no_more():
     text, stands = said(seen(0, REDUCE), seen(1, REDUCE), seen(2, BARRIER), seen(3, REDUCE))
     assert text == (
-        "Rank 2 stands in barrier at train.py:130 in train(), ranks 0-1,3 stand in all_reduce at train.py:97 in "
+        "Rank 2 is in barrier at train.py:130 in train(), ranks 0-1,3 are in all_reduce at train.py:97 in "
         "train(): they are in different calls. Stacks alone do not show how many calls each has made before, nor in "
         "which process group."
     )
@@ -57,7 +57,7 @@ def test_one_call_at_two_lines_may_be_two_calls():
 def test_a_rank_outside_every_collective_is_awaited_only_with_an_if():
     text, _ = said(seen(0, REDUCE), seen(1, SLEEP), seen(2, REDUCE))
     assert text.startswith(
-        "Rank 1 stands at train.py:88 in train(), in no collective that its stack shows, while ranks 0,2"
+        "Rank 1 is at train.py:88 in train(), in no collective that its stack shows, while ranks 0,2"
     )
     assert "If that all_reduce needs rank 1, then that is what each of 0,2 waits for." in text
 
@@ -105,7 +105,7 @@ def test_ranks_that_stand_outside_every_collective():
 def test_a_frozen_rank_is_named_first_and_the_rest_is_no_riddle(state: ProcessState, words: str):
     text, stands = said(seen(0, REDUCE), seen(1, SLEEP, Motion.FROZEN, state), seen(2, REDUCE))
     assert text.startswith(words)
-    assert text.endswith("Ranks 0,2 stand in all_reduce at train.py:97 in train().")
+    assert text.endswith("Ranks 0,2 are in all_reduce at train.py:97 in train().")
     assert stands
 
 
@@ -132,7 +132,7 @@ def test_a_rank_that_ends_during_the_looks_is_told():
 
 def test_ranks_of_other_nodes_are_not_known_here():
     text, _ = said(seen(0, REDUCE), seen(1, REDUCE), local=2, world=4)
-    assert "Nothing is known here of ranks 2-3, which other nodes have: run this there too." in text
+    assert "Ranks 2-3 run on other nodes: run this there too." in text
     assert text.endswith("`ncclwatch diagnose --job NAME` lets the agents of all its nodes look.")
 
 
@@ -149,7 +149,7 @@ def test_two_processes_of_one_rank_are_told():
 def test_of_many_places_four_are_named():
     text, _ = said(*(seen(rank, place("all_reduce", rank)) for rank in range(6)))
     assert text.count("in all_reduce at") == 4
-    assert "ranks 4-5 stand elsewhere" in text
+    assert "ranks 4-5 are elsewhere" in text
 
 
 FRAMES = (

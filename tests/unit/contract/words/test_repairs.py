@@ -19,30 +19,30 @@ CAST = RepairCall(op="broadcast", group="dp", peer=0)
     ("change", "made", "missing", "deed", "instead"),
     [
         (
-            "put in", (), (SEND,), "skipped send to rank 2 at pipe.py:49 in step()",
-            "With send to rank 2 at pipe.py:49 in step() on rank 3",
+            "put in", (), (SEND,), "skipped send to rank 2 at pipe.py:49",
+            "With send to rank 2 at pipe.py:49 on rank 3",
         ),
         (
-            "leave out", (RECV,), (), "made recv at pipe.py:49 in step(), one call too many",
-            "Without recv at pipe.py:49 in step() on rank 3",
+            "leave out", (RECV,), (), "made recv at pipe.py:49, one call too many",
+            "Without recv at pipe.py:49 on rank 3",
         ),
         (
             "leave out", (CAST, BARRIER), (),
-            "made 2 calls, beginning with broadcast of group dp with root 0, which are too many",
+            "made 2 calls, beginning with broadcast of group dp with root 0, too many",
             "Without 2 calls, beginning with broadcast of group dp with root 0, on rank 3",
         ),
         (
             "replace", (CAST,), (BARRIER,),
-            "made broadcast of group dp with root 0 instead of barrier of group dp at pipe.py:60 in step()",
-            "With barrier of group dp at pipe.py:60 in step() instead of broadcast of group dp with root 0 on rank 3",
+            "made broadcast of group dp with root 0 instead of barrier of group dp at pipe.py:60",
+            "With barrier of group dp at pipe.py:60 instead of broadcast of group dp with root 0 on rank 3",
         ),
         (
             "swap", (CAST, SEND), (SEND, CAST),
-            "made broadcast of group dp with root 0 before send to rank 2 at pipe.py:49 in step(), and not after it",
-            "The other way round on rank 3",
+            "made broadcast of group dp with root 0 before send to rank 2 at pipe.py:49 instead of after it",
+            "In the reverse order on rank 3",
         ),
-        ("rewind", (CAST,), (), "went on to broadcast of group dp with root 0 too early", ""),
-        ("come back", (), (), "did not go on", ""),
+        ("rewind", (CAST,), (), "continued to broadcast of group dp with root 0 too early", ""),
+        ("come back", (), (), "did not continue", ""),
     ],
 )  # fmt: skip
 def test_each_change_is_told(
@@ -55,20 +55,20 @@ def test_each_change_is_told(
 
 def test_a_group_is_named_as_the_caller_names_it() -> None:
     repair = Repair(rank=3, change="put in", missing=(BARRIER,))
-    assert deed_words(repair, lambda group: f"<{group}>") == "skipped barrier of <dp> at pipe.py:60 in step()"
+    assert deed_words(repair, lambda group: f"<{group}>") == "skipped barrier of <dp> at pipe.py:60"
 
 
 @pytest.mark.parametrize(
     ("told", "words"),
     [
         (Repair(rank=3, change="put in", reference="past", visits=212, held=212),
-         "It had come to this point 212 times before, and in 212 it did not do so."),
+         "In 212 of the 212 times it reached this point before, it did not do so."),
         (Repair(rank=3, change="put in", reference="past", visits=212), ""),
         (Repair(rank=3, change="put in", reference="peers", peers=1),
          "The other rank that ran the same code did not do so."),
         (Repair(rank=3, change="put in", reference="peers", peers=7),
          "7 other ranks that ran the same code did not do so."),
-        (Repair(rank=3, change="put in", reference="batches"), "It drew another number of batches than the others."),
+        (Repair(rank=3, change="put in", reference="batches"), "It drew a different number of batches than the other ranks."),
         (Repair(rank=3, change="come back", reference="standing"), ""),
         (Repair(rank=3, change="put in"), ""),
     ],
@@ -79,5 +79,5 @@ def test_what_says_that_it_was_wrong_is_told(told: Repair, words: str) -> None:
 
 def test_of_a_call_that_a_rank_waits_in_it_is_open_whether_the_others_come_later() -> None:
     repair = Repair(rank=3, change="leave out", made=(BARRIER,), waits=True, reference="peers", peers=3)
-    assert deed_words(repair).startswith("waits in barrier of group dp at pipe.py:60 in step(), while the others wait")
-    assert (instead_words(repair), reference_words(repair)) == ("Had rank 3 come to the call of the others", "")
+    assert deed_words(repair).startswith("waits in barrier of group dp at pipe.py:60, while the other ranks wait")
+    assert (instead_words(repair), reference_words(repair)) == ("Had rank 3 made the call of the other ranks", "")

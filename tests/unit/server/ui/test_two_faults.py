@@ -42,13 +42,13 @@ def words_of(html: str) -> list[str]:
 
 
 def test_the_headline_counts_the_faults_and_begins_with_the_one_that_explains_most_ranks(panel: Panel) -> None:
-    assert panel.sentence.startswith("2 faults at once, each to be mended. The first: ranks 0-3 wait for each other")
+    assert panel.sentence.startswith("2 faults at once, each to be mended. The first: deadlock of ranks 0-3")
 
 
 def test_each_card_has_its_own_sentence_and_says_who_waits_for_it(panel: Panel) -> None:
     first, second = words_of(job_parts("job", panel, ())["alarms"])
-    assert "anks 0-3 wait for each other" in first and "rank 7" not in first
-    assert "ank 7 stands still at train.py:40" in second and "ranks 0-3 wait" not in second
+    assert "deadlock of ranks 0-3" in first and "rank 7" not in first
+    assert "ank 7 has made no progress at train.py:40" in second and "ranks 0-3 wait" not in second
     assert "It keeps ranks 4-6 waiting, and explains 3 of 7 blocked ranks." in second
 
 
@@ -60,4 +60,4 @@ def test_a_terminal_block_names_the_ranks_of_its_own_fault(sight: JobSight) -> N
 
 def test_once_one_of_two_is_over_the_headline_is_that_of_the_other(sight: JobSight) -> None:
     left = replace(sight, incidents=worst_first(sight.incidents[1:]))
-    assert panel_of(left, states_of(left.picture), StepRate()).sentence.startswith("rank 7 stands still")
+    assert panel_of(left, states_of(left.picture), StepRate()).sentence.startswith("rank 7 has made no progress")

@@ -26,7 +26,7 @@ def with_drift(case: Case, verdict: Verdict, found: Sequence[Finding]) -> Verdic
         return _caused(verdict, reason)
     return replace(
         verdict,
-        explanation=f"{verdict.explanation} The ranks were not set up alike, which may be why: {reason.summary}",
+        explanation=f"{verdict.explanation} The ranks are configured differently, which may be why: {reason.summary}",
         advice=f"{reason.advice} Otherwise: {verdict.advice}",
         evidence=(*verdict.evidence, *reason.evidence[:4]),
     )

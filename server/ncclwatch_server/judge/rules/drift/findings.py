@@ -176,22 +176,22 @@ def _of_settings(family: str, host: str, found: Sequence[tuple[Rule, Sides]], pl
 
 
 def _values_words(rule: Rule, sides: Sides, odd: tuple[int, ...], places: Mapping[int, str]) -> str:
-    """Return "Ring there and unset on the others", or with the ranks where that does not say it all."""
+    """Return "Ring (other ranks: unset)", or with the ranks where that does not say it all."""
     ordered = sorted(sides.items(), key=lambda side: (len(side[1]), side[1]))
     theirs = [meaning for meaning, ranks in ordered if ranks == odd]
     if len(ordered) == 2 and theirs:
         (others,) = (meaning for meaning, _ in ordered if meaning != theirs[0])
-        return f"{theirs[0] or rule.unset} there and {others or rule.unset} on the others"
+        return f"{theirs[0] or rule.unset} (other ranks: {others or rule.unset})"
     words = [f"{meaning or rule.unset} on {ranks_at(ranks, places)}" for meaning, ranks in ordered[:VALUES_MAX]]
     more = [f"other values on {len(ordered) - VALUES_MAX} more groups of ranks"] if len(ordered) > VALUES_MAX else []
-    return " and ".join(words + more)
+    return ", ".join(words + more)
 
 
 def _who(odd: tuple[int, ...], others: tuple[int, ...], places: Mapping[int, str], one_of: bool) -> str:
     if one_of or not others:
-        return f"{ranks_at(odd, places)} are not set up alike"
+        return f"{ranks_at(odd, places)} are configured differently"
     verb = "is" if len(odd) == 1 else "are"
-    return f"{ranks_at(odd, places)} {verb} not set up like {ranks_at(others, places)}"
+    return f"{ranks_at(odd, places)} {verb} configured differently from {ranks_at(others, places)}"
 
 
 def ranks_at(ranks: Sequence[int], places: Mapping[int, str]) -> str:
@@ -244,7 +244,7 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
         others=others,
         one_of=one_of,
         certain=True,
-        summary=(f"{_wrappers(odd, others, places, one_of)} with {kind}{where}."),
+        summary=(f"{_wrappers(kind, odd, others, places, one_of)}{where}."),
         explanation=f"{_counts(against, norm)} {_FATES['DDP' if kind == 'DDP' else 'FSDP']}",
         advice=(
             "Build the model on all ranks from the same configuration: look at what that line reads from a file, a "
@@ -254,7 +254,7 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
             Evidence(source="preflight", rank=side.ranks[0], fact=_model_fact(side, parameters)) for side in sides[:8]
         ),
         sites=sites,
-        doing=f"wraps another model with {kind}",
+        doing=f"wraps a different model with {kind}",
     )
 
 
@@ -273,7 +273,7 @@ def _samplers(setup: Setup) -> Iterator[Finding]:
             odd=odd,
             others=others,
             one_of=one_of,
-            summary=f"the ranks do not share the data of the loop at {site} as {split.kind} means it: {split.what} is "
+            summary=f"ranks do not split the data of the loop at {site} as {split.kind} requires: {split.what} is "
             f"{values}.",
             explanation=split.leads_to,
             advice=split.do,
@@ -298,10 +298,11 @@ _FATES = {
 }
 
 
-def _wrappers(odd: tuple[int, ...], others: tuple[int, ...], places: Mapping[int, str], one_of: bool) -> str:
+def _wrappers(kind: str, odd: tuple[int, ...], others: tuple[int, ...], places: Mapping[int, str], one_of: bool) -> str:
     if one_of or not others:
-        return f"{ranks_at(odd, places)} wrap different models"
-    return f"{ranks_at(odd, places)} wrap{'s' if len(odd) == 1 else ''} another model than {ranks_at(others, places)}"
+        return f"{ranks_at(odd, places)} wrap different models with {kind}"
+    verb = "wraps" if len(odd) == 1 else "wrap"
+    return f"{ranks_at(odd, places)} {verb} a different model with {kind} than {ranks_at(others, places)}"
 
 
 def _counts(one: drift_models.Wrapped, other: drift_models.Wrapped) -> str:
@@ -316,7 +317,7 @@ def _counts(one: drift_models.Wrapped, other: drift_models.Wrapped) -> str:
 
 def _pair_words(found: tuple[str, str], odd: Sequence[int], others: Sequence[int]) -> str:
     here, there = (text or "no further parameter" for text in found)
-    return f"{here} on rank {odd[0]} and {there} on rank {others[0]}"
+    return f"{here} on rank {odd[0]}, {there} on rank {others[0]}"
 
 
 def _model_fact(side: drift_models.Wrapped, parameters: Mapping[int, Sequence[str]]) -> str:
@@ -345,7 +346,7 @@ def _interfaces(setup: Setup) -> Iterator[Finding]:
             odd=odd,
             others=(),
             certain=True,
-            summary=f"{choice} names a network interface that {ranks_at(odd, places)} {_have(odd)} not got.",
+            summary=f"{ranks_at(odd, places)} {_have(odd)} no network interface for {choice}.",
             explanation=(
                 "The backend binds to that interface before it connects: these ranks fail in init_process_group or in "
                 "their first collective, and the others wait for them."
@@ -369,8 +370,7 @@ def _worlds(setup: Setup) -> Iterator[Finding]:
             odd=odd,
             others=(),
             certain=True,
-            summary=f"{ranks_at(odd, places)} {'says' if len(odd) == 1 else 'say'} that the job has {size} ranks, and "
-            "the others say another number.",
+            summary=f"{ranks_at(odd, places)} {_have(odd)} WORLD_SIZE {size}, the other ranks another one.",
             explanation=(
                 "All of them meet at one address. init_process_group ends on a rank when as many have come as it was "
                 "told: some wait for ranks that nobody starts, or leave others out."

@@ -7,7 +7,7 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.rules.frames.ends import end_evidence
 from ncclwatch_server.judge.rules.frames.mismatch import shift_call
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at, group_words
+from ncclwatch_server.judge.telling.words import at_line, group_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.roots import AloneRoot
@@ -20,13 +20,17 @@ def tell(case: Case, root: AloneRoot, cause: Cause, *, advice: str, reason: str)
     inside = all(case.views[rank].ending is None for rank in root.ranks)
     verb = ("are" if len(root.ranks) > 1 else "is") if inside else ("were" if len(root.ranks) > 1 else "was")
     has = "have" if len(root.left) > 1 else "has"
-    gone = f"{has} ended with exit code 0" if root.ended else f"{has} destroyed {group}"
-    under = f", under `{root.call.condition.condition}`" if root.call is not None and root.call.condition else ""
-    before = f"{own} {shift_call(root.shift, '')}. Now " if root.shift is not None else ""
+    gone = "exited with code 0" if root.ended else f"{has} destroyed {group}"
+    under = f" under `{root.call.condition.condition}`" if root.call is not None and root.call.condition else ""
+    they = "they" if len(root.left) > 1 else "it"
+    before = f"{own} {shift_call(root.shift, '')}; " if root.shift is not None else ""
     call = root.shift.op.site if root.shift is not None else site
     return Explanation(
         cause=cause,
-        summary=f"{before}{own} {verb} in {root.place.op}{at(site)}{under}, while {others} {gone}.",
+        summary=(
+            f"{before}{own} {verb} in {root.place.op}{at_line(site)}{under}, which {others} will not call: "
+            f"{they} {gone}."
+        ),
         explanation=(
             f"Operation #{root.place.seq} of {group} needs all its members, and {others} will not come. {reason}"
         ),

@@ -7,7 +7,7 @@ from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, group_words, wait_words, waiting_words
+from ncclwatch_server.judge.telling.words import at, at_line, group_words, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle
 from ncclwatch_server.judge.theory.roots import CircleRoot
@@ -17,13 +17,13 @@ from ncclwatch_server.judge.theory.waits.wait_graph import waited_for
 PHRASES_MAX = 6  # places that a circle is told by
 
 
-def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str) -> Explanation:
-    """Return what is told of a circle for a cause."""
+def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str, deed: str = "") -> Explanation:
+    """Return what is told of a circle for a cause; `deed` says what the culprits did otherwise, where it is known."""
     blocks, guilty = root.blocks, frozenset(root.ranks)
     return Explanation(
         cause=cause,
-        summary=f"{ranks_words(root.circle.ranks)} wait for each other: {waiting_words(case.views, blocks)}.",
-        explanation=f"{_circle_words(case, blocks)} No rank of the circle can go on before another does. {reason}",
+        summary=_summary(case, root, deed),
+        explanation=f"{_circle_words(case, blocks)} Each of them waits for another one, so none can continue. {reason}",
         advice=advice,
         culprits=tuple(
             culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
@@ -39,6 +39,23 @@ def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str
     )
 
 
+def _summary(case: Case, root: CircleRoot, deed: str) -> str:
+    if deed:
+        others = [block for block in root.blocks if block.rank not in root.ranks]
+        return f"{ranks_words(root.ranks)} {deed}; {waiting_words(case, others, root.ranks)}."
+    waiting = waiting_words(case, root.blocks, first=root.ranks)
+    if root.decided and len(root.ranks) < len(root.circle.ranks):
+        return f"deadlock, caused by {ranks_words(root.ranks)}: {waiting}."
+    return f"deadlock of {ranks_words(root.circle.ranks)}: {waiting}."
+
+
+def own_call(root: CircleRoot) -> str:
+    """Return "barrier at train.py:80" of the culprits, where all of them wait in one call; else nothing."""
+    own = [block for block in root.blocks if block.rank in root.ranks]
+    calls = {f"{wait_words(block.wait)}{at_line(block.wait.site)}" for block in own}
+    return calls.pop() if root.decided and len(calls) == 1 else ""
+
+
 def _circle_words(case: Case, blocks: Sequence[Block]) -> str:
     """Return who waits in what for whom, one phrase for all ranks that wait in one place for the same ranks."""
     together: dict[tuple[str, str, tuple[int, ...]], list[Block]] = {}
@@ -48,7 +65,7 @@ def _circle_words(case: Case, blocks: Sequence[Block]) -> str:
         together.setdefault(place, []).append(block)
     phrases = [_phrase(case, alike, absent) for (*_, absent), alike in list(together.items())[:PHRASES_MAX]]
     if len(together) > PHRASES_MAX:
-        phrases.append("others elsewhere")
+        phrases.append("other ranks wait elsewhere")
     return f"{'; '.join(phrases).capitalize()}."
 
 

@@ -7,7 +7,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, group_words, wait_words, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, group_words, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.roots import DestroyedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
@@ -20,8 +20,8 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
     return Explanation(
         cause=cause,
         summary=(
-            f"{ranks_words(ranks)} destroyed {group}, and {'is' if len(ranks) == 1 else 'are'} now "
-            f"{_doing(views[ranks[0]])}; {waiting_words(views, root.blocks)}."
+            f"{ranks_words(ranks)} destroyed {group} and {'is' if len(ranks) == 1 else 'are'} now "
+            f"{_doing(views[ranks[0]])}; {waiting_words(case, root.blocks, ranks)}."
         ),
         explanation=(
             f"Operation #{root.place.seq} of {group} needs all its members, and {ranks_words(ranks)} took the "
@@ -37,8 +37,8 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
 def _doing(view: RankView) -> str:
     thread = main_thread(view)
     if thread is not None and thread.wait is not None:
-        return f"in {wait_words(thread.wait)}{at(thread.wait.site)}"
-    return f"elsewhere{at(_site(view))}"
+        return f"in {wait_words(thread.wait)}{at_line(thread.wait.site)}"
+    return f"elsewhere{at_line(_site(view))}"
 
 
 def _site(view: RankView) -> CallSite | None:

@@ -8,7 +8,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.endings import (
     end_site,
@@ -27,7 +27,7 @@ def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
     view = case.views[ranks[0]]
     ending = view.ending or Ending(kind="vanished")
     site = ending.site or last_site(view)
-    where = at(ending.site) if ending.site else f"; its last operation was{at(site)}" if site else ""
+    where = at_line(ending.site) if ending.site else f"; its last operation was{at_line(site)}" if site else ""
     host = f" on {view.host}" if len(ranks) == 1 else ""
     victims = followers(case, ranks)
     return Explanation(
@@ -68,12 +68,13 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
     waiters = () if root.decided else root.waiters
     if waiters:
         reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
-    verb = "have" if len(ranks) > 1 else "has"
-    last = f"(last operation{at(end_site(views[ranks[0]]))})"
-    others = waiting_words(views, root.blocks) or f"{ranks_words(root.victims)} still trained"
+    site = end_site(views[ranks[0]])
+    last = f" (last operation{at_line(site)})" if site is not None else ""
+    either = f"{ranks_words(ranks)} or {ranks_words(waiters)} is the cause: " if waiters else ""
+    others = waiting_words(case, root.blocks, ranks) or f"{ranks_words(root.victims)} still trained"
     return Explanation(
         cause=cause,
-        summary=f"{ranks_words(ranks)} {verb} left training {_how(views[ranks[0]])} {last}, while {others}.",
+        summary=f"{either}{ranks_words(ranks)} {_how(views[ranks[0]])}{last}; {others}.",
         explanation=(
             f"A collective completes only when all members make the call; {ranks_words(ranks)} "
             f"{_ended(views[ranks[0]])} and will not come.{f' {reason}' if reason else ''}"
@@ -96,8 +97,8 @@ def _ending(view: RankView) -> Ending:
 def _how(view: RankView) -> str:
     ending = _ending(view)
     if ending.exit_code is not None:
-        return "with exit code 0"
-    return f"after {ending.exception}" if ending.exception else "without an exception"
+        return "exited with code 0"
+    return f"left its program after {ending.exception}" if ending.exception else "left its program without an exception"
 
 
 def _ended(view: RankView) -> str:

@@ -8,7 +8,7 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.rules.frames.ends import end_evidence
 from ncclwatch_server.judge.rules.frames.standstill import evidence_of
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.words import at
+from ncclwatch_server.judge.telling.words import at, at_line
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.roots import LingeringRoot, Stay
@@ -40,7 +40,7 @@ def tell(case: Case, root: LingeringRoot, cause: Cause) -> Explanation:
     own, others, views = ranks_words(root.ranks), ranks_words(root.ended), case.views
     many = len(root.ranks) > 1
     known = all(end.exit_code is not None for rank in root.ended if (end := views[rank].ending) is not None)
-    ended = f"{'have' if len(root.ended) > 1 else 'has'} ended{' with exit code 0' if known else ''}"
+    ended = "exited with code 0" if known else f"{'have' if len(root.ended) > 1 else 'has'} ended"
     inside = root.stay in (Stay.PROGRAM, Stay.FILES)
     site = place_of(case, views[root.ranks[0]]) if inside else None
     doing = _doing(root.stay, site, many=many)
@@ -48,8 +48,8 @@ def tell(case: Case, root: LingeringRoot, cause: Cause) -> Explanation:
         cause=cause,
         severity=Severity.CRITICAL if root.stay is Stay.EXIT_HANDLERS else Severity.WARNING,
         summary=(
-            f"{own} neither {'train nor end' if many else 'trains nor ends'}, while {others} {ended}: {doing}, still "
-            f"for {seconds_words(root.still_s)}."
+            f"{own} {'have' if many else 'has'} made no progress for {seconds_words(root.still_s)} and will not exit, "
+            f"although {others} {ended}: {doing}."
         ),
         explanation=" ".join(part for part in (_explanation(root), _threads(case, root)) if part),
         advice=_ADVICE[root.stay],
@@ -63,18 +63,18 @@ def tell(case: Case, root: LingeringRoot, cause: Cause) -> Explanation:
 
 
 def _doing(stay: Stay, site: CallSite | None, *, many: bool) -> str:
-    own = "their programs are" if many else "its program is"
+    own = "their programs have" if many else "its program has"
     if stay is Stay.EXIT_HANDLERS:
-        return f"{own} over, and what runs at the exit does not end"
+        return f"{own} finished, and an exit handler does not return"
     if stay is Stay.THREADS:
-        return f"{own} over, and the interpreter waits for a thread that is not a daemon"
-    stands = "they stand" if many else "it stands"
-    return f"{stands}{at(site)}" + (", asking for a file again and again" if stay is Stay.FILES else "")
+        return f"{own} finished, and the interpreter waits for a non-daemon thread"
+    where = f"{'they are' if many else 'it is'}{at_line(site)}"
+    return where + (", checking for a file again and again" if stay is Stay.FILES else "")
 
 
 def _explanation(root: LingeringRoot) -> str:
-    beside = f" {ranks_words(root.beside).capitalize()} stand still, too." if root.beside else ""
-    return f"No operation of a group is under way, so no timeout of a backend ends this job.{beside}"
+    beside = f" {ranks_words(root.beside).capitalize()} make no progress either." if root.beside else ""
+    return f"No collective is pending, so no backend timeout ends this job.{beside}"
 
 
 def _threads(case: Case, root: LingeringRoot) -> str:

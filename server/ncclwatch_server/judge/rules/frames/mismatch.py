@@ -3,7 +3,7 @@
 Why they parted is said by the rule of the cause.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ncclwatch.contract.model.rank import CallSite, RankView
 from ncclwatch.contract.model.verdict import Cause, Divergence, Evidence
@@ -13,7 +13,7 @@ from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.forwards import remedies, words
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
-from ncclwatch_server.judge.telling.words import at, group_words, op_words
+from ncclwatch_server.judge.telling.words import at_line, group_words, op_words, them, wait_verb
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, parted_callers
@@ -29,11 +29,13 @@ def tell(
     *,
     reason: Callable[[Parting], str],
     advice: str,
+    deed: str = "",
     forward_explains: bool = False,
 ) -> Explanation:
     """Return what is told of a mismatch for a cause.
 
-    `reason` says why one of its sides parted from the others; `forward_explains`: whether the forward that it is in has
+    `reason` says why one of its sides parted from the others; `deed` is what that side did before its call, for the
+    headline; `forward_explains`: whether the forward that it is in has
     to be mended, rather than some decision before it, even where both sides run it in one mode.
     """
     first, forward = root.partings[0], root.forward
@@ -41,7 +43,7 @@ def tell(
     by_forward = forward is not None and (forward_explains or not forward.one_mode)
     return Explanation(
         cause=cause,
-        summary=_summary(case, root),
+        summary=_summary(case, root, deed),
         explanation=_explanation(case, root, reason),
         advice=remedies(forward) if forward is not None and by_forward else advice,
         culprits=tuple(
@@ -69,36 +71,67 @@ def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite
     return (block.wait.site if block else None) or side.site
 
 
-def _summary(case: Case, root: MismatchRoot) -> str:
+def _summary(case: Case, root: MismatchRoot, deed: str) -> str:
     found = root.partings[0]
-    own = found.culprit
-    lead = "" if found.decided else "one of: "
-    where = lead + ", ".join(_where(case, each) for each in root.partings)
-    rest = ", ".join(_standing(case.views, side, (own,), root.through) for side in found.others)
-    hosts = {case.views[rank].host for rank in own.ranks}
-    host = f" (host {hosts.pop()})" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+    if not found.decided:
+        sides = (found.culprit, *found.others)
+        calls = ", ".join(
+            f"{ranks_words(side.ranks)} called {_call(case, side, _without(sides, side))}" for side in sides
+        )
+        verb = "are" if any(len(side.ranks) > 1 for side in sides) else "is"
+        return f"{_any_of(sides)} {verb} the cause: {calls}."
+    own = [rank for parting in root.partings for rank in parting.culprit.ranks]
     if found.shift is not None:
-        return f"{ranks_words(own.ranks)}{host} {shift_call(found.shift, found.condition)}. Now {where}, while {rest}."
-    return f"{where}{host}, while {rest}. They can never meet."
+        deed = shift_call(found.shift, found.condition)
+        lead = f"{ranks_words(own)}{_host(case, own)} {deed}{_consequence(found.shift)}"
+    else:
+        lead = ", ".join(_deed(case, each, deed) for each in root.partings)
+    waiting = (words for side in found.others for words in _waiting(case, side, found.culprit, own, root.through))
+    return "; ".join((lead, *waiting)) + "."
 
 
-def _where(case: Case, found: Parting) -> str:
-    where = _standing(case.views, found.culprit, found.others)
-    if found.condition and not found.condition_on_others and found.shift is None:
-        where += f", under `{found.condition}`"
-    return where
+def _any_of(sides: Sequence[Side]) -> str:
+    *most, last = (ranks_words(side.ranks) for side in sides)
+    return f"{', '.join(most)} or {last}"
 
 
-def _standing(
-    views: Mapping[int, RankView], side: Side, others: tuple[Side, ...], through: tuple[int, ...] = ()
-) -> str:
-    """Return who stands where; who stands in a helper that the others stand in too, with the caller that differs."""
-    callers = next((pair for other in others if (pair := parted_callers(views, side, other))), None)
-    caller = f", called{at(callers[0])}" if callers is not None else ""
-    ways = (("is in", "are in"), ("was in", "were in"))
-    parts = ([rank for rank in side.ranks if rank not in through], [rank for rank in side.ranks if rank in through])
-    who = [f"{ranks_words(ranks)} {way[len(ranks) > 1]}" for ranks, way in zip(parts, ways, strict=True) if ranks]
-    return f"{' and '.join(who)} {side.op.op.value}{at(side.site)}{caller}"
+def _deed(case: Case, found: Parting, before: str) -> str:
+    own = found.culprit.ranks
+    under = f" under `{found.condition}`" if found.condition and not found.condition_on_others else ""
+    return f"{ranks_words(own)}{_host(case, own)} {before}called {_call(case, found.culprit, found.others)}{under}"
+
+
+def _host(case: Case, ranks: Sequence[int]) -> str:
+    """Return on which host ranks are, of a job on several."""
+    hosts = {case.views[rank].host for rank in ranks}
+    return f" on {hosts.pop()}" if len(hosts) == 1 and len({v.host for v in case.views.values()}) > 1 else ""
+
+
+def _consequence(shift: Shift) -> str:
+    return ", so its later calls pair with the wrong ones" if shift.skipped < 0 else ""
+
+
+def _waiting(case: Case, side: Side, own: Side, awaited: Sequence[int], through: tuple[int, ...]) -> Iterator[str]:
+    """Yield who of a side waits for the culprits, and who completed the call with other arguments."""
+    call = _call(case, side, (own,))
+    waits = [rank for rank in side.ranks if rank not in through]
+    passed = [rank for rank in side.ranks if rank in through]
+    if waits:
+        yield f"{ranks_words(waits)} {wait_verb(waits)} for {them(awaited)} in {call}"
+    if passed:
+        yield f"{ranks_words(passed)} completed {call}"
+
+
+def _call(case: Case, side: Side, others: tuple[Side, ...]) -> str:
+    """Return the call of a side: with its arguments where others made the same one, and its caller if that differs."""
+    callers = next((pair for other in others if (pair := parted_callers(case.views, side, other))), None)
+    caller = f", called{at_line(callers[0])}" if callers is not None else ""
+    alike = any(other.op.op is side.op.op for other in others)
+    return f"{op_words(side.op) if alike else side.op.op.value}{at_line(side.site)}{caller}"
+
+
+def _without(sides: tuple[Side, ...], own: Side) -> tuple[Side, ...]:
+    return tuple(side for side in sides if side is not own)
 
 
 def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str]) -> str:
@@ -161,17 +194,17 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: Sequence[Bl
 
 def shift_call(shift: Shift, condition: str) -> str:
     """Return which call was skipped or made too often."""
-    call = f"{shift.op.op.value}{at(shift.op.site)}"
+    call = f"{shift.op.op.value}{at_line(shift.op.site)}"
     if shift.caller is not None:
-        call += f", called{at(shift.caller)}"
+        call += f", called{at_line(shift.caller)}"
     if condition:
-        call += f", under `{condition}`,"
+        call += f" under `{condition}`"
     if shift.count > 1:
         call = f"{shift.count} calls, beginning with {call}"
     ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""
     if shift.skipped > 0:
-        return f"skipped {call}{ago}, which the others made"
-    return f"made {call}{ago}, which the others did not"
+        return f"skipped {call}{ago}, which the other ranks called"
+    return f"{'made' if shift.count > 1 else 'called'} {call}{ago}, which the other ranks did not"
 
 
 def shift_words(found: Parting, shift: Shift) -> str:

@@ -4,7 +4,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.telling.words import at, at_line, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import NamedApartRoot
 from ncclwatch_server.judge.theory.waits.made_groups import Made, Unequal
@@ -19,15 +19,15 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
     """Return what is told of ranks that hold different groups under one name, for a cause."""
     found = root.unequal
     sites = {rank: made.site for made in found.extra for rank in made.ranks}
-    condition = f", under `{root.note.condition}`" if root.note is not None else ""
+    condition = f" (under `{root.note.condition}`)" if root.note is not None else ""
     return Explanation(
         cause=cause,
-        summary=f"{_made_words(found)}{condition}; {waiting_words(case.views, root.blocks)}.",
+        summary=f"{_made_words(found)}{condition}; {waiting_words(case, root.blocks)}.",
         explanation=(
             "torch names a group by how many a rank has made before, so all ranks of the job have to call "
             f"new_group for each group, also those that are not in it. Here group {found.number} is "
             f"{'; and '.join(_side_words(made) for made in _sides(found))}. "
-            "From there on they wait for each other in groups of different names."
+            "From there on, the ranks wait in groups of different names."
         ),
         advice=ADVICE,
         culprits=tuple(culprit(case.views[rank], sites[rank], "made a group more") for rank in root.ranks),
@@ -43,15 +43,17 @@ def _sides(found: Unequal) -> tuple[Made, ...]:
 
 def _made_words(found: Unequal) -> str:
     if found.usual is None:
-        makers = " or ".join(f"{ranks_words(each.ranks)}{at(each.site)}" for each in found.extra)
-        return f"one of: {makers} made a group more"
+        makers = " or ".join(f"{ranks_words(each.ranks)}{at_line(each.site)}" for each in found.extra)
+        return f"{makers} called new_group once more than the other ranks"
     others = ranks_words(found.usual.ranks)
-    made = "; ".join(f"{ranks_words(each.ranks)} made a group{_of(each)}{at(each.site)}" for each in found.extra)
-    return f"{made}, which {others} did not make"
+    made = "; ".join(
+        f"{ranks_words(each.ranks)} called new_group{_of(each)}{at_line(each.site)}" for each in found.extra
+    )
+    return f"{made}, which {others} did not call"
 
 
 def _of(made: Made) -> str:
-    return f" of {ranks_words(made.members)}" if made.members else ""
+    return f" for {ranks_words(made.members)}" if made.members else ""
 
 
 def _side_words(made: Made) -> str:

@@ -1,4 +1,4 @@
-"""Tells of ranks that stand still in no operation while others wait for them. In what, says the rule of the cause."""
+"""Explains ranks that make no progress outside every operation while others wait for them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.rules.frames.ends import ending_words
 from ncclwatch_server.judge.rules.frames.saves import save_words
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, waiting_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import is_over, place_of
 from ncclwatch_server.judge.theory.roots import OutsideRoot
@@ -34,10 +34,10 @@ def tell(
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
     child, child_advice = _child_words(view), _child_advice(view)
     own_words = _stalled_words(view, root.still, site, len(root.ranks)) + (f", and {child}" if child else "")
-    lead = f"{ranks_words(root.ranks)}{hosts} {before}. Now " if before else ""
+    lead = f"{ranks_words(root.ranks)}{hosts} {before}; " if before else ""
     return Explanation(
         cause=cause,
-        summary=f"{lead}{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case.views, root.blocks)}.",
+        summary=f"{lead}{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case, root.blocks, root.ranks)}.",
         explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
         advice=f"{child_advice} {advice}" if child_advice else advice,
         culprits=tuple(
@@ -86,15 +86,17 @@ def _words_of(case: Case, view: RankView) -> str:
 def _stalled_words(view: RankView, why: Stillness, site: CallSite | None, count: int) -> str:
     many, what = count > 1, what_words(view, why)
     if why.trouble is Trouble.STOPPED:
-        return f"{'are' if many else 'is'} stopped{at(site)}: {what}"
-    return f"{'stand' if many else 'stands'} still{at(site)} for {seconds_words(why.still_s)}: {what}"
+        pid = f" (pid {view.pid})" if not many else ""
+        return f"{'are' if many else 'is'} {what}{pid}{at_line(site)}"
+    place = f"{at_line(site)} for {seconds_words(why.still_s)}"
+    return f"{'have' if many else 'has'} made no progress{place}: {what}"
 
 
 def _cannot_finish(view: RankView, root: OutsideRoot) -> str:
     return (
-        f"{ranks_words(root.victims).capitalize()} cannot finish without rank {view.rank}, and it stands still: "
+        f"{ranks_words(root.victims).capitalize()} cannot finish without rank {view.rank}, and it makes no progress: "
         f"no CPU for {seconds_words(view.process.cpu_still_s)}, process {view.process.state.value}"
-        + (f", pulse {seconds_words(view.pulse_age_s)} ago." if view.attached else ".")
+        + (f", heartbeat {seconds_words(view.pulse_age_s)} ago." if view.attached else ".")
     )
 
 
@@ -110,17 +112,17 @@ def what_words(view: RankView, still: Stillness) -> str:
     thread = main_thread(view)
     kind = thread.wait.kind if thread is not None and thread.wait is not None else None
     if still.trouble is Trouble.STOPPED:
-        return "a debugger holds it" if view.process.state is ProcessState.TRACED else "it was stopped (SIGSTOP)"
+        return "stopped by a debugger" if view.process.state is ProcessState.TRACED else "stopped by SIGSTOP"
     words = _pulse_words(view, kind) if still.pulse_lost else _still_words(view, still, thread, kind)
     return "; ".join(filter(None, (words, end_words(view))))
 
 
 def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     save = save_words(view) if kind is WaitKind.SAVE else ""
-    inside = f" in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
+    inside = f", in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
     if view.process.state is ProcessState.DISK_WAIT:
         return f"it is in uninterruptible sleep (state D){inside}"
-    return f"native code holds the GIL{inside}, without using CPU, so no Python thread of it can run"
+    return f"native code holds the GIL and uses no CPU, so its Python threads cannot run{inside}"
 
 
 def end_words(view: RankView) -> str:
@@ -132,15 +134,16 @@ def end_words(view: RankView) -> str:
     left = f"for {seconds_words(max(0.0, timed.left_s - view.news_age_s))} more"
     if timed.child:
         return f"a process that it started (pid {timed.child}) sleeps {left} at most"
-    again = ", not for the first time" if timed.whole_s < still_s_of(view) / 2 else ""
+    again = ", again and again" if timed.whole_s < still_s_of(view) / 2 else ""
     return f"it sleeps {left}{again}" if timed.asleep else f"it waits in {timed.call} {left} at most{again}"
 
 
 def _lock_file_words(file: LockFile) -> str:
-    writer = "whose it is does not stand in it"
+    owner = "no process id is in it"
     if file.writer:
-        writer = f"process {file.writer}, whose number stands in it, {'has ended' if file.ended else 'may live'}"
-    return f"it tries again and again to make the file {file.path}, which is there; {writer}"
+        state = "no longer exists" if file.ended else "may still run"
+        owner = f"process {file.writer}, whose id is in it, {state}"
+    return f"it keeps trying to create the lock file {file.path}, which exists; {owner}"
 
 
 def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, kind: WaitKind | None) -> str:
@@ -148,19 +151,19 @@ def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, ki
         inside = f" in {save_words(view)}" if kind is WaitKind.SAVE and save_words(view) else ""
         return f"it is in uninterruptible sleep (state D){inside}"
     if not view.attached:
-        return "it has not come to ncclwatch.attach() yet and shows no sign of work"
+        return "it has not called ncclwatch.attach() yet and shows no activity"
     if is_over(view):
-        return "its program is over, and it waits for a thread that has not ended"
+        return "its program has finished, and it waits for a thread that has not"
     if still.trouble is Trouble.LOCK_FILE and view.process.lock_file is not None:
         return _lock_file_words(view.process.lock_file)
     if thread is not None and thread.exception:
-        return f"it handles {thread.exception} and does not come back"
+        return f"it is handling {thread.exception} and has not returned"
     if view.process.lock_holder:
         return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
     if kind is not None and kind in WAIT_WORDS:
         words = save_words(view) if kind is WaitKind.SAVE else ""
-        return f"it stands in {words or WAIT_WORDS[kind]}"
-    return "it is outside every collective and shows no sign of work"
+        return f"it is blocked in {words or WAIT_WORDS[kind]}"
+    return "it is outside every collective and shows no activity"
 
 
 def _no_words(what: str, still_s: float) -> str:

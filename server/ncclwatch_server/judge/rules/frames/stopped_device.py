@@ -8,7 +8,7 @@ from ncclwatch.contract.model.verdict import Cause, Culprit
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence
-from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import StoppedRoot
 
@@ -25,8 +25,8 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     return Explanation(
         cause=cause,
         summary=(
-            f"{ranks_words(root.ranks)} {'are' if many else 'is'} still in {what}{at(first.wait.site)}, {through}; "
-            f"{waiting_words(case.views, root.blocks)}."
+            f"{ranks_words(root.ranks)} {'are' if many else 'is'} still in {what}{at_line(first.wait.site)}, "
+            f"{through}; {waiting_words(case, root.blocks, root.ranks)}."
         ),
         explanation=(
             f"Nobody completes it before all members have come, so {ranks_words(root.ranks)} "
@@ -52,4 +52,4 @@ def _through_words(root: StoppedRoot) -> str:
     others = len(root.still_in[0].operation.members) - 1
     if not others:
         return "of which it is the only member"
-    return f"which {'all others' if len(root.through) == others else ranks_words(root.through)} have completed"
+    return f"which {'all other members' if len(root.through) == others else ranks_words(root.through)} completed"

@@ -84,18 +84,18 @@ def test_what_a_rank_that_stands_still_is_taken_for(lines: tuple[str, ...], trou
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (("at 0 train.py:90 still 9 in data",), "it stands in its data loader"),
-        (("gil 0 for 9",), "native code holds the GIL, without using CPU, so no Python thread of it can run"),
+        (("at 0 train.py:90 still 9 in data",), "it is blocked in its data loader"),
+        (("gil 0 for 9",), "native code holds the GIL and uses no CPU, so its Python threads cannot run"),
         (
             ("at 0 train.py:90 still 9 in data", "gil 0 for 9"),
-            "native code holds the GIL in its data loader, without using CPU, so no Python thread of it can run",
+            "native code holds the GIL and uses no CPU, so its Python threads cannot run, in its data loader",
         ),
         (("disk 0 train.py:90 for 9",), "it is in uninterruptible sleep (state D)"),
         (("disk 0 train.py:90 for 9", "gil 0 for 9"), "it is in uninterruptible sleep (state D)"),
         (("lock 0 pid /tmp/x train.py:90 for 9",), "it waits for the lock on /tmp/x, held by pid 999"),
-        (("unattached 0",), "it has not come to ncclwatch.attach() yet and shows no sign of work"),
-        ((), "it is outside every collective and shows no sign of work"),
-        (('handling 0 "KeyError: x"',), "it handles KeyError: x and does not come back"),
+        (("unattached 0",), "it has not called ncclwatch.attach() yet and shows no activity"),
+        ((), "it is outside every collective and shows no activity"),
+        (('handling 0 "KeyError: x"',), "it is handling KeyError: x and has not returned"),
     ],
 )
 def test_how_a_rank_stands_still_is_told(lines: tuple[str, ...], words: str):
@@ -104,9 +104,9 @@ def test_how_a_rank_stands_still_is_told(lines: tuple[str, ...], words: str):
 
 def test_a_debugger_is_told_from_a_stop():
     found = situation("stopped 0 for 9")
-    assert told(found) == "it was stopped (SIGSTOP)"
+    assert told(found) == "stopped by SIGSTOP"
     found.process(0, state=ProcessState.TRACED)
-    assert told(found) == "a debugger holds it"
+    assert told(found) == "stopped by a debugger"
 
 
 @pytest.mark.parametrize(
