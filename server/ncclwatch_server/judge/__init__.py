@@ -44,5 +44,5 @@ def _completed(case: Case, verdict: Verdict) -> Verdict:
     """
     ranks = sorted({*(culprit.rank for culprit in verdict.culprits), *verdict.victims})
     hosts = hosts_words(case, ranks)
-    words = f" The devices wait, and the hosts stand later in the program: {hosts}." if hosts else ""
+    words = f" The GPUs wait, and the host threads have run ahead: {hosts}." if hosts else ""
     return replace(verdict, waiters=waiters_of(case, verdict), explanation=f"{verdict.explanation}{words}")

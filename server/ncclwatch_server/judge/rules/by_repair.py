@@ -131,7 +131,7 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspe
     return replace(
         why,
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case, root.blocks)}.",
-        explanation=f"{why.explanation} That does not decide who is wrong: a change to any one of them is enough.",
+        explanation=f"{why.explanation} A change to any one of them would end the hang: which is wrong is not decided.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(rank for rank in why.victims if rank not in culprits),
         one_of=True,

@@ -43,7 +43,7 @@ def _order(found: Circle, case: Case) -> str:
     if not found.groups:
         return ""
     # Who stands in its first wait has shown no order yet.
-    order = "Ranks use these groups in different orders, or one has left out a call of them, or made one more"
+    order = "Ranks use these groups in different orders, or one rank skipped a call in one of them or made one too many"
     files = all(case.views[rank].file is not None for rank in found.ranks)
     order += ": no file holds the source that tells." if files else "."
     if found.sign is not Sign.NONE:

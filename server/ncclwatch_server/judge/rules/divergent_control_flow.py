@@ -62,12 +62,12 @@ def _reason(found: Parting) -> str:
     if found.slip is not None:
         return _slip_words(found, found.slip)
     if found.way_out:
-        return f"{own.capitalize()} left a function that the others went on in, at a test of the rank: {found.way_out}."
+        return f"{own.capitalize()} left a function early that other ranks did not, at a test of the rank: {found.way_out}."
     if found.forwards:
         bucket = found.largest_other.op.label
         return (
-            f"All have run {found.forwards} forward passes, so nobody is short of batches; {own} went on without "
-            f"reducing {bucket}: a part of the model took no part in its last loss, or that backward was left out."
+            f"All ranks have run {found.forwards} forward passes, so none ran out of batches; {own} continued without "
+            f"reducing {bucket}: part of the model was unused in its last loss, or that backward was skipped."
         )
     if found.loop:
         ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
@@ -78,8 +78,8 @@ def _reason(found: Parting) -> str:
 
 def _slip_words(found: Parting, slip: Slip) -> str:
     own = ranks_words(found.culprit.ranks)
-    ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset} and the others at {slip.value}"
-    after = "Each later call was matched with the wrong one of the others."
+    ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset}, other ranks at {slip.value}"
+    after = "Each later call was paired with the wrong call of the other ranks."
     if set(found.culprit.ranks) <= set(slip.ranks) and slip.offset > 0:
         unit = slip.clock if slip.offset == 1 else f"{slip.clock}es" if slip.clock == "batch" else f"{slip.clock}s"
         where = f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else ""
@@ -132,18 +132,22 @@ def _left_early(case: Case, root: GoneRoot, shift: Shift) -> Explanation:
 def _shifted_words(case: Case, shifted: Shift) -> str:
     group = group_words(case.views, shifted.group)
     call = f"{shifted.op.op.value} of {group}{at(shifted.op.site)}"
-    what = f"left out {call}, which the others made" if shifted.skipped > 0 else f"made {call}, and no other did"
+    what = (
+        f"skipped {call}, which the other ranks made"
+        if shifted.skipped > 0
+        else f"made {call}, which no other rank did"
+    )
     return (
         f"It began at operation #{shifted.seq} of {group}: {ranks_words(shifted.ranks)} "
-        f"{what}. Equal calls pair silently, so each later one was matched with the wrong one of the others."
+        f"{what}. Equal calls pair silently, so each later call was paired with the wrong call of the other ranks."
     )
 
 
 def _key_words(found: Circle) -> str:
     verb = "waits" if len(found.waiters) == 1 else "wait"
-    what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that nobody has set"
+    what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that no rank has set"
     if found.decided:
-        return f"{what}, and {ranks_words(found.guilty)} went on without setting it."
+        return f"{what}, and {ranks_words(found.guilty)} continued without setting it."
     return f"{what}; who should have set it is not recorded."
 
 

@@ -67,7 +67,7 @@ def _failure(failed: list[Saving]) -> Explanation:
         severity=Severity.WARNING,
         summary=f"{ranks_words(ranks)} {what}: {call_words(save)}{at_line(save.site)}: {why}.",
         explanation=(
-            f"There is no whole checkpoint of that save.{free} Later ones to the same place will fail in the same way."
+            f"That save left no complete checkpoint.{free} Later ones to the same place will fail in the same way."
         ),
         advice=ADVICE_QUOTA if over_quota else ADVICE,
         culprits=tuple(culprit(view, each.site, f"saves to {each.path}") for view, each in failed),
@@ -85,12 +85,12 @@ def _shortage(short: list[Saving]) -> Told:
     if save.ended_s is not None:
         summary = f"{whose} {verb} no space for the next checkpoint: {place} took "
         summary += f"{bytes_words(save.total_bytes)}, and {room}."
-        then = "Unless something is removed before it, the next one fails half-way, and is not whole."
+        then = "Unless space is freed before it, the next save fails and is incomplete."
     else:
         had = "the last one like it had" if save.as_before else "its tensors alone have"
         summary = f"{whose} {verb} no space for the save in progress: {place}: {had} {bytes_words(save.total_bytes)}, "
         summary += f"and {room}."
-        then = "Unless something is removed while it writes, it fails half-way, and is not whole."
+        then = "Unless space is freed while it writes, it fails and is incomplete."
     return Told(
         certainty=Certainty.LATE,
         predicted=True,
@@ -99,7 +99,7 @@ def _shortage(short: list[Saving]) -> Told:
             cause=Cause.FAILED_SAVE,
             severity=Severity.WARNING,
             summary=summary,
-            explanation=f"{then} {bytes_words(save.lacks_bytes)} are wanting.",
+            explanation=f"{then} {bytes_words(save.lacks_bytes)} are missing.",
             advice=ADVICE,
             culprits=tuple(culprit(view, each.site, f"saves to {each.path}") for view, each in short),
             evidence=save_evidence(short),

@@ -35,7 +35,7 @@ ADVICE_LOCK_FILE = (
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a circle that a file lock has closed, and ranks that stand still in nothing that is known."""
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.LOCK:
-        reason = f"{ranks_words(root.ranks).capitalize()} went into a wait for others with the lock in hand."
+        reason = f"{ranks_words(root.ranks).capitalize()} waits for other ranks while holding the lock."
         held = {block.wait.label for block in root.blocks if block.wait.kind is WaitKind.LOCK}
         call, alone = circle.own_call(root), len(root.ranks) == 1 and len(held) == 1
         deed = f"waits in {call} and holds the lock on {held.pop() or 'a file'}" if call and alone else ""

@@ -32,7 +32,9 @@ def _reason(found: Circle) -> str:
             f"{found.met_before} times before."
         )
     if found.closed is Closed.WRONG_PEER and first is not None:
-        return f"Rank {first.rank} names rank {first.wait.peer}, while rank {found.meets} is the one that waits for it."
+        return (
+            f"Rank {first.rank} addresses rank {first.wait.peer}, but rank {found.meets} is the one that waits for it."
+        )
     if found.closed is Closed.HABIT_LEFT and found.departure is not None and found.departure.usual.op.is_p2p:
         return departed_words(found)
     return "Each side of a send or recv needs the other to be there first." if found.closed is Closed.PAIRS else ""

@@ -30,7 +30,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 
 
 def _reason(found: Parting) -> str:
-    same = "All ranks are at the same call, but not with the same arguments."
+    same = "All ranks make the same call with different arguments."
     if not found.decided:
         return same
     return f"{same} Why {ranks_words(found.culprit.ranks)}: {SIGN_WORDS[found.sign]}."
@@ -57,10 +57,10 @@ def _out_of_step(case: Case, found: OutOfStep) -> Explanation:
     return Explanation(
         cause=CAUSE,
         severity=Severity.WARNING,
-        summary=f"ranks have fallen out of step without a hang: {what}.",
+        summary=f"ranks have diverged, without a hang so far: {what}.",
         explanation=(
-            "What they computed there is not what the code says, and their later calls may be matched with the wrong "
-            "ones. It will hang where their calls differ in kind."
+            "The results there are not what the code describes, and later calls may be paired with the wrong ones. The "
+            "job will hang where the kinds of their calls differ."
         ),
         advice=ADVICE,
         culprits=tuple(

@@ -103,9 +103,9 @@ def _explanation(case: Case, root: LateRoot, doing: str) -> str:
 def _habit_words(habit: Habit | None, kind: WaitClass) -> str:
     what = f"the phase {kind.name}" if kind.name else _PHASE_WORDS[kind.phase]
     if habit is None:
-        return f"Taken for {what}, for which this job has not waited for long before."
+        return f"Treated as {what}; this job has not waited long for one before."
     times = "once" if habit.waits == 1 else f"{habit.waits} times"
-    return f"Taken for {what}; this job has waited for that {times} before, {seconds_words(habit.longest_s)} at most."
+    return f"Treated as {what}; this job has waited for one {times} before, at most {seconds_words(habit.longest_s)}."
 
 
 def _overlong_words(root: LateRoot) -> str:

@@ -45,7 +45,7 @@ def _caught(view: RankView) -> str:
     thread = main_thread(view)
     text = (thread.exception if thread else "") or view.last_exception
     site = (thread.exception_site if thread else None) or view.last_exception_site
-    return f"It caught {text}{at(site)} and went its own way; the others know nothing of it."
+    return f"It caught {text}{at(site)} and continued on its own; the other ranks do not know of it."
 
 
 RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

@@ -44,7 +44,7 @@ def _words(root: InsideRoot) -> str:
         )
     return (
         f"Every member has entered with the same arguments and none has used CPU for "
-        f"{seconds_words(root.onset_s)}: the code agrees, the transfer does not end."
+        f"{seconds_words(root.onset_s)}: the calls match, and the transfer does not finish."
     )
 
 

@@ -85,9 +85,9 @@ def _drawn_words(counts: Mapping[int, int]) -> str:
 def _reason(found: Parting) -> str:
     if not found.counts:
         own = ranks_words(found.culprit.ranks)
-        return f"{own.capitalize()} came to the end of the loop `{found.loop}` before the others."
+        return f"{own.capitalize()} finished the loop `{found.loop}` before the other ranks."
     fewest = [rank for rank, count in found.counts.items() if count == min(found.counts.values())]
-    return f"{_drawn_words(found.counts)} {ranks_words(fewest).capitalize()} ran out of data first and went on."
+    return f"{_drawn_words(found.counts)} {ranks_words(fewest).capitalize()} ran out of data first and continued."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

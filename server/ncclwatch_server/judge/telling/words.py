@@ -122,8 +122,8 @@ def counts_words(counts: Mapping[int, int]) -> str:
 def handled_words(handled: Handled) -> str:
     """Return what an exception has to do with a wait."""
     return (
-        f"Rank {handled.rank} came to this wait while it handles {handled.text}{at(handled.site)}, of which the others "
-        "know nothing."
+        f"Rank {handled.rank} entered this wait while handling {handled.text}{at(handled.site)}; the other ranks do "
+        "not know of it."
     )
 
 

@@ -71,7 +71,7 @@ def _of_loop(told: Told) -> Iterator[Split]:
         yield _split(
             told, "the order", orders,
             "Parts of different orders overlap: in each epoch some samples are read by several ranks and others by "
-            "none. Nothing hangs, and nothing tells.",
+            "none. Nothing hangs, and no error is raised.",
             "Give the sampler one seed and one shuffle= on all ranks; it gives each rank another part by itself.",
         )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _one_part_twice(told: Told) -> Iterator[Split]:
     yield _split(
         told, "the part that a rank reads", sides,
         "Several ranks read one part of the data, and the parts of these ranks are read by nobody. Nothing hangs, and "
-        "nothing tells: training goes on with less data and the same batch on several ranks.",
+        "no error is raised: training continues with less data and the same batch on several ranks.",
         "Leave rank= out, or pass dist.get_rank(): LOCAL_RANK is the same on every node, and 0 on every rank.",
         odd=wrong,
     )  # fmt: skip

@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
         explains=_AT_INIT,
         leads_to=(
             "Ranks that set it end init_process_group and new_group with a barrier, and wait there for ranks that "
-            "never come to it."
+            "never enter it."
         ),
         do=_ALIKE,
     ),

@@ -90,6 +90,6 @@ def departed_words(circle: Circle) -> str:
         return ""
     did, usual = circle.departure.op, circle.departure.usual
     return (
-        f"{ranks_words(circle.guilty).capitalize()} came to {did.op.value}{at(did.site)} where it made "
-        f"{usual.op.value}{at(usual.site)} in its earlier iterations; the others of the circle kept to theirs."
+        f"{ranks_words(circle.guilty).capitalize()} called {did.op.value}{at(did.site)} where it called "
+        f"{usual.op.value}{at(usual.site)} in its earlier iterations; the other ranks did as before."
     )

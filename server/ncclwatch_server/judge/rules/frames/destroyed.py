@@ -24,8 +24,8 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
             f"{_doing(views[ranks[0]])}; {waiting_words(case, root.blocks, ranks)}."
         ),
         explanation=(
-            f"Operation #{root.place.seq} of {group} needs all its members, and {ranks_words(ranks)} took the "
-            f"group down before coming to it.{f' {reason}' if reason else ''}"
+            f"Operation #{root.place.seq} of {group} needs all its members, and {ranks_words(ranks)} destroyed "
+            f"the group before entering it.{f' {reason}' if reason else ''}"
         ),
         advice=advice,
         culprits=tuple(culprit(views[rank], _site(views[rank]), _doing(views[rank])) for rank in ranks),

@@ -139,7 +139,7 @@ def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str
     own = ", ".join(f"{op_words(each.culprit.op)} for {ranks_words(each.culprit.ranks)}" for each in root.partings)
     first = (
         f"Operation #{operation.seq} of {group_words(case.views, operation.group)} is {own} and "
-        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the others; "
+        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the other ranks; "
         "a collective completes only when all members make the same call."
     )
     told = [first, *dict.fromkeys(reason(each) for each in root.partings)]
@@ -212,5 +212,5 @@ def shift_words(found: Parting, shift: Shift) -> str:
     own = ranks_words(found.culprit.ranks)
     return (
         f"It began earlier, at operation #{shift.seq}: {own} {shift_call(shift, found.condition)}. Equal calls "
-        "pair silently, so each later one was matched with the wrong one of the others."
+        "pair silently, so each later call was paired with the wrong call of the other ranks."
     )

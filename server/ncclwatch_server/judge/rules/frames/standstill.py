@@ -104,7 +104,7 @@ def _may_wait(case: Case, root: OutsideRoot) -> str:
     if not root.may_wait:
         return ""
     others = ranks_words(sorted(case.told.union(case.explained)))
-    return f"Whether it waits for one of {others}, by a file or a socket that nobody records, is not known."
+    return f"It may wait for one of {others} through a file or a socket, which is not recorded."
 
 
 def what_words(view: RankView, still: Stillness) -> str:

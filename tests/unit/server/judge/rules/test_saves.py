@@ -132,7 +132,7 @@ def test_a_save_that_storage_refuses_is_told_and_one_that_goes_on_is_not(changes
 @pytest.mark.parametrize(("free", "words"), [(-1, ""), (0, " 0 B are free there.")])
 def test_how_much_is_free_is_told_where_it_is_known(free: int, words: str):
     (found,) = warned(rank(0, save(refused="the disk is full", free_bytes=free)))
-    assert found.explanation.startswith(f"There is no whole checkpoint of that save.{words} Later")
+    assert found.explanation.startswith(f"That save left no complete checkpoint.{words} Later")
 
 
 def test_one_file_by_two_paths_is_told_with_both_and_its_inode():
