@@ -14,12 +14,12 @@ from ncclwatch_server.judge.theory.roots import CircleRoot, MismatchRoot, Root
 
 CAUSE = Cause.COLLECTIVE_ORDER
 ADVICE = (
-    "Issue the collectives of these groups in the same order on every rank, in one thread; where two "
-    "threads need collectives, give each a process group of its own and still keep one order."
+    "Issue the collectives of these groups in the same order on every rank, from one thread. Where two threads need "
+    "collectives, give each a process group of its own."
 )
 ADVICE_THREADS = (
-    "Give the thread that works beside training a process group of its own (dist.new_group(), made on all ranks in the "
-    "same order), or issue the collectives of this group from one thread only."
+    "Issue the collectives of this group from one thread only. Or give the thread that works beside training a "
+    "process group of its own: dist.new_group(), called on all ranks in the same order."
 )
 
 

@@ -16,8 +16,8 @@ from ncclwatch_server.judge.telling.words import at_line
 from ncclwatch_server.judge.theory.case import Case
 
 ADVICE = (
-    "Let one rank write each file (`if rank == 0`, with the barrier outside of the if), or give each rank a file "
-    "of its own (the rank in its name). What lies there now may be a mixture: do not resume from it."
+    "Let one rank write the file (`if rank == 0`, with the barrier outside of the if), or put the rank into its name. "
+    "Do not resume from the file as it is: it may be a mixture."
 )
 
 

@@ -11,8 +11,8 @@ from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.words.text import ranks_words
 
 _FIRST_THING = (
-    "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first thing in each process, and device_ids or .to() "
-    "with the same device"
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first in each process, and the same device in device_ids "
+    "and .to()"
 )
 
 
@@ -64,10 +64,12 @@ def advice_for(views: Mapping[int, RankView]) -> str:
         return f"Load with map_location=f'cuda:{{local_rank}}' (or 'cpu'), and use {_FIRST_THING}."
     if len({device.visible for device in known.values()}) > 1:
         return (
-            "Give each rank a GPU of its own in CUDA_VISIBLE_DEVICES, or the whole list to all and "
-            f"{_FIRST_THING}; no more processes on a node than devices."
+            "Give each rank a GPU of its own in CUDA_VISIBLE_DEVICES, or the whole list to all ranks. Then call "
+            f"{_FIRST_THING}; start no more processes on a node than it has devices."
         )
-    return f"Give each rank a device of its own: {_FIRST_THING}; no more processes on a node than visible devices."
+    return (
+        f"Give each rank a device of its own: {_FIRST_THING}. Start no more processes on a node than visible devices."
+    )
 
 
 def visible_words(device: DeviceView) -> str:

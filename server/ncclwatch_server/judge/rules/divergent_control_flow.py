@@ -22,12 +22,12 @@ from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 CAUSE = Cause.DIVERGENT_CONTROL_FLOW
 ADVICE = (
-    "Let all ranks take the same decision: reduce the condition over the group first (all_reduce of the "
-    "flag with MAX, or broadcast it from one rank) and then all skip, stop or continue together."
+    "Let all ranks take the same decision: all_reduce the condition with MAX, or broadcast it from one rank. Then all "
+    "skip, stop or continue together."
 )
 ADVICE_UNUSED = (
-    "If a part of the model may stay unused on some ranks, wrap it with DistributedDataParallel(..., "
-    "find_unused_parameters=True), or add that part to the loss with weight 0."
+    "Pass find_unused_parameters=True to DistributedDataParallel if part of the model may be unused on some ranks. Or "
+    "add that part to the loss with weight 0."
 )
 
 
@@ -62,7 +62,7 @@ def _reason(found: Parting) -> str:
     if found.slip is not None:
         return _slip_words(found, found.slip)
     if found.way_out:
-        return f"{own.capitalize()} left a function early that other ranks did not, at a test of the rank: {found.way_out}."
+        return f"{own.capitalize()} left a function earlier than other ranks, at a test of the rank: {found.way_out}."
     if found.forwards:
         bucket = found.largest_other.op.label
         return (

@@ -22,13 +22,13 @@ _STORAGE = re.compile(
 _QUOTA = re.compile(r"quota exceeded|quota of .* is used up|rrno 122\b|os error 122\b", re.DOTALL)
 
 ADVICE = (
-    "Make room on that file system, or correct the path or its permissions, before the next checkpoint is due: "
-    "until then there is nothing to resume from. What was left at the path is not whole."
+    "Free space on that file system, or correct the path or its permissions, before the next checkpoint is due. Do "
+    "not resume from what was left at the path: it is incomplete."
 )
 ADVICE_QUOTA = (
-    "Remove checkpoints that are not needed any more, of the same user, group or directory, or have the quota raised "
-    "(quota -s, lfs quota -h, xfs_quota and mmlsquota tell what is used); df shows room that is not for this job. What "
-    "was left at the path is not whole."
+    "Remove old checkpoints of the same user, group or directory, or have the quota raised. Commands that show the "
+    "use: quota -s, lfs quota -h, xfs_quota, mmlsquota; df shows space that this job may not use. What was left at "
+    "the path is incomplete."
 )
 
 

@@ -14,21 +14,20 @@ from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.HOST_STALL
 ADVICE = (
-    "Free the line this rank stands at: a lock, a queue, a child process or a native call that never "
-    "returns. Give it a deadline, and take it outside the training step."
+    "Look at what this line waits for: a lock, a queue, a child process or a native call. Give it a deadline, and "
+    "move it outside the training step."
 )
 ADVICE_LOCK = (
-    "Release a file lock before any collective: a rank that waits for the lock cannot come to the collective, and the "
-    "rank that holds it waits there. Let one rank do the locked work, leave the lock, and only then meet in a barrier."
+    "Release a file lock before any collective. Let one rank do the locked work, release the lock, and only then meet "
+    "in a barrier."
 )
 ADVICE_THREAD = (
-    "See why the program was over on this rank while the others still trained. End the threads that it started before "
-    "its end, or make them daemons: the interpreter waits for every other one, and the rank seems to be there."
+    "End the threads that this rank started before its program ends, or make them daemons: the interpreter waits for "
+    "every other one. Then find out why the program was over while other ranks still trained."
 )
 ADVICE_LOCK_FILE = (
-    "Make sure that nobody uses the lock file, remove it, and start again. A file outlives the process that made "
-    "it: lock with flock or fcntl, which the kernel gives back when a process ends, or write the pid into the file and "
-    "take it over where that process is gone."
+    "Make sure that no process uses the lock file, remove it, and start again. A file outlives the process that made "
+    "it: lock with flock or fcntl, which the kernel releases when a process ends."
 )
 
 

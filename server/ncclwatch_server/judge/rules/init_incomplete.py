@@ -13,8 +13,8 @@ from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.INIT_INCOMPLETE
 ADVICE = (
-    "Bring the missing rank to init_process_group: see what it does instead, and check that all ranks get"
-    " the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and can reach that address."
+    "Check that the missing rank was started, and what it does before init_process_group. All ranks need the same "
+    "MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and must be able to reach that address."
 )
 
 

@@ -11,8 +11,8 @@ from ncclwatch_server.judge.theory.roots import CircleRoot, Root
 
 CAUSE = Cause.P2P_DEADLOCK
 ADVICE = (
-    "Pair every send with a recv that is posted in time: let one side receive first, or post both with "
-    "isend/irecv or batch_isend_irecv and wait afterwards; check that peers and tags match."
+    "Post every recv in time for its send: let one side receive first, or post both with batch_isend_irecv and wait "
+    "afterwards. Check that peers and tags match."
 )
 
 

@@ -8,8 +8,8 @@ from ncclwatch_server.judge.theory.roots import OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 ADVICE = (
-    "Let the process run again (kill -CONT <pid>, or end the debugger that holds it) and find out who "
-    "stopped it; if it cannot continue, restart the job."
+    "Continue the process (kill -CONT <pid>, or end the debugger that holds it), and find out who stopped it. If it "
+    "cannot continue, restart the job."
 )
 
 

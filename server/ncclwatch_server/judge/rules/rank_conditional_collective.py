@@ -13,9 +13,8 @@ from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchR
 
 CAUSE = Cause.RANK_CONDITIONAL_COLLECTIVE
 ADVICE = (
-    "Call it on all ranks of the group: move the collective (or the save, state_dict or log call that "
-    "contains it) outside the if, and keep only the work that is really for one rank, such as writing the"
-    " file, inside."
+    "Move this call outside the if, so that all ranks of the group make it. It may be inside a save, state_dict or "
+    "log call; keep only the work of one rank under the if, such as writing the file."
 )
 
 

@@ -11,37 +11,37 @@ from ncclwatch_server.judge.theory.endings import Went, is_of_a_pipe, is_victim
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (
-    "Fix what ended this rank: look at its last output, and at the exit code or signal that its launcher tells. "
-    "SIGKILL (exit code -9) may be the OOM killer's (dmesg); SIGABRT (-6) comes from native code of its own, such as "
-    "gloo's, when ranks pass sizes that do not fit each other."
+    "Look at the last output of this rank, and at the exit code or signal that its launcher reports. SIGKILL (exit "
+    "code -9) may be the OOM killer (dmesg); SIGABRT (-6) comes from native code, such as gloo when ranks pass sizes "
+    "that do not match."
 )
 # Where more is known of how it ended.
 ADVICE_EXCEPTION = "Fix the exception of this rank: its traceback is in this rank's own output."
-ADVICE_ECHO = "The errors of the ranks that ended after it are only its echo."
+ADVICE_ECHO = "The errors of the ranks that ended after it are consequences."
 ADVICE_EVERYBODY = (
-    "Fix the exception: it is the program's, or its settings', and not that of one rank. Each rank has the traceback "
-    "in its own output."
+    "Fix the exception: it comes from the program or its settings, not from one rank. Each rank has the traceback in "
+    "its own output."
 )
 ADVICE_STORE = (
-    "Look why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own): its "
-    "output and the kernel log (dmesg). The exception of this rank names the store's address."
+    "Find out why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own). Look "
+    "at its output and the kernel log (dmesg); the exception of this rank names the store's address."
 )
 ADVICE_PIPE = (
-    "Look what this rank was connected to at that line: a worker process of its data loader that was killed (out of "
-    "memory? see dmesg, and lower num_workers), or a service that went away. Its traceback is in its own output."
+    "Look at what this rank was connected to at that line: a data loader worker that was killed, or a service that "
+    "ended. If a worker ran out of memory (dmesg), lower num_workers. The traceback is in the output of this rank."
 )
 ADVICE_KILLED = (
-    "Find out who sent the signal: after SIGKILL look in the kernel log for the OOM killer (dmesg) and in the "
+    "Find out who sent the signal. After SIGKILL, look in the kernel log for the OOM killer (dmesg) and in the "
     "scheduler's log for a memory limit."
 )
 ADVICE_FAULT = (
-    "Look at this rank's last output and its core dump: native code has made a fault (SIGSEGV and its like are sent by "
-    "the kernel to the process that made it)."
+    "Look at the last output and the core dump of this rank: its native code made an invalid access. The kernel sends "
+    "SIGSEGV and similar signals to the process that made the fault."
 )
 ADVICE_ABORT = (
-    "Look at this rank's last output: native code ended the process by itself, after a check that failed. gloo does so "
-    "on a rank to which a peer sends more than it expects (op.preamble.length <= op.nbytes): compare the sizes and "
-    "splits that the ranks pass to the last operation. The rank that was aborted may be the one with the right sizes."
+    "Look at the last output of this rank: native code aborted the process after a failed check. gloo does so on a "
+    "rank to which a peer sends more than it expects (op.preamble.length <= op.nbytes): compare the sizes and splits "
+    "that the ranks pass to the last operation. The aborted rank may be the one with the right sizes."
 )
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 

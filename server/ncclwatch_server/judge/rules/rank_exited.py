@@ -8,8 +8,8 @@ from ncclwatch_server.judge.theory.endings import Went
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (
-    "Let all ranks leave training together: this one returned or called exit while the others still had "
-    "collectives to run."
+    "Let all ranks leave training together: this one returned or called exit while other ranks still had collectives "
+    "to run."
 )
 
 

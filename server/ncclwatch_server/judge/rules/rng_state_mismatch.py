@@ -21,8 +21,8 @@ from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 CAUSE = Cause.RNG_STATE_MISMATCH
 ADVICE = (
     "Restore only as many random states as this run has devices, and seed the others: "
-    "ncclwatch.restore_rng_state(states) does both, and so does "
-    "torch.cuda.set_rng_state_all(states[:torch.cuda.device_count()]) where there are too many."
+    "ncclwatch.restore_rng_state(states) does both. Where there are too many, "
+    "torch.cuda.set_rng_state_all(states[:torch.cuda.device_count()]) does, too."
 )
 # "rng_state_3.pth" of transformers, "random_states_3.pkl" of Accelerate, and their like.
 _FILE_OF_A_RANK = re.compile(r"['\"]([^'\"]*\b(?:rng|random)_?states?_(\d+)\.\w+)['\"]")

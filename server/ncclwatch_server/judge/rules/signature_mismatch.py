@@ -17,8 +17,8 @@ from ncclwatch_server.judge.theory.roots import MismatchRoot, Place, Root
 
 CAUSE = Cause.SIGNATURE_MISMATCH
 ADVICE = (
-    "Make all ranks pass the same shape, dtype, root and reduce op to this call: pad or gather the sizes "
-    "first where lengths differ by rank."
+    "Pass the same shape, dtype, root and reduce op to this call on all ranks. Pad or gather the sizes first where "
+    "lengths differ by rank."
 )
 
 

@@ -22,14 +22,12 @@ from ncclwatch_server.judge.theory.roots import LateRoot, Root
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN, signs_of, still_s_of
 
 ADVICE = (
-    "No rank is stuck: the other ranks wait for one that is working. If that work really is longer than the "
-    "group's timeout, raise the timeout in init_process_group(timeout=...) or let the other ranks share "
-    "the work."
+    "Raise the timeout in init_process_group(timeout=...), or share the work among the ranks, if that work takes "
+    "longer than it. No rank is stuck: the other ranks wait for one that is working."
 )
 ADVICE_LOOP = (
-    "See whether the line ends at all: a loop's condition and counter, a regular expression, the input that this rank "
-    "alone has. It may be real work that is longer here, too; nobody can tell that from outside. Then bound it, "
-    "share the work among the ranks, or raise the group's timeout."
+    "Check that the line ends at all: a loop's condition and counter, a regular expression, the input that only this "
+    "rank has. If it is real work, bound it, share it among the ranks, or raise the group's timeout."
 )
 _PHASE_WORDS = {
     Phase.STEP: "a step",
@@ -109,13 +107,13 @@ def _habit_words(habit: Habit | None, kind: WaitClass) -> str:
 
 
 def _overlong_words(root: LateRoot) -> str:
-    """Return in what loop late ranks are, and how long the others needed for the same stretch."""
+    """Return in what loop late ranks are, and how long other ranks needed for the same stretch."""
     found = root.overlong
     if found is None:
         return ""
     loop = f" in the loop `{found.loop}`" if found.loop else ""
     return (
-        f"{loop}, {seconds_words(found.since_s)} after its last operation; from that to the next one the others needed "
+        f"{loop}, {seconds_words(found.since_s)} after its last operation; other ranks needed "
         f"{seconds_words(found.others_s)}"
     )
 

@@ -8,8 +8,8 @@ from ncclwatch_server.judge.theory.roots import OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 ADVICE = (
-    "Look at the storage this rank writes to: it makes no progress. Write to local disk first and copy "
-    "afterwards, and give the copy a deadline."
+    "Look at the storage this rank writes to: it makes no progress. Write to local disk first and copy afterwards, "
+    "with a deadline for the copy."
 )
 
 

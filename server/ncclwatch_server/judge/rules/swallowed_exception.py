@@ -13,8 +13,8 @@ from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.SWALLOWED_EXCEPTION
 ADVICE = (
-    "Do not go on after an exception on one rank only: re-raise it, or tell the others (all_reduce an "
-    "error flag) and let all ranks retry or stop together. Then fix the exception itself."
+    "Re-raise the exception, or tell the other ranks (all_reduce an error flag) and let all retry or stop together. "
+    "Then fix the exception itself."
 )
 
 

@@ -10,8 +10,8 @@ from ncclwatch_server.judge.theory.roots import InsideRoot, Root
 
 CAUSE = Cause.TRANSPORT
 ADVICE = (
-    "All ranks are inside the same collective, and it makes no progress: look at the network or fabric between "
-    "these hosts (interface chosen, firewall, link errors) before the code."
+    "Look at the network between these hosts first (interface chosen, firewall, link errors), then at the code. All "
+    "ranks are inside the same collective, and it makes no progress."
 )
 
 

@@ -17,8 +17,8 @@ from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 
 CAUSE = Cause.UNDETERMINED
 ADVICE = (
-    "The evidence does not decide. The stacks and the last operations of each rank are below; compare the"
-    " lines where they differ."
+    "Compare the stacks and the last operations of the ranks below where they differ. The evidence alone does not "
+    "decide."
 )
 
 ADVICE_FILES = (

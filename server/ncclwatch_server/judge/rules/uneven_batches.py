@@ -29,10 +29,10 @@ from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.UNEVEN_BATCHES
 ADVICE = (
-    "Give all ranks the same number of batches: `for batch in ncclwatch.even_batches(loader)` ends the epoch on"
-    " all ranks together; or agree on the minimum with an all_reduce(MIN) of the count before the epoch, use"
-    " drop_last=True, pad the short ranks, or run the loop inside torch.distributed.algorithms.Join. A longer"
-    " timeout does not help: the missing batch never comes."
+    "Give all ranks the same number of batches: `for batch in ncclwatch.even_batches(loader)` ends the epoch on all "
+    "ranks together. Or agree on the minimum before the epoch (all_reduce the count with MIN), use drop_last=True, "
+    "pad the short ranks, or use torch.distributed.algorithms.Join. A longer timeout does not help: the missing batch "
+    "never comes."
 )
 BATCHES_MIN = 2  # whole batches whose collectives are seen on either side
 # Heads of loops that may end before the loader does.

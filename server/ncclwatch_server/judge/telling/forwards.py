@@ -27,13 +27,13 @@ def remedies(found: OneSided) -> str:
     name = _path(found.module)
     if found.others_now is not None:
         return (
-            f"Bring {name} into one mode on all ranks before the next forward (a .eval() needs its .train() again); or "
-            "let its collective depend on nothing that a rank decides alone, such as self.training."
+            f"Put {name} into the same mode on all ranks before the next forward: a .eval() needs its .train() again. "
+            "Or let its collective not depend on what a rank decides alone, such as self.training."
         )
     return (
-        f"Either run that forward on all ranks, or on none; or keep {name} from communicating in it: {name}.eval() "
-        "before and .train() after, if it communicates in train() mode only, or ask for self.training and "
-        "torch.is_grad_enabled() in its forward. no_grad alone is no mistake: that one side does it is."
+        f"Run that forward on all ranks or on none, or keep {name} from communicating in it. If it communicates in "
+        f"train() mode only, call {name}.eval() before and .train() after, or check self.training and "
+        "torch.is_grad_enabled() in its forward. no_grad alone is no mistake; that only one side uses it is."
     )
 
 

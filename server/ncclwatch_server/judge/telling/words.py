@@ -81,8 +81,9 @@ def waiting_words(
     ):
         whom = f" for {them(awaited)}" if direct else ""
         phrases.append(f"{ranks_words(ranks)} {wait_verb(ranks)}{whom} in {what}{where}")
-    if len(phrases) > PHRASES_MAX:
-        phrases = [*phrases[:PHRASES_MAX], "other ranks wait elsewhere"]
+    most = PHRASES_MAX - 1 if awaited else PHRASES_MAX
+    if len(phrases) > most:
+        phrases = [*phrases[:most], "other ranks wait elsewhere"]
     return "; ".join(phrases)
 
 

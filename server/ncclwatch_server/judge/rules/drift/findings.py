@@ -247,7 +247,7 @@ def _of_models(setup: Setup, sides: Sequence[drift_models.Wrapped]) -> Finding:
         summary=(f"{_wrappers(kind, odd, others, places, one_of)}{where}."),
         explanation=f"{_counts(against, norm)} {_FATES['DDP' if kind == 'DDP' else 'FSDP']}",
         advice=(
-            "Build the model on all ranks from the same configuration: look at what that line reads from a file, a "
+            "Build the model on all ranks from the same configuration. Look at what that line reads from a file, a "
             "vocabulary or the environment of its own node. " + ADVICE
         ),
         evidence=tuple(
@@ -273,7 +273,7 @@ def _samplers(setup: Setup) -> Iterator[Finding]:
             odd=odd,
             others=others,
             one_of=one_of,
-            summary=f"ranks do not split the data of the loop at {site} as {split.kind} requires: {split.what} is "
+            summary=f"ranks split the data of the loop at {site.place} not as {split.kind} requires: {split.what} is "
             f"{values}.",
             explanation=split.leads_to,
             advice=split.do,
@@ -353,7 +353,7 @@ def _interfaces(setup: Setup) -> Iterator[Finding]:
             ),
             advice=(
                 f"Set {choice.partition('=')[0]} on each node to an interface that it has (`ip -br addr`), or unset "
-                'it; NCCL also takes a prefix ("eth") and an exclusion ("^lo,docker").'
+                'it. NCCL also takes a prefix ("eth") and an exclusion ("^lo,docker").'
             ),
             evidence=(Evidence(source="preflight", rank=odd[0], fact=f"no interface of this node meets {choice}"),),
             doing=f"has no interface for {choice}",
@@ -397,7 +397,7 @@ def _twins(setup: Setup) -> Iterator[Finding]:
             "Two processes came to one rendezvous with one RANK. Whichever comes second takes the other's place or is "
             "refused, and its peers connect to the wrong one or wait."
         ),
-        advice="Start each RANK once: look for processes of an earlier start that still live, a node that is listed "
+        advice="Start each RANK once. Look for processes of an earlier start that still live, a node that is listed "
         "twice, or two nodes with one --node-rank.",
         doing="exists twice",
     )

@@ -15,21 +15,19 @@ from ncclwatch_server.judge.theory.roots import LingeringRoot, Stay
 
 _ADVICE = {
     Stay.EXIT_HANDLERS: (
-        "Look at what this process runs at its exit: take all out of a multiprocessing queue before the program ends, "
-        "or call cancel_join_thread() on it; join or end child processes; give each function registered with atexit a "
-        "deadline."
+        "Look at what this process runs at its exit: a multiprocessing queue, child processes, atexit functions. Empty "
+        "the queue first or call cancel_join_thread() on it, join or end children, give atexit functions a deadline."
     ),
     Stay.THREADS: (
-        "End that thread before the program ends (an event that it looks at, a sentinel in its queue), or start it "
-        "with daemon=True."
+        "End that thread before the program ends (an event, a sentinel in its queue), or start it with daemon=True."
     ),
     Stay.FILES: (
-        "Let the rank that writes the file do so before it ends, on every way out of its program, or tell the others "
-        "through a broadcast; give the loop that waits for it a deadline."
+        "Let the rank that writes the file do so before it exits, on every path, or use a broadcast instead. Give the "
+        "loop that waits for the file a deadline."
     ),
     Stay.PROGRAM: (
-        "Look at that line: what it waits for may have been for a rank that has ended to send, to write or to set. "
-        "Give the wait a deadline, and let all ranks meet in a barrier before any of them leaves."
+        "Look at what that line waits for: a rank that has exited may have had to send, write or set it. Give the wait "
+        "a deadline, and let all ranks meet in a barrier before any of them exits."
     ),
 }
 THREADS_MAX = 4

@@ -10,8 +10,8 @@ from ncclwatch_server.judge.theory.roots import NamedApartRoot
 from ncclwatch_server.judge.theory.waits.made_groups import Made, Unequal
 
 ADVICE = (
-    "Call new_group on all ranks of the job, in one order, also on those that will not be in the group; or pass "
-    "use_local_synchronization=True, which only its members need to call and which names it by them."
+    "Call new_group on all ranks of the job in the same order, also on those outside the group. Or pass "
+    "use_local_synchronization=True, which only its members call."
 )
 
 

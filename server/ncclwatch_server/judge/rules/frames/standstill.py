@@ -17,8 +17,8 @@ from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, still_s_
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, Block
 
 ADVICE_GIL = (
-    "Let the native call release the GIL (the interpreter lock): call it through ctypes.CDLL instead of PyDLL, or put "
-    "Py_BEGIN_ALLOW_THREADS around it in the extension; or run it in a process of its own, with a deadline."
+    "Release the GIL in that native call: use ctypes.CDLL instead of PyDLL, or Py_BEGIN_ALLOW_THREADS in the "
+    "extension. Or run it in a process of its own, with a deadline."
 )
 
 
@@ -33,11 +33,12 @@ def tell(
     site = place_of(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
     child, child_advice = _child_words(view), _child_advice(view)
-    own_words = _stalled_words(view, root.still, site, len(root.ranks)) + (f", and {child}" if child else "")
-    lead = f"{ranks_words(root.ranks)}{hosts} {before}; " if before else ""
+    doing = f"{'are' if len(root.ranks) > 1 else 'is'} now{at_line(site)}"
+    own_words = f"{before}, and {doing}" if before else _stalled_words(view, root.still, site, len(root.ranks))
+    own_words += f", and {child}" if child else ""
     return Explanation(
         cause=cause,
-        summary=f"{lead}{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case, root.blocks, root.ranks)}.",
+        summary=f"{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case, root.blocks, root.ranks)}.",
         explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
         advice=f"{child_advice} {advice}" if child_advice else advice,
         culprits=tuple(
@@ -66,10 +67,10 @@ def _child_advice(view: RankView) -> str:
         return ""
     if process.killed_child:
         return (
-            f"Find out who sent that signal to process {process.killed_child} (SIGKILL: the OOM killer, see dmesg), if "
-            "this rank waits for what it makes."
+            f"Find out what killed process {process.killed_child} (SIGKILL may come from the OOM killer: dmesg), if "
+            "this rank waits for it."
         )
-    return f"Let the stopped process go on (kill -CONT {process.stopped_child}), if this rank waits for what it makes."
+    return f"Continue the stopped process (kill -CONT {process.stopped_child}), if this rank waits for it."
 
 
 def is_held_by_the_gil(view: RankView, still: Stillness) -> bool:
@@ -122,7 +123,7 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     inside = f", in {save or WAIT_WORDS[kind]}" if kind is not None and kind in WAIT_WORDS else ""
     if view.process.state is ProcessState.DISK_WAIT:
         return f"it is in uninterruptible sleep (state D){inside}"
-    return f"native code holds the GIL and uses no CPU, so its Python threads cannot run{inside}"
+    return f"native code holds the GIL and uses no CPU{inside}"
 
 
 def end_words(view: RankView) -> str:
@@ -139,11 +140,10 @@ def end_words(view: RankView) -> str:
 
 
 def _lock_file_words(file: LockFile) -> str:
-    owner = "no process id is in it"
-    if file.writer:
-        state = "no longer exists" if file.ended else "may still run"
-        owner = f"process {file.writer}, whose id is in it, {state}"
-    return f"it keeps trying to create the lock file {file.path}, which exists; {owner}"
+    if not file.writer:
+        return f"it waits for the lock file {file.path}, whose owner is not recorded in it"
+    state = "no longer exists" if file.ended else "may still run"
+    return f"it waits for the lock file {file.path} of process {file.writer}, which {state}"
 
 
 def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, kind: WaitKind | None) -> str:
@@ -157,7 +157,7 @@ def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, ki
     if still.trouble is Trouble.LOCK_FILE and view.process.lock_file is not None:
         return _lock_file_words(view.process.lock_file)
     if thread is not None and thread.exception:
-        return f"it is handling {thread.exception} and has not returned"
+        return f"it is handling {thread.exception}"
     if view.process.lock_holder:
         return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
     if kind is not None and kind in WAIT_WORDS:

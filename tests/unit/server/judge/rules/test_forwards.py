@@ -28,7 +28,7 @@ def test_both_remedies_for_a_forward_under_no_grad():
         f"in 1 dp#7 all_reduce {PLACE} module=model/layers.2.norm/SyncNorm/train/no_grad",
         "in 0,2 dp#7 all_reduce train.py:64 for 3 numel=500",
     )
-    assert "run that forward on all ranks, or on none" in found.advice
+    assert "Run that forward on all ranks or on none" in found.advice
     assert "model.layers.2.norm.eval() before and .train() after" in found.advice
     assert "ranks 0,2 made it in train() mode and with gradients each time before" in found.explanation
 
@@ -39,8 +39,8 @@ def test_both_remedies_for_a_module_that_was_left_in_eval():
         "modes 1 model/layers.0.norm/SyncNorm/eval",
     )  # fmt: skip
     assert [culprit.rank for culprit in found.culprits] == [1]
-    assert "into one mode on all ranks" in found.advice
-    assert "depend on nothing that a rank decides alone" in found.advice
+    assert "into the same mode on all ranks" in found.advice
+    assert "not depend on what a rank decides alone" in found.advice
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Verdicts are short and plain: the culprit, what it did, who waits for it, then the fix."""
+
+import re
+
+import pytest
+
+from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch_server.judge import judge
+from tests.scenarios.texts import FILES, SEPARATOR, situation
+
+HEADLINE_WORDS, WORDS = 45, 60  # of a headline; of that and the first sentence of the advice
+AVOIDED = re.compile(r"never meet|each other|stands? still|stands? in|the others\b|nobody|is told|has not come|neither")
+WAITING = "waiting for "  # in one line, of ranks that are late: it is no headline
+
+
+def _verdicts() -> list[tuple[str, Verdict]]:
+    return [
+        (path.stem, verdict)
+        for path in FILES
+        for verdict in judge(situation(path.read_text().partition(SEPARATOR)[0]).snapshot())
+    ]
+
+
+@pytest.fixture(scope="module", name="verdicts")
+def _fixture() -> list[tuple[str, Verdict]]:
+    return _verdicts()
+
+
+def test_culprit_and_fix_are_known_after_sixty_words(verdicts: list[tuple[str, Verdict]]) -> None:
+    long = []
+    for name, verdict in verdicts:
+        first = re.split(r"(?<=\.)\s+(?=[A-Z])", verdict.advice)[0]
+        words = len(verdict.summary.split())
+        if words > HEADLINE_WORDS or words + len(first.split()) > WORDS:
+            long.append(f"{name}: {words} + {len(first.split())}: {verdict.summary} {first}")
+    assert long == []
+
+
+def test_headlines_are_plain(verdicts: list[tuple[str, Verdict]]) -> None:
+    odd = [f"{name}: {found[0]!r}: {v.summary}" for name, v in verdicts if (found := AVOIDED.search(v.summary))]
+    assert odd == []
+
+
+def test_a_headline_is_one_sentence_and_begins_with_ranks_or_with_what_is_wrong(
+    verdicts: list[tuple[str, Verdict]],
+) -> None:
+    for name, verdict in verdicts:
+        if verdict.severity is Severity.CRITICAL:
+            assert verdict.summary.endswith("."), name
+            assert re.match(r"ranks? \d|one of ranks|deadlock|the ranks|ranks ", verdict.summary), verdict.summary
