@@ -31,7 +31,7 @@ def too_old() -> str:
 def reduce_code(boxed: Any) -> int:
     """Return the code of a reduce op as the dispatcher hands it on, counted from 1.
 
-    0 where Python cannot ask for it, as in torch before 2.9: the native recorder reads it there too.
+    0 where Python cannot ask for it, as in torch before 2.10: the native recorder reads it there too.
     """
     try:
         return int(boxed.op()) + 1

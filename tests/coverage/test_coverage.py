@@ -50,8 +50,8 @@ def wait_words(found: list[Any] | None) -> str:
 
 
 def knowable(words: str, recorder: str) -> str:
-    """Return a line of the table as a recorder can write it: before torch 2.9 Python cannot ask for the reduce op."""
-    if recorder == "native" or torch.__version__ >= (2, 9):
+    """Return a line of the table as a recorder can write it: before torch 2.10 Python cannot ask for the reduce op."""
+    if recorder == "native" or torch.__version__ >= (2, 10):
         return words
     return " ".join(word for word in words.split() if word not in REDUCE_OPS)
 

@@ -48,4 +48,4 @@ def test_the_flight_recorder_speaks_for_a_rank_whose_call_ncclwatch_cannot_see(t
     assert (found["certainty"], found["disputed"]) == ("STALLED", True)
     assert "torch's Flight Recorder disagrees: by its count rank 2 has issued operation 3 too" in found["explanation"]
     assert heard(found)[2] == "has issued up to operation 3 (all_reduce)"
-    assert "disputed by another witness" in found["told"]
+    assert "disputed by a second source" in found["told"]

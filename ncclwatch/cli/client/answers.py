@@ -45,6 +45,7 @@ class Incident:
     opened_at: str = ""
     lateness: str = ""
     one_of: bool = False  # nothing decides between its culprits, so far
+    predicted: bool = False  # it warns of a hang that has not come
     stacks: tuple[Stack, ...] = ()
 
 

@@ -102,6 +102,10 @@ class Client:
         """Return an incident as people read it."""
         return self.fetch(f"/api/v1/incidents/{_quoted(incident)}/text").decode()
 
+    def incident_brief(self, incident: str, width: int) -> str:
+        """Return what people need of it at once, in at most ten lines of this width (60 to 160)."""
+        return self.fetch(f"/api/v1/incidents/{_quoted(incident)}/text?brief=true&width={width}").decode()
+
     def report(self, job: str) -> bytes:
         """Return the report on a job, as JSON."""
         return self.fetch(f"/api/v1/jobs/{_quoted(job)}/report")

@@ -1,6 +1,7 @@
 """The command `ncclwatch run`: run a training and say who hangs it."""
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
+from ncclwatch.cli.running.kept_reports import keep
 from ncclwatch.cli.running.training import CommandFailed, Training, own_name
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
@@ -39,6 +41,7 @@ class Order:
     report: ReportFile | None
     job: str
     token: str
+    verbose: bool  # tell all that is known
     inject: bool  # attach in ranks that do not do so themselves
 
 
@@ -53,12 +56,14 @@ class Order:
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Write all incidents to this file, as JSON, when the command has ended.",
+    help="Write all incidents to this file, as JSON, when the command has ended. Default: where there are any and the "
+    "server ends with the command, a file in the state directory.",
 )
+@click.option("--verbose", is_flag=True, help="Print the evidence and the stacks of an incident as well.")
 @click.option("--inject", is_flag=True, help="Attach in every rank, for a script that cannot be edited.")
 @click.option("--server", default="", help="URL of a server; without it one is started for this run.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(on_hang: str, report: Path | None, inject: bool, server: str, command: tuple[str, ...]) -> None:
+def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, and say on standard error who hangs it.
 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
@@ -76,6 +81,7 @@ def run(on_hang: str, report: Path | None, inject: bool, server: str, command: t
             token=token(),
             report=prepare(report) if report is not None else None,
             job=job_names.canonical(named),
+            verbose=verbose,
             inject=inject,
         )
     except ConfigError as error:
@@ -108,7 +114,8 @@ def _run(order: Order) -> int:
 def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     naming = config.NAMED if own is None else config.OWN
     patience_s = ANSWER_S if own is None else ANSWER_OWN_S
-    following = Following(Client(url, order.token, patience_s, naming=naming), order.job, tell, own, aborts=order.abort)
+    client = Client(url, order.token, patience_s, naming=naming)
+    following = Following(client, order.job, tell, own, aborts=order.abort, verbose=order.verbose)
     following.begin()
     training = Training(order.command, _environment(order, url))
     following.start()
@@ -122,7 +129,19 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     if order.inject and not following.ranks_seen:
         tell(NOBODY)
     _write(order, report)
+    if order.report is None and own is not None and following.told:
+        _keep(order.job, report)
     return EXIT_ABORTED if aborted else training.exit_code
+
+
+def _keep(job: str, report: bytes) -> None:
+    """Keep the report of a server that ends now."""
+    try:
+        path = keep(job, report)
+    except (OSError, ConfigError) as error:
+        tell(f"ncclwatch: cannot keep the report ({error}); name a file with --report\n")
+        return
+    tell(f"ncclwatch: evidence and stacks: ncclwatch report {shlex.quote(str(path))}\n")
 
 
 def _unwatched(order: Order) -> int:

@@ -69,12 +69,12 @@ def facts(incident: Whole) -> Iterator[tuple[str, str]]:
 def certainty(incident: Whole) -> str:
     """Return how sure the verdict is, in words."""
     if incident.predicted:
-        return "foretold: nothing hangs yet"
+        return "predicted: nothing hangs yet"
     explained, blocked = incident.explains
-    said = incident.certainty + (", disputed by another witness" if incident.disputed else "")
+    said = incident.certainty + (", disputed by a second source" if incident.disputed else "")
     if blocked:
         said += f", explains {explained} of {blocked} blocked ranks"
-    return f"{said}; told {incident.onset_to_open_s:.1f} s after the wait began"
+    return f"{said}; reported {incident.onset_to_open_s:.1f} s after the wait began"
 
 
 def culprits(incident: Whole) -> Iterator[CulpritRow]:

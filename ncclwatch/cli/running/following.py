@@ -5,6 +5,7 @@ Nothing here can hold up the training: a server that does not answer is told of 
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.words.console import put
+from ncclwatch.contract.words.console import Colour, put, width_of
 from ncclwatch.contract.words.printable import json_text
 from ncclwatch.contract.words.text import seconds_words
 
@@ -32,6 +33,7 @@ SILENT_S = 30.0  # the server of this run may be slow for so long before it is t
 _TOLD = ("critical", "warning")
 _FATE = ("state", "closed_at")  # of an incident
 _Fields = dict[str, msgspec.Raw]
+_MARKS = {"ncclwatch: CRITICAL ": Colour.RED, "ncclwatch: WARNING ": Colour.YELLOW}
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,7 @@ class Following:
         own: OwnServer | None = None,
         *,
         aborts: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.abort_wanted = threading.Event()
         self._client = client
@@ -79,6 +82,7 @@ class Following:
         self._urgent: set[str] = set()  # incidents that were told of once more
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._own = own
+        self._verbose = verbose  # incidents are told with all that is known of them
         self._aborts = aborts  # the command is ended when a hang is certain enough
         self._final: dict[str, _Fields] = {}  # incidents as they were then: how a job dies is no news of its hang
         self._unreachable = ""
@@ -107,6 +111,11 @@ class Following:
     def ranks_seen(self) -> bool:
         """Whether any rank of the job has reported, as far as the server has told."""
         return bool(self._report.world_size) or bool(self._unreachable)
+
+    @property
+    def told(self) -> int:
+        """How many incidents were told of."""
+        return len(self._told_at)
 
     def finish(self) -> bytes:
         """Hear the last news of the command that has ended, and return the report."""
@@ -138,8 +147,10 @@ class Following:
             incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
             if not self._final:
                 self._mine |= {incident.id for incident in incidents}
+                hung = any(incident.severity == "critical" for incident in incidents)
                 for incident in reversed(incidents):
-                    self._consider(incident)
+                    if not (hung and incident.predicted):  # what has happened is no news
+                        self._consider(incident)
             self._collect(jobs)
         except (ServerUnreachable, NotKnown) as error:
             self._complain(error)
@@ -154,7 +165,7 @@ class Following:
         now = time.monotonic()
         urgent = incident.lateness == Lateness.DEADLINE.value and incident.id not in self._urgent
         if incident.id not in self._told_at or urgent:
-            text = self._client.incident_text(incident.id)
+            text = self._text(incident)
             self._told_at.setdefault(incident.id, now)
             if urgent:
                 self._urgent.add(incident.id)
@@ -162,6 +173,17 @@ class Following:
         hangs = incident.severity == "critical" and incident.state == "open"
         if hangs and now - self._told_at[incident.id] >= _patience_s(incident):
             self.abort_wanted.set()
+
+    def _text(self, incident: Incident) -> str:
+        if self._verbose:
+            return self._client.incident_text(incident.id)
+        text = self._client.incident_brief(incident.id, width_of(sys.stderr))
+        if self._own is None:
+            return text
+        # Of a server that ends with the command there is a page now, and a report afterwards.
+        lines = [line for line in text.splitlines() if not line.startswith("  more ")]
+        lines.append(f"  page      {self._client.url}/incidents/{incident.id} (while the command runs)")
+        return "\n".join(lines) + "\n"
 
     def _collect(self, jobs: list[Job]) -> None:
         """Keep the newest report, without what was there before the command."""
@@ -237,7 +259,7 @@ def _ended(before: _Fields, now: msgspec.Raw | None) -> msgspec.Raw:
 def tell(text: str) -> None:
     """Write to standard error at once. The training's own output is not touched."""
     with contextlib.suppress(OSError, ValueError):
-        put(*text.removesuffix("\n").split("\n"), error=True)
+        put(*text.removesuffix("\n").split("\n"), error=True, marks=_MARKS)
 
 
 def _is_attached(job: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
 from types import TracebackType
 from typing import TextIO
 
@@ -22,6 +23,7 @@ from ncclwatch.contract.words.printable import harmless, json_text
 QUIET_S = 1.0  # nothing is said of what takes less
 EVERY_S = 0.5  # between two looks at what is being done
 ERASE = "\r\x1b[K"
+_RESET = "\x1b[0m"
 
 JSON_HELP = "Print JSON for machines, or text for people. Default: text on a terminal, JSON elsewhere."
 
@@ -31,10 +33,40 @@ def wants_json(asked: bool | None) -> bool:
     return not sys.stdout.isatty() if asked is None else asked
 
 
-def put(*lines: str, error: bool = False) -> None:
-    """Write lines to standard output or standard error. A newline in one of them is shown as an escape."""
-    text = "".join(f"{harmless(line)}\n" for line in lines)
-    _write(sys.stderr if error else sys.stdout, text)
+class Colour(Enum):
+    """How the beginning of a line is shown on a terminal."""
+
+    RED = "\x1b[1;31m"
+    YELLOW = "\x1b[1;33m"
+
+
+def put(*lines: str, error: bool = False, marks: Mapping[str, Colour] | None = None) -> None:
+    """Write lines to standard output or standard error. A newline in one of them is shown as an escape.
+
+    `marks`: beginnings of lines that a terminal shows in a colour, unless NO_COLOR is set (https://no-color.org).
+    """
+    stream = sys.stderr if error else sys.stdout
+    shown = marks if marks and _has_colours(stream) else {}
+    _write(stream, "".join(f"{_marked(harmless(line), shown)}\n" for line in lines))
+
+
+def width_of(stream: TextIO, least: int = 60, most: int = 160) -> int:
+    """Return how many columns the terminal behind a stream has, within bounds; 100 where there is none."""
+    try:
+        return max(least, min(most, os.get_terminal_size(stream.fileno()).columns))
+    except (OSError, ValueError):
+        return 100
+
+
+def _has_colours(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _marked(line: str, marks: Mapping[str, Colour]) -> str:
+    for beginning, colour in marks.items():
+        if line.startswith(beginning):
+            return f"{colour.value}{beginning}{_RESET}{line[len(beginning) :]}"
+    return line
 
 
 def put_json(data: bytes, *, indent: int = 2) -> None:

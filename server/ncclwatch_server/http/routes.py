@@ -22,12 +22,11 @@ from ncclwatch_server.http.problem import Problem
 from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.http.rank_views import RankPage, groups_of, ranks_of
 from ncclwatch_server.http.stack_routes import stack_routes
-from ncclwatch_server.incidents import event_stream, pagination
+from ncclwatch_server.incidents import event_stream, pagination, terminal_text
 from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.incidents.event_stream import News
 from ncclwatch_server.incidents.pagination import CURSOR_PATTERN, Cursor, Wanted, cursor_of, seconds_of
 from ncclwatch_server.incidents.report import IncidentReport, JobReport, report_incident, report_job
-from ncclwatch_server.incidents.terminal_text import plain, render
 from ncclwatch_server.jobs.group_progress import Frontier
 from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics import Losses, PerRank, Scrapes
@@ -52,6 +51,7 @@ def _written(value: object) -> object:
 
 
 Moment = Annotated[datetime, BeforeValidator(_written)]
+LineWidth = Annotated[int, Query(ge=terminal_text.WIDTH_MIN, le=terminal_text.WIDTH_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,10 +283,13 @@ def _incident_routes(reader: Reader) -> APIRouter:
         return await reader.make(lambda: report_incident(found))
 
     @router.get("/{incident}/text", response_class=Response, responses=unknown | TEXT)
-    async def text(incident: str) -> Response:
-        """Return one incident as `ncclwatch run` prints it."""
+    async def text(incident: str, brief: bool = False, width: LineWidth = terminal_text.WIDTH) -> Response:
+        """Return one incident as text: all of it, or `brief`, as `ncclwatch run` prints it, in lines of this width."""
         found = await reader.incident(incident)
-        return PlainTextResponse(await reader.desk.make(lambda: render(found)))
+        if brief:
+            lines = await reader.desk.make(lambda: terminal_text.brief(found, width))
+            return PlainTextResponse("\n".join(lines) + "\n")
+        return PlainTextResponse(await reader.desk.make(lambda: terminal_text.render(found)))
 
     return router
 
@@ -345,7 +348,9 @@ def _number(text: str | None) -> int | None:
 
 
 def _incomplete(why: str) -> dict[str, str]:
-    return {config.INCOMPLETE_HEADER: plain(why).encode("ascii", "backslashreplace").decode()} if why else {}
+    return (
+        {config.INCOMPLETE_HEADER: terminal_text.plain(why).encode("ascii", "backslashreplace").decode()} if why else {}
+    )
 
 
 def _link(request: Request, cursor: Cursor | None) -> dict[str, str]:

@@ -4,9 +4,11 @@ It goes to terminals and into files: a line of it ends where this module says, a
 own typographic characters are written in ASCII, for terminals that have no others; those of names are kept.
 """
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import Culprit, Divergence, MergedStack
@@ -18,6 +20,8 @@ from ncclwatch_server.evidence.stack_collection import where
 from ncclwatch_server.incidents.book import Incident
 
 WIDTH = 100
+WIDTH_MIN, WIDTH_MAX = 60, 160
+BRIEF_LINES = 10
 FRAMES_MAX = 12
 STACKS_MAX = 8
 PLACES_MAX = 8
@@ -33,6 +37,52 @@ _PLAIN = str.maketrans(
 )  # fmt: skip
 
 
+def brief(incident: Incident, width: int = WIDTH) -> list[str]:
+    """Return what a person needs at once, in at most ten lines: the sentence, why, what to do, who, how certain.
+
+    Of the explanation and the advice the first sentences are shown, as many as there is room for.
+    """
+    verdict = incident.verdict
+    lines = _headline(incident, width)
+    label = "one of" if verdict.one_of else "culprit"
+    last: list[str] = []
+    if verdict.culprits:
+        others = len(verdict.culprits) - 1
+        more = f"; and {others} more rank{'s' if others > 1 else ''}" if others else ""
+        last += _field(label, _whom(verdict.culprits[0], verdict.summary) + more, width)
+    last += _field("certainty", certainty(incident), width)
+    last += _field("more", f"ncclwatch report {incident.id}", width)
+    why, do = _fitting(
+        _sentences(verdict.explanation), _sentences(verdict.advice), BRIEF_LINES - len(lines + last), width
+    )
+    return [*lines, *_field("why", why, width), *_field("do", do, width), *last]
+
+
+def _fitting(why: list[str], do: list[str], room: int, width: int) -> tuple[str, str]:
+    """Return the first sentences of both that fit into so many lines; the first of the fix comes before any other."""
+    shown = [0, 1]  # sentences of each
+    order = (each for pair in itertools.zip_longest(why, do[1:]) for each in zip(range(2), pair, strict=True))
+    for part, sentence in order:
+        if sentence is None:
+            continue
+        shown[part] += 1
+        texts = " ".join(why[: shown[0]]), " ".join(do[: shown[1]])
+        if len(_field("why", texts[0], width)) + len(_field("do", texts[1], width)) > room:
+            shown[part] -= 1
+            break
+    return " ".join(why[: shown[0]]), " ".join(do[: shown[1]])
+
+
+def _sentences(text: str) -> list[str]:
+    return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text.strip()) if part]
+
+
+def _headline(incident: Incident, width: int) -> list[str]:
+    return textwrap.wrap(
+        f"ncclwatch: {first_line(incident)}", width, subsequent_indent=" " * _INDENT, break_on_hyphens=False
+    )
+
+
 def first_line(incident: Incident) -> str:
     """Return the sentence that says it all."""
     return plain(f"{incident.verdict.severity.value.upper()} {incident.verdict.summary}")
@@ -46,9 +96,7 @@ def render(incident: Incident) -> str:
 def lines_of(incident: Incident) -> list[str]:
     """Return the lines of the block."""
     verdict = incident.verdict
-    lines = textwrap.wrap(
-        f"ncclwatch: {first_line(incident)}", WIDTH, subsequent_indent=" " * _INDENT, break_on_hyphens=False
-    )
+    lines = _headline(incident, WIDTH)
     lines += _field("why", verdict.explanation)
     lines += _field("do", verdict.advice)
     for culprit in verdict.culprits[:CULPRITS_MAX]:
@@ -92,21 +140,29 @@ def plain(text: str) -> str:
     return one_line(re.sub(r"\s+", " ", text.translate(_PLAIN)))
 
 
-def _field(name: str, text: str) -> list[str]:
+def _field(name: str, text: str, width: int = WIDTH) -> list[str]:
     """Return a labelled paragraph, nothing if there is nothing to say."""
     said = plain(text).strip()
     if not said:
         return []
     return textwrap.wrap(
         said,
-        WIDTH,
+        width,
         initial_indent=f"  {name}".ljust(_INDENT),
         subsequent_indent=" " * _INDENT,
         break_on_hyphens=False,
     )
 
 
+def _whom(culprit: Culprit, headline: str) -> str:
+    """Return who it is, without the line if the headline has it."""
+    site = culprit.call_site
+    known = site is not None and site.place in headline
+    return who(replace(culprit, call_site=None, doing="") if known else culprit)
+
+
 def who(culprit: Culprit) -> str:
+    """Return "rank 3, host node7, pid 4242, cuda:1, at /home/me/train.py:12 in train(): in barrier"."""
     where = [f"rank {culprit.rank}"]
     if culprit.host:
         where.append(f"host {culprit.host}")
@@ -137,16 +193,16 @@ def _divergence(divergence: Divergence) -> Iterator[str]:
 def certainty(incident: Incident) -> str:
     verdict = incident.verdict
     if verdict.predicted:
-        return "foretold: nothing hangs yet"
+        return "predicted: nothing hangs yet"
     if verdict.about:
-        return f"{verdict.certainty.value}: the ranks said so of themselves; nothing hangs"
+        return f"{verdict.certainty.value}: reported by the ranks themselves; nothing hangs"
     if verdict.slowness is not None:
-        return "nothing hangs: the job goes on, and would be faster"
+        return "nothing hangs: the job continues, and could be faster"
     explained, blocked = verdict.explained
-    said = verdict.certainty.value + (", disputed by another witness" if verdict.disputed else "")
+    said = verdict.certainty.value + (", disputed by a second source" if verdict.disputed else "")
     if blocked:
         said += f", explains {explained} of {blocked} blocked ranks"
-    return f"{said}; told {incident.onset_to_open_s:.1f} s after the wait began"
+    return f"{said}; reported {incident.onset_to_open_s:.1f} s after the wait began"
 
 
 def _stack(stack: MergedStack) -> Iterator[str]:

@@ -104,8 +104,8 @@ def _timeline(incident: Incident) -> Iterator[Moment]:
     verdict = incident.verdict
     if not verdict.predicted:
         yield Moment(at=incident.opened_at - incident.onset_to_open_s, what="the wait began", exact=False)
-    told = f"told, {seconds_words(incident.onset_to_open_s)} after the wait began"
-    yield Moment(at=incident.opened_at, what="foretold" if verdict.predicted else told)
+    told = f"reported, {seconds_words(incident.onset_to_open_s)} after the wait began"
+    yield Moment(at=incident.opened_at, what="predicted" if verdict.predicted else told)
     if incident.closed_at is not None:
         ends = {IncidentState.RESOLVED: "the job went on", IncidentState.ENDED: "the job was over"}
         lasted = seconds_words(incident.closed_at - incident.opened_at)

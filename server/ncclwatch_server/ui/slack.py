@@ -25,7 +25,9 @@ def slack_text(incident: Incident, url: str) -> str:
         lines.append(f"*{'One of' if verdict.one_of else 'Culprit'}:* rank {culprit.rank}{host}{place}")
     if verdict.victims:
         lines.append(f"*Waiting:* {ranks_words(verdict.victims)}")
-    lines.append(f"{verdict.certainty.value}, told {incident.onset_to_open_s:.1f} s after the wait began. {_safe(url)}")
+    lines.append(
+        f"{verdict.certainty.value}, reported {incident.onset_to_open_s:.1f} s after the wait began. {_safe(url)}"
+    )
     return "\n".join(lines)
 
 

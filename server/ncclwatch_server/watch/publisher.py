@@ -10,7 +10,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.event_stream import Announcements, What
-from ncclwatch_server.incidents.terminal_text import first_line, render
+from ncclwatch_server.incidents.terminal_text import brief, first_line
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.security.audit import SERVER, Act, AuditEntry, AuditTrail
 from ncclwatch_server.state.waits.history import Lesson
@@ -118,4 +118,4 @@ class Publisher:
         # One terminal is enough: torchrun and srun bring the output of all ranks together.
         teller = next((served for served in job.living() if served.terminal), None)
         if teller is not None:
-            teller.link.command(wire.CommandKind.PRINT, teller.index, text=render(incident))
+            teller.link.command(wire.CommandKind.PRINT, teller.index, text="\n".join(brief(incident)) + "\n")

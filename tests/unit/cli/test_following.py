@@ -1,5 +1,6 @@
 """What `ncclwatch run` tells and reports is of its own command, however much else a server has seen."""
 
+import re
 import threading
 import time
 
@@ -17,7 +18,7 @@ class Server:
 
     def __init__(self) -> None:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
-        self.state, self.cause, self.one_of = "running", "host_stall", False
+        self.state, self.cause, self.one_of, self.predicted = "running", "host_stall", False, ""
         self.answered: list[int] = []
 
     def open(self, incident: str, job: str, ago_s: float = 0.0) -> None:
@@ -33,14 +34,22 @@ class Server:
         lately = time.monotonic() - within_s
         found = tuple(
             Incident(
-                id=i, job=job, state="open", cause="", certainty="", severity="critical", summary=i, one_of=self.one_of
+                id=i, job=job, state="open", cause="", certainty="",
+                severity="warning" if i == self.predicted else "critical", summary=i, one_of=self.one_of,
+                predicted=i == self.predicted,
             )
             for i, (job, at) in self.opened.items() if at >= lately
         )  # fmt: skip
         self.answered.append(len(found))
         return found
 
+    url = "http://127.0.0.1:1"
+
     def incident_text(self, incident: str) -> str:
+        return f"all of {incident}"
+
+    def incident_brief(self, incident: str, width: int) -> str:
+        assert 60 <= width <= 160
         return incident
 
     def report(self, job: str) -> bytes:
@@ -110,7 +119,7 @@ def test_a_server_that_lives_is_asked_again_and_what_it_says_late_is_told_and_re
     assert followed.abort_wanted.wait(10)
     server.state = "ended"
     report = msgspec.json.decode(followed.finish())
-    assert [line.partition(":")[0] for line in told] == ["ncclwatch", "ncclwatch", "now"]
+    assert [re.split("[:\n]", line)[0] for line in told] == ["ncclwatch", "ncclwatch", "now"]
     assert "lives and has not answered" in told[0]
     assert "unwatched" not in told[0]
     assert "is watched" in told[1]
@@ -149,7 +158,7 @@ def test_what_an_aborted_job_does_while_it_dies_does_not_change_what_was_said_of
     server.open("goodbye", "mine")
     server.state = "ended"
     report = msgspec.json.decode(followed.finish())
-    assert told == ["hang"]
+    assert [each.split("\n")[0] for each in told] == ["hang"]
     assert report["incidents"] == [{"id": "hang", "cause": "host_stall", "state": "ended"}]
 
 
@@ -173,3 +182,43 @@ def test_a_job_is_not_aborted_while_ranks_may_yet_tell_which_of_several_is_the_c
     server.state = "ended"
     followed.finish()
     assert not undecided
+
+
+def test_of_a_server_that_ends_with_the_command_the_page_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    server, told = Silent(), []
+    server.answers.set()
+    server.open("now", "mine")
+    followed = Following(server, "mine", told.append, server)  # type: ignore[arg-type]
+    followed.begin()
+    followed.start()
+    assert followed.abort_wanted.wait(10)
+    server.state = "ended"
+    followed.finish()
+    assert told == ["now\n  page      http://127.0.0.1:1/incidents/now (while the command runs)\n"]
+    assert followed.told == 1
+
+
+def test_what_was_predicted_is_not_told_after_it_has_happened() -> None:
+    server, told = Server(), []
+    server.predicted = "soon"
+    followed = Following(server, "mine", told.append)  # type: ignore[arg-type]
+    followed.begin()
+    server.open("soon", "mine")
+    server.open("now", "mine")
+    followed.start()
+    assert followed.abort_wanted.wait(10)
+    server.state = "ended"
+    followed.finish()
+    assert told == ["now"]
+
+
+def test_verbose_tells_all() -> None:
+    server, told = Server(), []
+    followed = Following(server, "mine", told.append, verbose=True)  # type: ignore[arg-type]
+    followed.begin()
+    server.open("now", "mine")
+    followed.start()
+    assert followed.abort_wanted.wait(10)
+    server.state = "ended"
+    followed.finish()
+    assert told == ["all of now"]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ncclwatch.contract.words.console import ERASE, Progress, wants_json
+from ncclwatch.contract.words.console import ERASE, Colour, Progress, put, wants_json, width_of
 
 
 class Terminal(io.StringIO):
@@ -71,3 +71,29 @@ def test_where_only_a_terminal_may_show_it_a_file_gets_nothing(monkeypatch: pyte
     with Progress("starting", quiet_s=0.0, elsewhere=False) as progress:
         assert not progress._over.wait(0.1)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "shown"),
+    [
+        (True, {}, "\x1b[1;31mCRITICAL \x1b[0mit hangs\nCRITICALLY\n"),
+        (True, {"NO_COLOR": "1"}, "CRITICAL it hangs\nCRITICALLY\n"),
+        (True, {"TERM": "dumb"}, "CRITICAL it hangs\nCRITICALLY\n"),
+        (False, {}, "CRITICAL it hangs\nCRITICALLY\n"),
+    ],
+)
+def test_a_mark_has_a_colour_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, environ: dict[str, str], shown: str
+):
+    written = Terminal(terminal)
+    monkeypatch.setattr(sys, "stderr", written)
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    put("CRITICAL it hangs", "CRITICALLY", error=True, marks={"CRITICAL ": Colour.RED})
+    assert written.getvalue() == shown
+
+
+def test_where_there_is_no_terminal_a_line_has_a_hundred_columns():
+    assert width_of(io.StringIO()) == 100

@@ -9,7 +9,7 @@ from ncclwatch.contract.model.verdict import Culprit, Divergence, Evidence, Merg
 from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, report_job, revive
-from ncclwatch_server.incidents.terminal_text import plain, render
+from ncclwatch_server.incidents.terminal_text import BRIEF_LINES, brief, plain, render
 from tests.unit.server.server_values import KEY, VERDICT
 
 HERE = CallSite(file="/home/me/train.py", line=12, function="train")
@@ -57,7 +57,7 @@ ncclwatch: CRITICAL rank 1 left the loop
   diverged  number 6 of group 0: one rank left its loop
             culprit: barrier at /home/me/train.py:12 in train()
             others: all_reduce at an unknown line
-  certainty PROVEN, explains 3 of 3 blocked ranks; told 2.2 s after the wait began
+  certainty PROVEN, explains 3 of 3 blocked ranks; reported 2.2 s after the wait began
   evidence  rank 0: in all_reduce for 3 s (ring)
   stack     ranks 0,2-3, thread MainThread, innermost first:
               all_reduce (torch/distributed/c.py:9)
@@ -66,8 +66,42 @@ ncclwatch: CRITICAL rank 1 left the loop
 """
 
 
+BRIEF = """\
+ncclwatch: CRITICAL rank 1 left the loop
+  why       Rank 1 had 47 batches, the others 48. Rank 1 had 47 batches, the others 48. Rank 1 had
+            47 batches, the others 48. Rank 1 had 47 batches, the others 48. Rank 1 had 47 batches,
+            the others 48.
+  do        Give all ranks the same number of batches.
+  culprit   rank 1, host node7, pid 4242, cuda:1, at /home/me/train.py:12 in train(): waiting in
+            barrier
+  certainty PROVEN, explains 3 of 3 blocked ranks; reported 2.2 s after the wait began
+  more      ncclwatch report abc123"""
+
+
 def test_the_block_reads_as_designed() -> None:
     assert render(INCIDENT) == EXPECTED
+
+
+def test_the_brief_block_has_ten_lines_at_most() -> None:
+    assert "\n".join(brief(INCIDENT)) == BRIEF
+    many = replace(
+        FULL,
+        explanation=" ".join(f"Sentence {n} of the explanation is of some length." for n in range(30)),
+        advice="Do this first. " + "Then do that as well, wherever it is needed. " * 20,
+        culprits=FULL.culprits * 3,
+    )
+    for width in (60, 100, 160):
+        lines = brief(replace(INCIDENT, verdict=many), width)
+        assert len(lines) <= BRIEF_LINES
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        assert "Do this first." in text and "Sentence 0" in text
+        assert "and 2 more ranks" in text
+
+
+def test_a_fix_comes_before_a_reason_where_there_is_room_for_one() -> None:
+    long = replace(FULL, summary="rank 1 " + "did something long " * 20, explanation="Because. " * 90)
+    assert "Give all ranks" in "\n".join(brief(replace(INCIDENT, verdict=long)))
 
 
 VALIDATING = MergedStack(

@@ -136,11 +136,11 @@ def _without(sides: tuple[Side, ...], own: Side) -> tuple[Side, ...]:
 
 def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str]) -> str:
     found, forward, operation = root.partings[0], root.forward, root.operation
-    own = ", ".join(f"{op_words(each.culprit.op)} for {ranks_words(each.culprit.ranks)}" for each in root.partings)
+    own = ", ".join(f"{op_words(each.culprit.op)} on {ranks_words(each.culprit.ranks)}" for each in root.partings)
+    others = " or ".join(sorted({op_words(side.op) for side in found.others}))
     first = (
         f"Operation #{operation.seq} of {group_words(case.views, operation.group)} is {own} and "
-        f"{' or '.join(sorted({op_words(side.op) for side in found.others}))} for the other ranks; "
-        "a collective completes only when all members make the same call."
+        f"{others} on the other ranks; all members must make the same call."
     )
     told = [first, *dict.fromkeys(reason(each) for each in root.partings)]
     if forward is not None:
