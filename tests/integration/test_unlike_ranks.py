@@ -30,4 +30,4 @@ def test_a_model_that_ddp_refuses_is_told_by_its_first_difference(runtime: Path,
     assert [each["cause"] for each in critical] == ["configuration_drift"], done.stderr
     assert [culprit["rank"] for culprit in critical[0]["culprits"]] == [2]
     assert "rank 2 wraps a different model with DDP than ranks 0-1" in critical[0]["summary"]
-    assert "0.weight float32 101x8 on rank 2 and 0.weight float32 100x8 on rank 0" in critical[0]["summary"]
+    assert "0.weight float32 101x8 on rank 2, 0.weight float32 100x8 on rank 0" in critical[0]["summary"]
