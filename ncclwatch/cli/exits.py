@@ -9,6 +9,7 @@ class Exit(IntEnum):
     DONE = 0
     BAD_NEWS = 1
     NOT_DONE = 2
+    BROKEN = 3
     ABORTED = 70
     NOT_RUNNABLE = 126
     NOT_FOUND = 127
@@ -23,14 +24,15 @@ class Exit(IntEnum):
 _MEANINGS: dict[Exit, str] = {
     Exit.DONE: "What was asked for is done; for run: the command ended well.",
     Exit.BAD_NEWS: (
-        "It is done, and the news is bad: status --exit-code found a critical incident, diagnose a rank that stands "
-        "still, doctor something that does not work."
+        "It is done, and the news is bad: status --exit-code found a critical incident, diagnose a rank that is stuck, "
+        "doctor something that works with less."
     ),
     Exit.NOT_DONE: (
         "It could not be done: a wrong flag or setting, no server, a refused token, an unknown job or incident, "
         "nothing to read. Standard error says what to type next."
     ),
-    Exit.ABORTED: "run --on-hang abort has ended the command, because a critical verdict stood.",
+    Exit.BROKEN: "doctor found something that does not work.",
+    Exit.ABORTED: "run --on-hang abort ended the command after a critical verdict.",
     Exit.NOT_RUNNABLE: "run could not run the command.",
     Exit.NOT_FOUND: "run did not find the command.",
     Exit.INTERRUPTED: "Ended with Ctrl-C.",

@@ -4,6 +4,7 @@ import click
 
 from ncclwatch.cli.contributed import Commands, Lazy
 from ncclwatch.cli.exits import table
+from ncclwatch.contract.version import VERSION
 
 COMMANDS = {
     "build-native": Lazy(
@@ -12,18 +13,18 @@ COMMANDS = {
     ),
     "completion": Lazy("ncclwatch.cli.commands.completion:completion", "Print what lets a shell complete ncclwatch."),
     "config": Lazy("ncclwatch.cli.commands.config_show:config", "Show the settings in force and where each came from."),
-    "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Say what ncclwatch finds on this machine, and what is missing."),
+    "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Check this machine for what ncclwatch needs."),
     "incidents": Lazy("ncclwatch.cli.commands.incidents:incidents", "List the incidents of a server."),
     "report": Lazy("ncclwatch.cli.commands.report:report", "Write one incident as text, Markdown, HTML or JSON."),
-    "run": Lazy("ncclwatch.cli.commands.run:run", "Run a training, and say who hangs it."),
+    "run": Lazy("ncclwatch.cli.commands.run:run", "Run a training, and report what hangs it."),
     "silence": Lazy("ncclwatch.cli.commands.silence:silence", "Send no alerts about jobs for some time."),
-    "stacks": Lazy("ncclwatch.cli.commands.stacks:stacks", "Show where the ranks of a job stand, on all nodes."),
+    "stacks": Lazy("ncclwatch.cli.commands.stacks:stacks", "Show where the ranks of a job are, on all nodes."),
     "status": Lazy("ncclwatch.cli.commands.status:status", "Show the jobs and open incidents of a server."),
     "top": Lazy("ncclwatch.cli.commands.top:top", "Show the jobs of a server, live."),
     "version": Lazy("ncclwatch.cli.commands.version:version", "Print the version."),
     # Of other parts, which are found by their entry points; named here so that --help need not import them.
-    "analyze": Lazy("", "Say what hung a job, by the files it left behind."),
-    "diagnose": Lazy("", "Say where the ranks on this node stand, also of jobs that never attached."),
+    "analyze": Lazy("", "Find what hung a job in the files it left behind."),
+    "diagnose": Lazy("", "Show where the ranks on this node are, also of jobs that never attached."),
     "notify": Lazy("", "Try the targets of alerts."),
     "simulate": Lazy("", "Let a job of up to 100,000 ranks report that was never run."),
 }
@@ -32,8 +33,9 @@ COMMANDS = {
 @click.group(
     cls=Commands, lazy=COMMANDS, epilog=table(), context_settings={"help_option_names": ["-h", "--help"]}
 )  # fmt: skip
+@click.version_option(VERSION, prog_name="ncclwatch", message="%(prog)s %(version)s")
 def main() -> None:
-    """Say which rank, on which host, at which line, hangs a PyTorch training job.
+    """Show which rank, on which host, at which line, hangs a PyTorch training job.
 
     Answers go to standard output: text on a terminal, JSON elsewhere (--json and --text choose). Everything else goes
     to standard error. NO_COLOR turns colours off.

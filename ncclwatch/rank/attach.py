@@ -356,7 +356,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "cwd": _working_directory(),
         "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),
         "python": sys.version.split()[0],
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }
 
 

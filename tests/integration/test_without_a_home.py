@@ -50,7 +50,7 @@ def run(runtime: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--help",), 0, "Say what hung a job"),
+        (("--help",), 0, "Find what hung a job"),
         (("doctor",), 1, "native recorder"),
         (("status",), 2, "no ncclwatch server answers"),
         (("silence", "list"), 2, "no ncclwatch server answers"),

@@ -46,8 +46,7 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
     INCIDENT is an id that `ncclwatch incidents` lists, or a file that `ncclwatch run --report` or `analyze --json` has
     written; of several incidents in it the first critical one, or FILE:ID.
     """
-    form = form or (_SUFFIXES.get(output.suffix.lower()) if output is not None else None)
-    form = form or ("text" if output is None and sys.stdout.isatty() else "json")
+    form = form or (_form_of(output) if output is not None else "text" if sys.stdout.isatty() else "json")
     target = prepare(output) if output is not None else None
     try:
         with Progress("asking the server"):
@@ -66,6 +65,16 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
         put(*made.removesuffix("\n").split("\n"))  # rather than lose it
         raise ConfigError(f"cannot write the report to {output} ({error.strerror}); it is printed instead") from error
     put(f"{output} written", error=True)
+
+
+def _form_of(output: Path) -> str:
+    """Return the form that a file's name asks for. Raises `ConfigError`."""
+    form = _SUFFIXES.get(output.suffix.lower())
+    if form is None and not output.name.startswith(("stdout", "stderr")):
+        raise ConfigError(
+            f"{output} names no form: end it with {', '.join(_SUFFIXES)}, or add --md, --html, --json or --text"
+        )
+    return form or "json"
 
 
 def _made(incident: str, form: str, server: str) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from ncclwatch.cli.client.http import Client, token
+from ncclwatch.cli.output.kept_reports import keep
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
-from ncclwatch.cli.running.kept_reports import keep
 from ncclwatch.cli.running.training import CommandFailed, Training, own_name
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
@@ -64,7 +64,7 @@ class Order:
 @click.option("--server", default="", help="URL of a server; without it one is started for this run.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND, and say on standard error who hangs it.
+    """Run COMMAND, and report on standard error what hangs it.
 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
     code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py

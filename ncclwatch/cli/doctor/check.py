@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from ncclwatch.cli.exits import Exit
+
 
 class Status(str, Enum):
     """How a check ended. The worst of all decides the exit code."""
@@ -12,9 +14,9 @@ class Status(str, Enum):
     FAIL = "FAIL"  # does not work
 
     @property
-    def code(self) -> int:
-        """0, 1 or 2."""
-        return tuple(Status).index(self)
+    def exit(self) -> Exit:
+        """The exit code of a command of which this is the worst result."""
+        return {Status.PASS: Exit.DONE, Status.WARN: Exit.BAD_NEWS, Status.FAIL: Exit.BROKEN}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,20 +36,20 @@ def checks() -> Iterator[Check]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(as_json: bool) -> None:
-    """Say what this machine lacks for a job that is watched, and what to do about it.
+    """Show what this machine lacks for a watched job, and how to fix it.
 
-    Exit code 0: all checks pass, 1: something works with less, or hides hangs, 2: something does not work.
+    Exit code 0: all checks pass, 1: something works with less, or hides hangs, 3: something does not work.
     """
     done: list[Check] = []
     for each in checks():
         done.append(each)
         if not as_json:
             put(*render(each))
-    worst = max((each.status for each in done), key=lambda status: status.code)
+    worst = max((each.status for each in done), key=tuple(Status).index)
     if as_json:
         report = Report(schema=1, status=worst, checks=tuple(done))
         put_json(msgspec.json.encode(report))
-    sys.exit(worst.code)
+    sys.exit(worst.exit)
 
 
 def render(check: Check) -> tuple[str, ...]:

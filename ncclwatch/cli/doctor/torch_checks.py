@@ -23,7 +23,7 @@ def framework() -> Check:
         import torch.distributed as dist
     except ImportError as error:
         return failed("torch", f"cannot be imported here: {error}", "run `ncclwatch doctor` in training's environment")
-    return judged_torch(torch.__version__, available=dist.is_available())
+    return judged_torch(str(torch.__version__), available=dist.is_available())
 
 
 def judged_torch(version: str, *, available: bool) -> Check:

@@ -24,7 +24,7 @@ EXIT_UNUSABLE = 2
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json/--text", "as_json", default=None, help=JSON_HELP)
 def analyze(paths: tuple[Path, ...], as_json: bool | None) -> None:
-    """Say what hung a job, by the files in PATHS that it left behind.
+    """Find what hung a job in the files in PATHS that it left behind.
 
     Reads Flight Recorder dumps (pickle or JSON, of any version), torchtitan's comm_traces, rings left after a
     crash, py-spy stacks (JSON), saved reports and logs with NCCL's own words, in any mixture and with ranks missing.

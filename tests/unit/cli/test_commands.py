@@ -117,6 +117,7 @@ def test_the_version_has_a_form_for_machines():
     said = json.loads(CliRunner().invoke(main, ["version", "--json"]).stdout)
     assert set(said) == {"schema", "ncclwatch", "python", "torch"}
     assert CliRunner().invoke(main, ["version"]).stdout == f"ncclwatch {said['ncclwatch']}\n"
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"ncclwatch {said['ncclwatch']}\n"
 
 
 @pytest.mark.parametrize(

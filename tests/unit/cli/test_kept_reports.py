@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ncclwatch.cli.running.kept_reports import KEPT_MAX, keep
+from ncclwatch.cli.output.kept_reports import KEPT_MAX, keep
 
 
 def test_a_report_is_kept_for_its_owner_and_old_ones_go(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ncclwatch.cli.main import main
 from ncclwatch.cli.output.report_file import prepare
 from ncclwatch.contract.errors import ConfigError
 
@@ -65,3 +67,12 @@ def test_a_directory_that_is_not_there_is_told_before_anything_is_done(tmp_path:
 def test_what_is_prepared_and_not_written_leaves_nothing(tmp_path: Path) -> None:
     prepare(tmp_path / "report.json").discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_whose_name_asks_for_no_known_form_is_refused(tmp_path: Path):
+    saved = tmp_path / "saved.json"
+    saved.write_text('{"incidents": []}')
+    done = CliRunner().invoke(main, ["report", str(saved), "-o", str(tmp_path / "report.doc")])
+    assert done.exit_code == 2
+    assert ".html" in done.stderr and "--md" in done.stderr
+    assert not (tmp_path / "report.doc").exists()
