@@ -80,7 +80,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
         Change("ncclwatch/rank/ring/mapping.py", "RING_MODE = 0o400", "RING_MODE = 0o600"),
     ),
     f"{_TESTS}/test_diagnose.py::test_names_that_another_process_chose_are_shown_and_not_obeyed": (
-        Change(f"{_CONTRACT}/words/console.py", '"".join(f"{harmless(line)}\\n"', '"".join(f"{line}\\n"'),
+        Change(f"{_CONTRACT}/words/console.py", "_marked(harmless(line), shown)", "_marked(line, shown)"),
         Change(f"{_CONTRACT}/words/printable.py", "return _UNPRINTED.sub(_escaped, msgspec", "return (msgspec"),
     ),
     "tests/unit/test_every_output.py::test_no_name_is_more_than_text_in_any_output": (

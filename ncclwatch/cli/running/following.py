@@ -5,7 +5,6 @@ Nothing here can hold up the training: a server that does not answer is told of 
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.words.console import Colour, put, width_of
+from ncclwatch.contract.words.console import Colour, put, width
 from ncclwatch.contract.words.printable import json_text
 from ncclwatch.contract.words.text import seconds_words
 
@@ -177,7 +176,7 @@ class Following:
     def _text(self, incident: Incident) -> str:
         if self._verbose:
             return self._client.incident_text(incident.id)
-        text = self._client.incident_brief(incident.id, width_of(sys.stderr))
+        text = self._client.incident_brief(incident.id, width(error=True))
         if self._own is None:
             return text
         # Of a server that ends with the command there is a page now, and a report afterwards.

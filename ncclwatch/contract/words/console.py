@@ -50,8 +50,9 @@ def put(*lines: str, error: bool = False, marks: Mapping[str, Colour] | None = N
     _write(stream, "".join(f"{_marked(harmless(line), shown)}\n" for line in lines))
 
 
-def width_of(stream: TextIO, least: int = 60, most: int = 160) -> int:
+def width(*, error: bool = False, least: int = 60, most: int = 160) -> int:
     """Return how many columns the terminal behind a stream has, within bounds; 100 where there is none."""
+    stream = sys.stderr if error else sys.stdout
     try:
         return max(least, min(most, os.get_terminal_size(stream.fileno()).columns))
     except (OSError, ValueError):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ncclwatch.contract.words.console import ERASE, Colour, Progress, put, wants_json, width_of
+from ncclwatch.contract.words.console import ERASE, Colour, Progress, put, wants_json, width
 
 
 class Terminal(io.StringIO):
@@ -95,5 +95,6 @@ def test_a_mark_has_a_colour_on_a_terminal_only(
     assert written.getvalue() == shown
 
 
-def test_where_there_is_no_terminal_a_line_has_a_hundred_columns():
-    assert width_of(io.StringIO()) == 100
+def test_where_there_is_no_terminal_a_line_has_a_hundred_columns(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert width(error=True) == 100

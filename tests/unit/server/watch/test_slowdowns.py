@@ -76,7 +76,7 @@ def test_a_slow_rank_is_one_incident_that_names_its_loop() -> None:
     assert verdict.culprits[0].call_site == CallSite(file="/home/user/train.py", line=31, function="train")
     assert verdict.slowness is not None
     assert (verdict.slowness.kind, len(scene.kept.incidents) < 10) == (SlowKind.DATA_LOADING, True)
-    assert "the job goes on, and would be faster" in render(incident)
+    assert "the job continues, and could be faster" in render(incident)
 
 
 def test_it_is_resolved_when_the_rank_is_early_again() -> None:
