@@ -5,6 +5,8 @@ import re
 import pytest
 
 from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+from ncclwatch_server.incidents.terminal_text import BRIEF_LINES, brief
 from ncclwatch_server.judge import judge
 from tests.scenarios.texts import FILES, SEPARATOR, situation
 
@@ -48,3 +50,16 @@ def test_a_headline_is_one_sentence_and_begins_with_ranks_or_with_what_is_wrong(
         if verdict.severity is Severity.CRITICAL:
             assert verdict.summary.endswith("."), name
             assert re.match(r"ranks? \d|one of ranks|deadlock|the ranks|ranks ", verdict.summary), verdict.summary
+
+
+def test_the_brief_text_has_ten_lines_and_the_fix(verdicts: list[tuple[str, Verdict]]) -> None:
+    long = []
+    for name, verdict in verdicts:
+        incident = Incident(
+            id="0123456789ab", key=JobKey(name="job", instance="i", attempt=0), job="job", world_size=8,
+            state=IncidentState.OPEN, verdict=verdict, onset_to_open_s=2.0, opened_at=1e9,
+        )  # fmt: skip
+        lines = brief(incident)
+        if len(lines) > BRIEF_LINES or not any(line.startswith("  do ") for line in lines):
+            long.append("\n".join([name, *lines]))
+    assert long == []
