@@ -72,6 +72,7 @@ def _attach(native: bool | str) -> None:
         capture,
         chosen_device,
         collectives,
+        compilers,
         lifecycle,
         models,
         names,
@@ -100,6 +101,7 @@ def _attach(native: bool | str) -> None:
         rng.install(patches, current, warn)
         rpc.install(patches, current, warn)
         chosen_device.install(patches, current)
+        compilers.install(patches)
         patches.on_restore(collector.end)
         endings.install(patches, current, _rest)
     except Exception:

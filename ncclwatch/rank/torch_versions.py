@@ -6,6 +6,7 @@ The range that is meant is in `ncclwatch.contract.version`; what is absent is le
 import ctypes
 import json
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -86,6 +87,7 @@ def log_level() -> "ctypes.c_int | None":
 
 
 FSDP = "torch.distributed.fsdp"  # both generations: once it is imported, the functions below cost nothing
+DYNAMO_RULES = "torch._dynamo.trace_rules"  # says which files torch.compile may look into
 
 
 def fsdp2_unit_class() -> type | None:
@@ -105,6 +107,19 @@ def fsdp1_parts() -> tuple[type, type, ModuleType] | None:
     except ImportError:
         return None
     return FullyShardedDataParallel, FlatParamHandle, _runtime_utils
+
+
+def skip_in_dynamo(places: list[str]) -> Callable[[], None]:
+    """Have dynamo leave files alone whose paths begin like this, as it does with torch's own; returns the undoing."""
+    rules = sys.modules[DYNAMO_RULES]
+    rules.SKIP_DIRS.extend(places)
+    rules._recompile_re()
+
+    def undo() -> None:
+        rules.SKIP_DIRS[:] = [each for each in rules.SKIP_DIRS if each not in places]
+        rules._recompile_re()
+
+    return undo
 
 
 def backward_engine_modules() -> tuple[ModuleType, ...]:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ncclwatch.contract.ring.call_sites import GRADIENT_BUCKET
 from ncclwatch.rank import torch_versions
 from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.forwards import make_forward
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -87,9 +88,8 @@ def _fsdp1_state_unit(state: object, handle: object, *_: object) -> object:
 def _make_fsdp1_forward(original: Callable[..., object], current: Current) -> Callable[..., object]:
     """Wrap the forward of FSDP1's modules: the outermost one names the units inside it, once."""
 
-    @functools.wraps(original)
-    def forward(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
-        if not torch.compiler.is_compiling() and current() is not None and _LOOKED not in vars(self):
+    def watched(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
+        if current() is not None and _LOOKED not in vars(self):
             with quietly:  # as above
                 for name, module in self.named_modules():
                     vars(module)[_LOOKED] = 1  # modules inside are entered later, and know only their own part
@@ -98,7 +98,7 @@ def _make_fsdp1_forward(original: Callable[..., object], current: Current) -> Ca
                         vars(handle)[_NAME] = name.replace("_fsdp_wrapped_module.", "").removesuffix(".")
         return original(self, *args, **kwargs)
 
-    return forward
+    return make_forward(original, watched)
 
 
 def _some(names: list[str]) -> str:
@@ -110,10 +110,7 @@ def _some(names: list[str]) -> str:
 
 
 def _make_ddp_forward(original: Callable[..., object], current: Current) -> Callable[..., object]:
-    @functools.wraps(original)
-    def forward(self: DistributedDataParallel, *args: object, **kwargs: object) -> object:
-        if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
+    def watched(self: DistributedDataParallel, *args: object, **kwargs: object) -> object:
         recorder = current()
         looked = vars(self).get(_LOOKED, 0)
         if recorder is not None and looked < LOOKS_MAX and torch.is_grad_enabled():
@@ -123,7 +120,7 @@ def _make_ddp_forward(original: Callable[..., object], current: Current) -> Call
                     vars(self)[_LOOKED] = LOOKS_MAX
         return original(self, *args, **kwargs)
 
-    return forward
+    return make_forward(original, watched)
 
 
 def _note_buckets(recorder: Recorder, ddp: DistributedDataParallel) -> bool:

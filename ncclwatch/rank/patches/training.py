@@ -19,6 +19,7 @@ from ncclwatch.rank import torch_versions
 from ncclwatch.rank.data.loaders import Pass
 from ncclwatch.rank.data.samplers import told_of
 from ncclwatch.rank.patches import guarded
+from ncclwatch.rank.patches.forwards import make_forward
 from ncclwatch.rank.patches.imports import when_imported
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -73,10 +74,7 @@ def _make_backward(original: Callable[..., object], current: Current) -> Callabl
 
 
 def _make_forward(original: Callable[..., object], current: Current) -> Callable[..., object]:
-    @functools.wraps(original)
-    def forward(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
-        if torch.compiler.is_compiling():  # folded away by dynamo: no graph break
-            return original(self, *args, **kwargs)
+    def watched(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         recorder = current()
         if recorder is not None and self.training and torch.is_grad_enabled() and not recorder.in_forward:
             guarded.attempt(recorder, recorder.count_forward)
@@ -87,7 +85,7 @@ def _make_forward(original: Callable[..., object], current: Current) -> Callable
                 recorder.in_forward = False
         return original(self, *args, **kwargs)
 
-    return forward
+    return make_forward(original, watched)
 
 
 def _make_iter(original: Callable[..., object], current: Current) -> Callable[..., object]:
