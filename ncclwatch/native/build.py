@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine import homes
-from ncclwatch.native import fitness
+from ncclwatch.native import fitness, ownership
 
 MODULE = "_ncclwatch_native"
 TORCH_SIDE = "torch_side.so"
@@ -100,6 +100,7 @@ def build() -> Built:
     Raises `NativeError` if there is no compiler, no Python header, or if it does not compile.
     """
     path = built_path()
+    _refuse_others(path)
     if path.exists():
         return Built(path=path, seconds=0.0)
     unfit = fitness.trouble()
@@ -108,6 +109,7 @@ def build() -> Built:
     began = time.monotonic()
     compiler, alone = _compiler(), build_alone()
     _make_directory(path.parent)
+    _refuse_others(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
         torch_side, python_side = Path(work) / TORCH_SIDE, Path(work) / path.name
         root, cxx11 = _torch_here()
@@ -124,6 +126,7 @@ def build_alone() -> Path:
     Raises `NativeError` if there is no compiler, no Python header, or if it does not compile.
     """
     path = alone_path()
+    _refuse_others(path)
     if path.exists():
         return path
     compiler = _compiler()
@@ -131,11 +134,18 @@ def build_alone() -> Path:
     if not (headers / "Python.h").exists():
         raise NativeError(f"no Python.h in {headers}. Install Python's headers (apt install python3-dev)")
     _make_directory(path.parent)
+    _refuse_others(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
         side = Path(work) / path.name
         compile_python_side(compiler, headers, side)
         side.replace(path)
     return path
+
+
+def _refuse_others(path: Path) -> None:
+    trouble = ownership.trouble(path.parent, path.name, TORCH_SIDE)
+    if trouble:
+        raise NativeError(trouble)
 
 
 def _compiler() -> list[str]:

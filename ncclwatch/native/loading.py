@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ncclwatch.contract import config
-from ncclwatch.native import fitness, prebuilt
+from ncclwatch.native import fitness, ownership, prebuilt
 from ncclwatch.native.build import MODULE, TORCH_SIDE, NativeError, alone_path, built_path, directory
 
 
@@ -91,12 +91,11 @@ def _built_sides() -> tuple[Path, Path] | None:
 
 
 def _built(path: Path) -> Path | None:
-    try:
-        owner = path.stat().st_uid
-    except OSError:
+    if not os.path.lexists(path):
         return None
-    if owner not in (os.getuid(), 0):
-        raise NativeError(f"{path} belongs to user {owner}, not to you: not loaded. Run `ncclwatch build-native`")
+    trouble = ownership.trouble(path.parent, path.name, TORCH_SIDE)
+    if trouble:
+        raise NativeError(trouble)
     return path
 
 
