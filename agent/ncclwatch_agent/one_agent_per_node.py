@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pwd
+import signal
 from pathlib import Path
 
 from ncclwatch.contract.errors import NcclwatchError
@@ -135,6 +136,7 @@ def daemonise() -> None:
 
     torchrun kills the process group of its ranks; an agent in it could not tell how they ended.
     """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread of the rank that started us takes none
     if os.fork():
         os._exit(0)
     os.setsid()

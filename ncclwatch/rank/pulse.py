@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract import config
+from ncclwatch.contract.machine import quiet_threads
 from ncclwatch.contract.model.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.modules import write as write_module
@@ -55,7 +56,7 @@ class Pulse:
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        quiet_threads.start(self._thread)
 
     def stop(self, wait_s: float = config.PULSE_S) -> None:
         """End, without waiting for it longer than this."""

@@ -9,6 +9,8 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
+from ncclwatch.contract.machine import quiet_threads
+
 _FILE = re.compile(r"^(?:rng_state|random_states)_(\d+)\.(?:pth|pkl|pt)$")
 ENTRIES_MAX = 20_000  # of a directory
 
@@ -17,7 +19,8 @@ def look(argv: Sequence[str], world_size: int, tell: Callable[[str, str], None])
     """Compare in a thread of its own: the directory may be on storage that does not answer."""
     named = checkpoint_of(argv)
     if named:
-        threading.Thread(target=_tell, args=(named, world_size, tell), name="ncclwatch-resume", daemon=True).start()
+        asked = (named, world_size, tell)
+        quiet_threads.start(threading.Thread(target=_tell, args=asked, name="ncclwatch-resume", daemon=True))
 
 
 def checkpoint_of(argv: Sequence[str]) -> str:
