@@ -16,15 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.ring.layout import (
-    BATCH_BITS,
-    IN_ORDER,
-    NO_GROUP,
-    NO_THREAD,
-    Flag,
-    Word,
-    signature_word,
-)
+from ncclwatch.contract.ring.layout import BATCH_BITS, IN_ORDER, NO_GROUP, NO_THREAD, Flag, Word, signature_word
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.checks.preflight import Preflight
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of
@@ -58,6 +50,7 @@ DRAIN_ABOVE = 8  # works of a group; fewer are looked at by the pulse and by who
 RETIRED_S = 2.0  # a backend drops a finished work within microseconds, on a machine that has a core for it
 RETIRED_NUMEL_MAX = 262_144  # elements that retired works may hold, but for the newest: memory is wanted back
 NEWEST_KEPT = 3  # of the retired works, however large
+FORGOTTEN_KEPT = 7  # destroyed groups of which works may be retired: a work of gloo keeps its group's connections open
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
@@ -83,7 +76,7 @@ class Recorder:
         self.pending_exception: dict[str, object] | None = None  # for the pulse thread to write
         self._thread = ThreadState()
         self._exception_seen = 0
-        self._retired: deque[tuple[float, int, Work]] = deque()
+        self._retired: deque[tuple[float, int, object]] = deque()
         self._sweeping = threading.Lock()
         self._weighed = self._retired_numel = 0  # how many of the retired works are counted, and their elements
         self.hot: object = None  # what the hot path in C keeps of this, where there is one: `native.quicken`
@@ -190,6 +183,8 @@ class Recorder:
                 self.open_works.pop(id(work), None)
                 self._retired.append((time.monotonic(), 0, work))
             group.works, group.p2p_works = deque(), []  # the pulse may be looking at the old ones
+            self._retired.append((time.monotonic(), RETIRED_NUMEL_MAX // FORGOTTEN_KEPT, group))
+            self._sweep()
             self.flag(group, Flag.DESTROYED)
 
     def flag(self, group: Group, flag: int, on: bool = True) -> None:

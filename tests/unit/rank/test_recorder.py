@@ -12,7 +12,7 @@ from ncclwatch.contract.ring.call_sites import parse
 from ncclwatch.contract.ring.layout import OPS, Flag, Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.operations import Group
-from ncclwatch.rank.recorder import NEWEST_KEPT, P2P_MAX, RETIRED_NUMEL_MAX, WORKS_MAX, Recorder
+from ncclwatch.rank.recorder import FORGOTTEN_KEPT, NEWEST_KEPT, P2P_MAX, RETIRED_NUMEL_MAX, WORKS_MAX, Recorder
 from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch.rank.where import call_sites
 from ncclwatch.rank.where.call_sites import describe_exception
@@ -269,6 +269,16 @@ def test_a_work_outlives_its_group_for_a_while(recorder: Recorder, monkeypatch: 
     monkeypatch.setattr("ncclwatch.rank.recorder.RETIRED_S", -1.0)
     recorder.drain_all()
     assert unfinished() is None
+
+
+def test_of_many_groups_that_are_destroyed_at_once_only_the_newest_keep_their_works_and_so_their_connections(
+    recorder: Recorder,
+):
+    works = []
+    for name in map(str, range(FORGOTTEN_KEPT + 3)):
+        works.append(issue_on_host(recorder, recorder.add_group(name, "", [0, 1], 0), 8))
+        recorder.forget_group(name)
+    assert [work() is not None for work in works] == [False] * 3 + [True] * FORGOTTEN_KEPT
 
 
 def test_the_newest_finished_works_are_kept_however_large_and_older_ones_are_not(recorder: Recorder):
