@@ -256,11 +256,12 @@ def detach() -> None:
         pulse, _pulse = _pulse, None
         if patches is not None:
             patches.restore()
-        if pulse is not None:
-            pulse.stop()
+        ended = pulse is None or pulse.stop()
         if recorder is not None:
             recorder.close()
             recorder.ring.set_word(Word.DETACHED, 1)
+            if ended:  # else the pulse is at work there; the memory stays in any case, for a thread that is inside
+                recorder.ring.place.close()
 
 
 def _rest() -> None:

@@ -58,11 +58,12 @@ class Pulse:
         """Begin."""
         quiet_threads.start(self._thread)
 
-    def stop(self, wait_s: float = config.PULSE_S) -> None:
-        """End, without waiting for it longer than this."""
+    def stop(self, wait_s: float = config.PULSE_S) -> bool:
+        """End, without waiting for it longer than this; returns whether it has ended."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=wait_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -14,7 +14,7 @@ from tests.integration.launch import PROGRAMS, environment, run_ranks, started
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
-CHECKS = 12
+CHECKS = 13
 
 
 def test_every_check_inside_a_real_job_holds(tmp_path: Path):

@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -81,6 +82,19 @@ def detach_and_attach_again_in_mid_training() -> None:
     before = events()
     dist.all_reduce(torch.ones(1))
     assert events() == before + 1
+
+
+def detach_leaves_no_directory_open() -> None:
+    def directories() -> list[str]:
+        found = (path.resolve() for path in Path("/proc/self/fd").iterdir())
+        return [str(path) for path in found if path.is_dir() and "/proc/" not in str(path)]
+
+    ncclwatch.detach()
+    before = directories()
+    ncclwatch.attach()
+    ncclwatch.detach()
+    assert directories() == before, directories()
+    ncclwatch.attach()
 
 
 def workers_of_a_loader_record_nothing() -> None:
@@ -203,6 +217,7 @@ def main() -> None:
     init_process_group("gloo")
     checks = (
         detach_and_attach_again_in_mid_training,
+        detach_leaves_no_directory_open,
         workers_of_a_loader_record_nothing,
         a_forked_child_leaves_the_ring_alone,
         many_threads_issue_at_once,
