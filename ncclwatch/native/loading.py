@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ncclwatch.contract import config
-from ncclwatch.native import fitness, ownership, prebuilt
+from ncclwatch.native import fitness, ownership, prebuilt, wholeness
 from ncclwatch.native.build import MODULE, TORCH_SIDE, NativeError, alone_path, built_path, directory
 
 
@@ -30,6 +30,7 @@ def load() -> ModuleType | None:
 
     python_side, torch_side = sides
     module = _module_at(python_side)
+    _require_whole(torch_side)
     try:
         entry = ctypes.CDLL(str(torch_side)).ncclwatch_torch_side
         entry.restype = ctypes.c_void_p
@@ -99,7 +100,17 @@ def _built(path: Path) -> Path | None:
     return path
 
 
+def _require_whole(path: Path) -> None:
+    try:
+        trouble = wholeness.trouble(path)
+    except OSError as error:
+        trouble = f"cannot be read ({error.strerror})"
+    if trouble:
+        raise NativeError(f"{path} {trouble}. Delete it and run `ncclwatch build-native`")
+
+
 def _module_at(path: Path) -> ModuleType:
+    _require_whole(path)
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_file_location(MODULE, str(path), loader=loader)
     if spec is None:
