@@ -24,6 +24,7 @@ MODULE = "_ncclwatch_native"
 TORCH_SIDE = "torch_side.so"
 SOURCES = Path(__file__).parent / "sources"
 TIMEOUT_S = 600
+_MODE = 0o700  # of what is built, whatever the umask: what others may write is not loaded
 # Only what torch's own libraries need anyway, and no name of ours but the one entry.
 _FLAGS = (
     *("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
@@ -115,6 +116,8 @@ def build() -> Built:
         root, cxx11 = _torch_here()
         compile_torch_side(compiler, root / "include", root / "lib", torch_side, cxx11=cxx11)
         shutil.copyfile(alone, python_side)
+        for side in (torch_side, python_side):
+            side.chmod(_MODE)
         torch_side.replace(path.parent / TORCH_SIDE)
         python_side.replace(path)  # the last: where it is, the other one is
     return Built(path=path, seconds=time.monotonic() - began)
@@ -138,6 +141,7 @@ def build_alone() -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
         side = Path(work) / path.name
         compile_python_side(compiler, headers, side)
+        side.chmod(_MODE)
         side.replace(path)
     return path
 
@@ -157,7 +161,8 @@ def _compiler() -> list[str]:
 
 def _make_directory(path: Path) -> None:
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # where the umask is 0, too
+        path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise NativeError(
             f"cannot write {path}: {error.strerror}. Name another directory in {config.ENV_NATIVE_DIR}"

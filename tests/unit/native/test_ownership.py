@@ -1,6 +1,8 @@
 """What others may have written is neither loaded nor built upon."""
 
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,3 +103,19 @@ def test_a_pipe_in_its_place_is_not_opened(built: Path):
     built.unlink()
     os.mkfifo(built)
     _refused("no plain file")
+
+
+@pytest.mark.skipif(not Path(sysconfig.get_paths()["include"], "Python.h").exists(), reason="needs Python's headers")
+def test_what_was_built_where_the_umask_is_zero_is_found(built: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.rmtree(built.parent.parent)
+    compiler = built.parents[2] / "compiler"
+    compiler.write_text('#!/bin/sh\nfor last; do :; done\ncp /dev/null "$last"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    before = os.umask(0)
+    try:
+        assert build.build().path == built
+    finally:
+        os.umask(before)
+    assert loading.where() == built
+    assert loading.where_alone() is not None
