@@ -17,7 +17,7 @@ URL = "http://admin:hunter2@127.0.0.1:9"  # nobody listens
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(("status",), 2), (("top", "--count", "1"), 2), (("status", "--server", URL), 2), (("config", "show"), 0),
-     (("doctor",), 2), (("run", "--server", URL, "true"), 2), (("simulate", "--server", URL), 2)],
+     (("doctor",), 3), (("run", "--server", URL, "true"), 2), (("simulate", "--server", URL), 2)],
 )  # fmt: skip
 def test_the_command_line_says_what_is_wrong_and_not_the_password(arguments: tuple[str, ...], code: int) -> None:
     command = [sys.executable, "-c", "from ncclwatch.cli.main import main; main(prog_name='ncclwatch')", *arguments]
