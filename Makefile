@@ -14,7 +14,7 @@ SHELL  := bash
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install compare dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
-  zoo-stream mutants threat-mutants natives tried sanitize wheel test test-all bench layouts onset clean
+  zoo-stream mutants threat-mutants natives tried sanitize docs wheel test test-all bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,7 @@ $(BIN)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --upgrade pip
 	# This exact torch: a bare "torch" brings gigabytes of CUDA libraries that the tests do not need.
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable '.[server,test,lint,frameworks]'
+	$(BIN)/pip install --quiet --editable '.[server,test,lint,frameworks,docs]'
 	touch $@
 
 install: $(BIN)/.installed # the virtual environment alone
@@ -114,15 +114,18 @@ tried: $(BIN)/.installed ## each of these sides in the torch that it is for, and
 sanitize: $(BIN)/.installed ## the native recorder with AddressSanitizer and ThreadSanitizer, over a stand-in and under the real torch (minutes)
 	SANITIZE=all setarch -R $(BIN)/pytest tests/sanitized
 
+docs: $(BIN)/.installed ## the documentation, checked strictly: build/site/index.html
+	$(BIN)/mkdocs build --quiet
+
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check
 
 test: $(BIN)/.installed ## what CI runs: everything that does not depend on the load of the machine, in a quarter of an hour
-	$(BIN)/python -m tests.gate lint types imports unit integration zoo-core wheel dashboard-types demo \
+	$(BIN)/python -m tests.gate lint types imports unit docs integration zoo-core wheel dashboard-types demo \
 	  --live integration --live zoo-core
 
 test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches: two hours
-	$(BIN)/python -m tests.gate lint types imports unit fresh fuzz integration frameworks zoo-once zoo-stream wheel dashboard-types demo \
+	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz integration frameworks zoo-once zoo-stream wheel dashboard-types demo \
 	  --live integration --live frameworks --live zoo-once --live zoo-stream
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README
