@@ -115,7 +115,7 @@ sanitize: $(BIN)/.installed ## the native recorder with AddressSanitizer and Thr
 	SANITIZE=all setarch -R $(BIN)/pytest tests/sanitized
 
 docs: $(BIN)/.installed ## the documentation, checked strictly: build/site/index.html
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check

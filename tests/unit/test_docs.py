@@ -38,6 +38,17 @@ def test_links_lead_to_files(document: str) -> None:
     assert missing == []
 
 
+def test_links_of_the_site_stay_on_it() -> None:
+    docs = ROOT / "docs"
+    found = [
+        (page.name, link)
+        for page in docs.rglob("*.md")
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        if docs not in page.parent.joinpath(link).resolve().parents
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_examples_in_python_compile(document: str) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.M | re.S):
