@@ -1,6 +1,7 @@
 """Verdicts are short and plain: the culprit, what it did, who waits for it, then the fix."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.scenarios.texts import FILES, SEPARATOR, situation
 
 HEADLINE_WORDS, WORDS = 45, 60  # of a headline; of that and the first sentence of the advice
 AVOIDED = re.compile(r"never meet|each other|stands? still|stands? in|the others\b|nobody|is told|has not come|neither")
-WAITING = "waiting for "  # in one line, of ranks that are late: it is no headline
+PAGES = [page for page in sorted((Path(__file__).parents[2] / "docs/verdicts").glob("*.md")) if page.stem != "index"]
 
 
 def _verdicts() -> list[tuple[str, Verdict]]:
@@ -63,3 +64,12 @@ def test_the_brief_text_has_ten_lines_and_the_fix(verdicts: list[tuple[str, Verd
         if len(lines) > BRIEF_LINES or not any(line.startswith("  do ") for line in lines):
             long.append("\n".join([name, *lines]))
     assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_is_what_the_judge_says(page: Path, verdicts: list[tuple[str, Verdict]]) -> None:
+    block = re.search(r"^```text\nncclwatch: [A-Z]+ (.*?)^  \w+ ", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    headline = " ".join(block[1].split())
+    cause = page.stem.replace("-", "_")
+    assert headline in {" ".join(v.summary.split()) for _, v in verdicts if v.cause.value == cause}

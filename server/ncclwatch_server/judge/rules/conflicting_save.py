@@ -70,7 +70,7 @@ def _conflict(writers: list[Saving]) -> Explanation:
             f"{'; '.join(list(places)[:3])}."
         ),
         explanation=(
-            "Each of them empties the file and writes its own beginning over what the others have written. Which bytes "
+            "Each of them empties the file and writes its own beginning over what another has written. Which bytes "
             "stay is chance: the file may be whole by luck today and torn at the next save."
         ),
         advice=ADVICE,

@@ -7,7 +7,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import LingeringRoot, OutsideRoot, Root, Stay
 from ncclwatch_server.judge.theory.stillness import Trouble
 
-ADVICE = "Create and check shared paths on one rank, then tell the others through a broadcast."
+ADVICE = "Create and check shared paths on one rank, then broadcast the result to the other ranks."
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
