@@ -123,7 +123,7 @@ def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runti
     assert job.stderr is not None and job.stdout is not None
     try:
         lines: list[str] = []
-        while not any(line.startswith("  more ") for line in lines):
+        while not any(line.startswith("  incident") for line in lines):
             line = job.stderr.readline()
             assert line, "the job ended without a verdict"
             lines.append(line)

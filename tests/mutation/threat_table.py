@@ -99,7 +99,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     ),
     "tests/unit/cli/test_report_file.py::"
     "test_a_link_in_its_place_is_replaced_and_what_it_points_to_is_left_alone": (
-        Change("ncclwatch/cli/output/report_file.py", "    if _is_stream(path):", "    path = path.resolve()\n    if _is_stream(path):"),
+        Change("ncclwatch/cli/output/report_file.py", "    if is_stream(path):", "    path = path.resolve()\n    if is_stream(path):"),
     ),
     f"{_TESTS}/test_secrets_in_urls.py::test_the_command_line_says_what_is_wrong_and_not_the_password": (
         Change(f"{_CONTRACT}/network/urls.py", "    if has_credentials(url):\n        raise", "    if False:\n        raise"),

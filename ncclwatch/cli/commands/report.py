@@ -10,7 +10,7 @@ import msgspec
 from ncclwatch.cli.client.answers import Whole
 from ncclwatch.cli.client.http import NotKnown
 from ncclwatch.cli.commands.asking import complete_incident, connect, server_option
-from ncclwatch.cli.output.report_file import prepare
+from ncclwatch.cli.output.report_file import is_stream, prepare
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.words.console import Progress, put
@@ -46,7 +46,7 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
     INCIDENT is an id that `ncclwatch incidents` lists, or a file that `ncclwatch run --report` or `analyze --json` has
     written; of several incidents in it the first critical one, or FILE:ID.
     """
-    form = form or (_form_of(output) if output is not None else "text" if sys.stdout.isatty() else "json")
+    form = form or (form_of(output) if output is not None else "text" if sys.stdout.isatty() else "json")
     target = prepare(output) if output is not None else None
     try:
         with Progress("asking the server"):
@@ -67,10 +67,10 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
     put(f"{output} written", error=True)
 
 
-def _form_of(output: Path) -> str:
+def form_of(output: Path) -> str:
     """Return the form that a file's name asks for. Raises `ConfigError`."""
     form = _SUFFIXES.get(output.suffix.lower())
-    if form is None and not output.name.startswith(("stdout", "stderr")):
+    if form is None and not is_stream(output):
         raise ConfigError(
             f"{output} names no form: end it with {', '.join(_SUFFIXES)}, or add --md, --html, --json or --text"
         )

@@ -43,7 +43,7 @@ def prepare(path: Path) -> ReportFile:
     """Make sure that a report can be written there later. Raises `ConfigError`."""
     if path.is_dir():
         raise ConfigError(f"cannot write the report to {path}: it is a directory; name a file with --report")
-    if _is_stream(path):
+    if is_stream(path):
         return ReportFile(path=path, draft=None)
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
@@ -56,7 +56,7 @@ def prepare(path: Path) -> ReportFile:
     return ReportFile(path=path, draft=draft, fd=fd)
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Whether a path is a pipe or a device that the user means. A link there counts if root or this user made it."""
     try:
         named, reached = path.lstat(), path.stat()

@@ -157,7 +157,7 @@ def _field(name: str, text: str, width: int = WIDTH) -> list[str]:
 def _whom(culprit: Culprit, headline: str) -> str:
     """Return who it is, without the line if the headline has it."""
     site = culprit.call_site
-    known = site is not None and site.place in headline
+    known = site is not None and re.search(rf"{re.escape(site.place)}\b", headline) is not None
     return who(replace(culprit, call_site=None, doing="") if known else culprit)
 
 

@@ -58,6 +58,8 @@ class StoreFailed(NcclwatchError):
 class Store:
     """A database of incidents, lessons and the audit log, and the thread that writes it."""
 
+    lasting = True
+
     def __init__(self, url: str, keeping: settings.Keeping | None = None) -> None:
         """Open the database. Raises `ConfigError` if that cannot be done, and waiting would not help."""
         self.failures = 0

@@ -16,6 +16,7 @@ NOTED_MAX = 1000  # lines of the audit log in memory, where there is no store
 class NoStore:
     """Keeps nothing but the newest lines of the audit log: what the incident book remembers is all there is."""
 
+    lasting = False
     failures = 0
     dropped = 0
 

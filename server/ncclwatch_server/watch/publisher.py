@@ -10,7 +10,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.event_stream import Announcements, What
-from ncclwatch_server.incidents.terminal_text import brief, first_line
+from ncclwatch_server.incidents.terminal_text import brief, first_line, lines_of
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.security.audit import SERVER, Act, AuditEntry, AuditTrail
 from ncclwatch_server.state.waits.history import Lesson
@@ -21,6 +21,8 @@ log = logging.getLogger("ncclwatch.server")
 
 class Keeper(Protocol):
     """Keeps incidents beyond the life of this process."""
+
+    lasting: bool  # what is put there outlives this process
 
     def put(self, incident: Incident) -> None:
         """Keep the newest form of an incident. Never waits."""
@@ -118,4 +120,6 @@ class Publisher:
         # One terminal is enough: torchrun and srun bring the output of all ranks together.
         teller = next((served for served in job.living() if served.terminal), None)
         if teller is not None:
-            teller.link.command(wire.CommandKind.PRINT, teller.index, text="\n".join(brief(incident)) + "\n")
+            # Evidence and stacks can be asked for later only where they are kept.
+            lines = brief(incident) if self._keeper.lasting else lines_of(incident)
+            teller.link.command(wire.CommandKind.PRINT, teller.index, text="\n".join(lines) + "\n")

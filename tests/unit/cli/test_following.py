@@ -184,41 +184,33 @@ def test_a_job_is_not_aborted_while_ranks_may_yet_tell_which_of_several_is_the_c
     assert not undecided
 
 
-def test_of_a_server_that_ends_with_the_command_the_page_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    server, told = Silent(), []
-    server.answers.set()
-    server.open("now", "mine")
-    followed = Following(server, "mine", told.append, server)  # type: ignore[arg-type]
+def followed_to_its_end(server: Server, *incidents: str, own: Silent | None = None, verbose: bool = False) -> list[str]:
+    """Return what was told of a job with these incidents, until it ended."""
+    told: list[str] = []
+    followed = Following(server, "mine", told.append, own, verbose=verbose)  # type: ignore[arg-type]
     followed.begin()
+    for incident in incidents:
+        server.open(incident, "mine")
     followed.start()
     assert followed.abort_wanted.wait(10)
     server.state = "ended"
     followed.finish()
-    assert told == ["now\n  page      http://127.0.0.1:1/incidents/now (while the command runs)\n"]
-    assert followed.told == 1
+    assert followed.told == len(told)
+    return told
+
+
+def test_of_a_server_that_ends_with_the_command_the_page_is_named() -> None:
+    server = Silent()
+    server.answers.set()
+    page = "http://127.0.0.1:1/incidents/now (while the command runs)"
+    assert followed_to_its_end(server, "now", own=server) == [f"now\n  page      {page}\n"]
 
 
 def test_what_was_predicted_is_not_told_after_it_has_happened() -> None:
-    server, told = Server(), []
+    server = Server()
     server.predicted = "soon"
-    followed = Following(server, "mine", told.append)  # type: ignore[arg-type]
-    followed.begin()
-    server.open("soon", "mine")
-    server.open("now", "mine")
-    followed.start()
-    assert followed.abort_wanted.wait(10)
-    server.state = "ended"
-    followed.finish()
-    assert told == ["now"]
+    assert followed_to_its_end(server, "soon", "now") == ["now"]
 
 
 def test_verbose_tells_all() -> None:
-    server, told = Server(), []
-    followed = Following(server, "mine", told.append, verbose=True)  # type: ignore[arg-type]
-    followed.begin()
-    server.open("now", "mine")
-    followed.start()
-    assert followed.abort_wanted.wait(10)
-    server.state = "ended"
-    followed.finish()
-    assert told == ["all of now"]
+    assert followed_to_its_end(Server(), "now", verbose=True) == ["all of now"]

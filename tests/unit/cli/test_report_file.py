@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ncclwatch.cli.commands.report import form_of
 from ncclwatch.cli.main import main
 from ncclwatch.cli.output.report_file import prepare
 from ncclwatch.contract.errors import ConfigError
@@ -76,3 +77,9 @@ def test_a_file_whose_name_asks_for_no_known_form_is_refused(tmp_path: Path):
     assert done.exit_code == 2
     assert ".html" in done.stderr and "--md" in done.stderr
     assert not (tmp_path / "report.doc").exists()
+
+
+def test_a_pipe_needs_no_suffix(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    assert form_of(tmp_path / "pipe") == "json"
+    assert form_of(Path("/dev/stdout")) == "json"

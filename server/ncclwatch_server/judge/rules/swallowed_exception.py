@@ -21,7 +21,7 @@ ADVICE = (
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which ranks came to a wait, or to a standstill, with an exception in hand."""
     if isinstance(root, MismatchRoot) and root.partings[0].way is Way.EXCEPTION:
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_caught_before(root.partings[0]))
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_caught_before)
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.EXCEPTION:
         reason = " ".join(handled_words(each) for each in root.circle.strays)
         texts = {each.text for each in root.circle.strays}

@@ -44,7 +44,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which some ranks came to the end of their batches before the others."""
     if isinstance(root, MismatchRoot):
         ended = kin_of(root.partings[0], in_forward=root.forward is not None) is Way.BATCHES
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out(root)) if ended else None
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out) if ended else None
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.BATCHES:
         reason = f"Batches drawn: {counts_words(root.circle.counts or {})}."
         drawn, call = root.circle.counts or {}, circle.own_call(root)
@@ -62,9 +62,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     return None
 
 
-def _ran_out(root: MismatchRoot) -> str:
-    """Return what the culprits did before their call, for a headline."""
-    found = root.partings[0]
+def _ran_out(found: Parting) -> str:
+    """Return what a side did before its call, for a headline."""
     counts = found.counts or {}
     words = _ran_out_words({counts[rank] for rank in found.culprit.ranks if rank in counts}, counts)
     return f"{words} and " if words else ""

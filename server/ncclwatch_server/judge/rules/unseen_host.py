@@ -102,13 +102,14 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
     severity = Severity.WARNING if open_end else Severity.CRITICAL
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     rest = sorted(set(victims) - {block.rank for block in direct})
+    has = "have" if len(late) > 1 else "has"
     behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
     return Told(
         said=Explanation(
             cause=cause,
             severity=Severity.INFO if long.too_short else severity,
             summary=(
-                f"{ranks_words(late)} never called {operation_words(case.views, first)} ({seen.doing}); "
+                f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({seen.doing}); "
                 f"{waiting_words(case, direct, late)}{behind}."
             ),
             explanation=_explanation(case, late, victims, seen, open_end),

@@ -1,6 +1,6 @@
 """Says in words where ranks stand and what they wait in."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView, WaitKind, WaitView
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words
@@ -85,6 +85,13 @@ def waiting_words(
     if len(phrases) > most:
         phrases = [*phrases[:most], "other ranks wait elsewhere"]
     return "; ".join(phrases)
+
+
+def either_words(sides: Sequence[Collection[int]]) -> str:
+    """Return "rank 0, rank 1 or ranks 2-3 are the cause"."""
+    *most, last = map(ranks_words, sides)
+    verb = "are" if any(len(side) > 1 for side in sides) else "is"
+    return f"{', '.join(most)} or {last} {verb} the cause"
 
 
 def wait_verb(ranks: Collection[int]) -> str:

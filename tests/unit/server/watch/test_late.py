@@ -107,7 +107,7 @@ class Node:
             if command.kind is wire.CommandKind.INSPECT:
                 self.job.inspection.receive_views(views, (1, command.id), self.clock[0])
             elif command.kind is wire.CommandKind.PRINT:
-                self.printed.append(command.text.splitlines()[0])
+                self.printed.append(command.text)
 
 
 def watch(clock: list[float], keeper: Keeper | None = None, memory: Memory | None = None) -> Watch:
@@ -125,6 +125,27 @@ async def known_job(node: Node, waits: int = 3, seconds: float = 8.0) -> None:
     for _ in range(waits):
         await node.wait_for(seconds, validating)
         await node.train(4.0)
+
+
+class LastingStore(NoStore):
+    """A store whose incidents outlive the server."""
+
+    lasting = True
+
+
+@pytest.mark.parametrize("keeper", [NoStore(), LastingStore()], ids=["ends with the job", "is kept"])
+def test_the_terminal_gets_all_of_what_cannot_be_asked_for_later(keeper: NoStore) -> None:
+    async def scene() -> str:
+        clock = [0.0]
+        node = Node(watch(clock, keeper), clock)
+        await node.wait_for(70.0, validating)
+        await node.wait_for(70.0, lambda _: ("forward", 90))
+        return node.printed[0]
+
+    text = asyncio.run(scene())
+    assert ("  evidence  " in text) != keeper.lasting
+    assert ("  more      ncclwatch report " in text) == keeper.lasting
+    assert text.startswith("ncclwatch: WARNING waiting for rank 0: ")
 
 
 def test_a_long_validation_is_shown_warned_of_twice_and_over(caplog: pytest.LogCaptureFixture) -> None:

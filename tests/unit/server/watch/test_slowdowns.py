@@ -25,6 +25,8 @@ GROUPS = memoryview(b"")
 class Kept:
     """What a store would keep."""
 
+    lasting = True
+
     def __init__(self) -> None:
         self.incidents: list[Incident] = []
 

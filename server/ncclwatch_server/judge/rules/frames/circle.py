@@ -40,8 +40,8 @@ def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str
 
 
 def _summary(case: Case, root: CircleRoot, deed: str) -> str:
-    if deed:
-        others = [block for block in root.blocks if block.rank not in root.ranks]
+    others = [block for block in root.blocks if block.rank not in root.ranks]
+    if deed and others:
         return f"{ranks_words(root.ranks)} {deed}; {waiting_words(case, others, root.ranks)}."
     waiting = waiting_words(case, root.blocks, first=root.ranks)
     if root.decided and len(root.ranks) < len(root.circle.ranks):

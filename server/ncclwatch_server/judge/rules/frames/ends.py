@@ -8,7 +8,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at_line, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, either_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.endings import (
     end_site,
@@ -70,7 +70,7 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
         reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
     site = end_site(views[ranks[0]])
     last = f" (last operation{at_line(site)})" if site is not None else ""
-    either = f"{ranks_words(ranks)} or {ranks_words(waiters)} is the cause: " if waiters else ""
+    either = f"{either_words((ranks, waiters))}: " if waiters else ""
     others = waiting_words(case, root.blocks, ranks) or f"{ranks_words(root.victims)} still trained"
     return Explanation(
         cause=cause,

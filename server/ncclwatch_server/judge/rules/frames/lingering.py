@@ -46,7 +46,7 @@ def tell(case: Case, root: LingeringRoot, cause: Cause) -> Explanation:
         cause=cause,
         severity=Severity.CRITICAL if root.stay is Stay.EXIT_HANDLERS else Severity.WARNING,
         summary=(
-            f"{own} {'have' if many else 'has'} made no progress for {seconds_words(root.still_s)} and will not exit, "
+            f"{own} {'have' if many else 'has'} made no progress for {seconds_words(root.still_s)} and not exited, "
             f"although {others} {ended}: {doing}."
         ),
         explanation=" ".join(part for part in (_explanation(root), _threads(case, root)) if part),

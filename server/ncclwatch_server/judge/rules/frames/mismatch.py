@@ -13,7 +13,7 @@ from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.forwards import remedies, words
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
-from ncclwatch_server.judge.telling.words import at_line, group_words, op_words, them, wait_verb
+from ncclwatch_server.judge.telling.words import at_line, either_words, group_words, op_words, them, wait_verb
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, parted_callers
@@ -29,14 +29,14 @@ def tell(
     *,
     reason: Callable[[Parting], str],
     advice: str,
-    deed: str = "",
+    deed: Callable[[Parting], str] = lambda _: "",
     forward_explains: bool = False,
 ) -> Explanation:
     """Return what is told of a mismatch for a cause.
 
-    `reason` says why one of its sides parted from the others; `deed` is what that side did before its call, for the
-    headline; `forward_explains`: whether the forward that it is in has
-    to be mended, rather than some decision before it, even where both sides run it in one mode.
+    `reason` says why one of its sides diverged, `deed` what that side did before its call, for the headline;
+    `forward_explains`: whether the forward that it is in has to be mended, rather than some decision before it, even
+    where both sides run it in one mode.
     """
     first, forward = root.partings[0], root.forward
     guilty = frozenset(root.ranks)
@@ -71,34 +71,27 @@ def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite
     return (block.wait.site if block else None) or side.site
 
 
-def _summary(case: Case, root: MismatchRoot, deed: str) -> str:
+def _summary(case: Case, root: MismatchRoot, deed: Callable[[Parting], str]) -> str:
     found = root.partings[0]
     if not found.decided:
         sides = (found.culprit, *found.others)
         calls = ", ".join(
             f"{ranks_words(side.ranks)} called {_call(case, side, _without(sides, side))}" for side in sides
         )
-        verb = "are" if any(len(side.ranks) > 1 for side in sides) else "is"
-        return f"{_any_of(sides)} {verb} the cause: {calls}."
+        return f"{either_words([side.ranks for side in sides])}: {calls}."
     own = [rank for parting in root.partings for rank in parting.culprit.ranks]
-    if found.shift is not None:
-        deed = shift_call(found.shift, found.condition)
-        lead = f"{ranks_words(own)}{_host(case, own)} {deed}{_consequence(found.shift)}"
-    else:
-        lead = ", ".join(_deed(case, each, deed) for each in root.partings)
+    lead = ", ".join(_deed(case, each, deed(each)) for each in root.partings)
     waiting = (words for side in found.others for words in _waiting(case, side, found.culprit, own, root.through))
     return "; ".join((lead, *waiting)) + "."
 
 
-def _any_of(sides: Sequence[Side]) -> str:
-    *most, last = (ranks_words(side.ranks) for side in sides)
-    return f"{', '.join(most)} or {last}"
-
-
 def _deed(case: Case, found: Parting, before: str) -> str:
     own = found.culprit.ranks
+    who = f"{ranks_words(own)}{_host(case, own)}"
+    if found.shift is not None:
+        return f"{who} {shift_call(found.shift, found.condition)}{_consequence(found.shift)}"
     under = f" under `{found.condition}`" if found.condition and not found.condition_on_others else ""
-    return f"{ranks_words(own)}{_host(case, own)} {before}called {_call(case, found.culprit, found.others)}{under}"
+    return f"{who} {before}called {_call(case, found.culprit, found.others)}{under}"
 
 
 def _host(case: Case, ranks: Sequence[int]) -> str:
