@@ -14,6 +14,7 @@ COMMANDS = {
     "completion": Lazy("ncclwatch.cli.commands.completion:completion", "Print what lets a shell complete ncclwatch."),
     "config": Lazy("ncclwatch.cli.commands.config_show:config", "Show the settings in force and where each came from."),
     "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Check this machine for what ncclwatch needs."),
+    "explain": Lazy("ncclwatch.cli.explain:explain", "Explain a cause: why it happens and how to fix it."),
     "incidents": Lazy("ncclwatch.cli.commands.incidents:incidents", "List the incidents of a server."),
     "report": Lazy("ncclwatch.cli.commands.report:report", "Write one incident as text, Markdown, HTML or JSON."),
     "run": Lazy("ncclwatch.cli.commands.run:run", "Run a training, and report what hangs it."),

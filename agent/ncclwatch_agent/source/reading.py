@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import CallSite, SourceNote
+from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 from ncclwatch_agent.source.surroundings import Surroundings
@@ -28,6 +30,10 @@ SHEBANG_BYTES_MAX = 256
 FILES_MAX = 32  # parsed files kept
 NOTES_MAX = 512
 READ_S_MAX = 2.0
+AROUND = 3  # lines before and after a call site
+AROUND_CHARS_MAX = 160  # of each
+_SECRET = re.compile(r"passw|secret|(?<![a-z])token(?![a-z])|credential|api_?key|access_?key|auth|login|://[^/\s]*@", re.IGNORECASE)
+_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,7 @@ def _parse(name: str, data: bytes) -> _File:
 def _make_note(site: CallSite, file: _File) -> SourceNote:
     text = file.lines[site.line - 1].strip() if 1 <= site.line <= len(file.lines) else ""
     if file.around is None or not text:
-        return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX])
+        return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX], around=_around(site, file.lines, 0))
     condition = loop = outer = None
     handler = ""
     early_exits: tuple[str, ...] = ()
@@ -116,6 +122,7 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         site=site,
         text=text[: config.TEXT_CHARS_MAX],
         condition=condition.text if condition else "",
+        condition_line=condition.line if condition else 0,
         other_branch_ops=condition.other_branch_ops if condition else (),
         branch_ops=condition.branch_ops if condition else (),
         loop=loop.head if loop else "",
@@ -127,7 +134,23 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         early_exits=early_exits,
         rank_exit=rank_exit,
         handler=handler,
+        around=_around(site, file.lines, condition.line if condition else 0),
     )
+
+
+def _around(site: CallSite, lines: tuple[str, ...], condition_line: int) -> tuple[tuple[int, str], ...]:
+    """Return the lines around a call site of the user's own code, and the line of the test that decides about it."""
+    if not is_users_by_path(site.file) or not 1 <= site.line <= len(lines):
+        return ()
+    first, last = max(1, site.line - AROUND), min(len(lines), site.line + AROUND)
+    numbers = {*range(first, last + 1)} | ({condition_line} if 1 <= condition_line <= len(lines) else set())
+    return tuple((number, _shown(lines[number - 1])) for number in sorted(numbers))
+
+
+def _shown(line: str) -> str:
+    """Return a line as it may travel: where it speaks of a secret, without what it has in quotes."""
+    text = line.rstrip().expandtabs(4)
+    return (_QUOTED.sub(r"\g<1>…\g<1>", text) if _SECRET.search(text) else text)[:AROUND_CHARS_MAX]
 
 
 _Job = tuple[tuple[CallSite, ...], asyncio.AbstractEventLoop, "asyncio.Future[tuple[SourceNote, ...]]"]

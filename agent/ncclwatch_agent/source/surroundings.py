@@ -38,6 +38,7 @@ class Condition:
     """A test of the rank that decides whether a line runs."""
 
     text: str
+    line: int
     branch_ops: tuple[str, ...] = ()  # communication calls where the line lies
     other_branch_ops: tuple[str, ...] = ()  # and where it does not
 
@@ -187,15 +188,18 @@ class Surroundings:
             if isinstance(node, ast.IfExp) and mentions(node.test, known):
                 body, other = self._communication.calls([node.body]), self._communication.calls([node.orelse])
                 if body:
-                    return Condition(text=f"if {_text(node.test)}", branch_ops=body, other_branch_ops=other)
+                    return Condition(
+                        text=f"if {_text(node.test)}", line=node.lineno, branch_ops=body, other_branch_ops=other
+                    )
                 if other:
                     text = f"else of if {_text(node.test)}"
-                    return Condition(text=text, branch_ops=other, other_branch_ops=body)
+                    return Condition(text=text, line=node.lineno, branch_ops=other, other_branch_ops=body)
             if isinstance(node, ast.BoolOp) and mentions(node.values[0], known):
                 ops = self._communication.calls(node.values[1:])
                 if ops:
                     negated = "not " if isinstance(node.op, ast.Or) else ""
-                    return Condition(text=f"if {negated}{_text(node.values[0])}", branch_ops=ops)
+                    text = f"if {negated}{_text(node.values[0])}"
+                    return Condition(text=text, line=node.lineno, branch_ops=ops)
         return None
 
     def _guard(self, step: Step, known: frozenset[str]) -> Condition | None:
@@ -207,7 +211,8 @@ class Surroundings:
             for word, leaves in (("if " + _text(statement.test), statement.body), ("else", statement.orelse)):
                 if leaves and (end := _end(leaves[-1])):
                     text = f"{word}: {end}" if word != "else" else f"if {_text(statement.test)}, else: {end}"
-                    return Condition(text=text, branch_ops=rest, other_branch_ops=self._communication.calls(leaves))
+                    others = self._communication.calls(leaves)
+                    return Condition(text=text, line=statement.lineno, branch_ops=rest, other_branch_ops=others)
         return None
 
     def _branch(self, path: list[Step], number: int, known: frozenset[str]) -> Condition | None:
@@ -220,12 +225,14 @@ class Surroundings:
             return None
         ops = self._communication.calls(step.block)
         if isinstance(node, ast.While):
-            return Condition(text=f"while {_text(node.test)}", branch_ops=ops) if step.field == "body" else None
+            text = f"while {_text(node.test)}"
+            return Condition(text=text, line=node.lineno, branch_ops=ops) if step.field == "body" else None
         others: list[ast.stmt] = node.orelse if step.field == "body" else node.body
         others = [*others, *_earlier_branches(path, number)]
         text = f"if {_text(node.test)}"
         return Condition(
             text=text if step.field == "body" else f"else of {text}",
+            line=node.lineno,
             branch_ops=ops,
             other_branch_ops=self._communication.calls(others),
         )
@@ -237,6 +244,7 @@ class Surroundings:
         others = [statement for case in match.cases if case is not node for statement in case.body]
         return Condition(
             text=f"match {_text(match.subject)}: case {_text(node.pattern)}",
+            line=node.pattern.lineno,
             branch_ops=self._communication.calls(node.body),
             other_branch_ops=self._communication.calls(others),
         )
@@ -245,7 +253,8 @@ class Surroundings:
         for decorator in function.decorator_list:
             name = decorator.func if isinstance(decorator, ast.Call) else decorator
             if mentions(name, known):
-                return Condition(text=f"@{_text(decorator)}", branch_ops=self._communication.calls(function.body))
+                ops = self._communication.calls(function.body)
+                return Condition(text=f"@{_text(decorator)}", line=decorator.lineno, branch_ops=ops)
         return None
 
     def _at_callers(self, function: _Function, depth: int) -> Condition | None:
@@ -261,6 +270,7 @@ class Surroundings:
             return None
         return Condition(
             text=f"{condition.text} (line {line}, where {function.name}() is called)",
+            line=condition.line,
             branch_ops=condition.branch_ops,
             other_branch_ops=condition.other_branch_ops,
         )

@@ -303,6 +303,7 @@ class SourceNote:
     site: CallSite
     text: str  # the line itself, stripped
     condition: str = ""  # nearest enclosing `if` test that mentions the rank, "" if none
+    condition_line: int = 0  # where that test is; 0: there is none
     other_branch_ops: tuple[str, ...] = ()  # communication calls in the branch not taken
     branch_ops: tuple[str, ...] = ()  # communication calls in the branch that holds the site
     loop: str = ""  # head of the nearest enclosing loop
@@ -314,6 +315,8 @@ class SourceNote:
     early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
     rank_exit: str = ""  # a return above the site, in its own function, that only ranks under a test can take
     handler: str = ""  # nearest enclosing `except` clause
+    # (number, text) of the lines around the site and of the test's; () where the site is in a library.
+    around: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

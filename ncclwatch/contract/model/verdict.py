@@ -103,6 +103,15 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Lines of the user's source around a line that the verdict names."""
+
+    site: CallSite
+    lines: tuple[tuple[int, str], ...]  # (number, text), in order
+    test_line: int = 0  # of the `if` that decides which ranks come to the site; 0: none is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairCall:
     """A call that a smallest repair leaves out or puts in."""
 
@@ -176,4 +185,5 @@ class Verdict:
     repairs: tuple[Repair, ...] = ()  # one for each rank that may be the cause; (): the histories do not tell
     evidence: tuple[Evidence, ...] = ()
     waiters: tuple[Waiters, ...] = ()  # who waits for whom, of the ranks it speaks of (bounded)
+    excerpts: tuple[Excerpt, ...] = ()  # source around the culprit's line and the lines at which histories differ
     slowness: Slowness | None = None  # of a job that goes on, only slower; None: it does not, or nobody measured it

@@ -16,6 +16,7 @@ from ncclwatch.contract.model.verdict import (
     Culprit,
     Divergence,
     Evidence,
+    Excerpt,
     Lateness,
     MergedStack,
     Repair,
@@ -62,6 +63,7 @@ class IncidentReport:
     where: str = ""  # by the stacks: "3 in validate train.py:88; 0-2,4-7 in backward train.py:55", the odd ones first
     stack_tree: tuple[str, ...] = ()  # the main threads merged by their common beginnings, lines of text
     waiters: tuple[Waiters, ...] = ()  # who waits for whom, when it was told (bounded)
+    excerpts: tuple[Excerpt, ...] = ()  # the user's source around the culprit's line and those of the ranks that wait
     repairs: tuple[Repair, ...] = ()  # the smallest change to what one rank did after which all would have gone on
     slowness: Slowness | None = None  # of a job that goes on, only slower: why, how much, since when, what it costs
 
@@ -118,6 +120,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         where=gang_line(where(incident.stacks)),
         stack_tree=main_tree(incident.stacks),
         waiters=verdict.waiters,
+        excerpts=verdict.excerpts,
         repairs=verdict.repairs,
         slowness=verdict.slowness,
     )
@@ -146,6 +149,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         evidence=report.evidence,
         lateness=report.lateness,
         waiters=report.waiters,
+        excerpts=report.excerpts,
         repairs=report.repairs,
         slowness=report.slowness,
     )

@@ -16,6 +16,7 @@ from ncclwatch_server.judge.by_files import by_files
 from ncclwatch_server.judge.explanation import When
 from ncclwatch_server.judge.rules.drift.ends import with_drift
 from ncclwatch_server.judge.rules.drift.findings import drifts, findings
+from ncclwatch_server.judge.telling.excerpts import excerpts_of
 from ncclwatch_server.judge.telling.waiters import waiters_of
 from ncclwatch_server.judge.telling.words import hosts_words
 from ncclwatch_server.judge.theory.case import Case, open_case
@@ -39,10 +40,12 @@ def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
 
 
 def _completed(case: Case, verdict: Verdict) -> Verdict:
-    """Add who waits for whom, and where the hosts stand whose devices wait: a debugger shows that line, and it is not
-    the culprit's.
+    """Add who waits for whom, the source at the lines it names, and where the hosts are whose devices wait: a debugger
+    shows that line, and it is not the culprit's.
     """
     ranks = sorted({*(culprit.rank for culprit in verdict.culprits), *verdict.victims})
     hosts = hosts_words(case, ranks)
     words = f" The GPUs wait, and the host threads have run ahead: {hosts}." if hosts else ""
-    return replace(verdict, waiters=waiters_of(case, verdict), explanation=f"{verdict.explanation}{words}")
+    waiters = waiters_of(case, verdict)
+    excerpts = excerpts_of(case, verdict, waiters)
+    return replace(verdict, waiters=waiters, excerpts=excerpts, explanation=f"{verdict.explanation}{words}")

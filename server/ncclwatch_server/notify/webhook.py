@@ -137,6 +137,7 @@ def _essence(report: IncidentReport) -> IncidentReport:
         op=short(report.op),
         first_divergence=None,
         evidence=(),
+        excerpts=(),
         stacks=(),
         stack_tree=(),
         where=short(report.where),

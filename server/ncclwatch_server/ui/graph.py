@@ -1,11 +1,13 @@
 """Places the boxes and arrows of "who waits for whom". Pure: from an incident's rows to coordinates.
 
-Ranks that stand in one operation at one line are one box, however many they are. The culprits are at the bottom, and
-every arrow goes from who waits to who has not come. Where ranks of one box wait for each other, each gets its own.
+Ranks that are in one operation at one line are one box, however many they are. The culprits are at the top, where a
+reader looks first, and every arrow goes from a rank that waits to one that has not come. Where ranks of one box wait
+for each other, each gets its own. There are never more than BOXES_MAX boxes, COLUMNS_MAX side by side: what does not
+fit is folded into one box for each distance from the culprits.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ncclwatch.contract.model.rank import CallSite
@@ -13,8 +15,10 @@ from ncclwatch.contract.model.verdict import Culprit, Verdict, Waiters
 from ncclwatch.contract.words.text import rank_list
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 300, 78, 32, 58, 10
-BOXES_MAX = 24
-SPLIT_MAX = 8  # ranks of one box that wait for each other are shown one by one up to so many
+COLUMNS_MAX = 3
+BOXES_MAX = 12
+LAYERS_MAX = BOXES_MAX // COLUMNS_MAX
+SPLIT_MAX = 8  # more ranks of one box that wait for each other stay one box
 TEXT_CHARS_MAX = 42
 _SHIFT = 16  # between an arrow and the one that comes back
 
@@ -56,12 +60,14 @@ class _Node:
 
 def drawing_of(verdict: Verdict) -> Drawing | None:
     """Return the picture of a verdict, None where nobody waits for anybody."""
-    nodes = _nodes(verdict)[:BOXES_MAX]
+    nodes = _nodes(verdict)
     _connect(nodes)
     if not any(node.to for node in nodes):
         return None
     _layer(nodes)
-    return _lay_out(nodes)
+    shown = _folded(nodes)
+    _connect(shown)
+    return _lay_out(shown)
 
 
 def _nodes(verdict: Verdict) -> list[_Node]:
@@ -126,9 +132,39 @@ def _layer(nodes: list[_Node]) -> None:
             node.layer = top + 1
 
 
+def _folded(nodes: list[_Node]) -> list[_Node]:
+    """Return at most BOXES_MAX nodes. Those farthest from the culprits are folded first, the culprits last."""
+    for node in nodes:
+        node.layer = min(node.layer, LAYERS_MAX - 1)
+    layers = [[node for node in nodes if node.layer == layer] for layer in sorted({node.layer for node in nodes})]
+    for number in range(len(layers) - 1, -1, -1):
+        others = sum(len(layer) for layer in layers) - len(layers[number])
+        layers[number] = _fold(layers[number], max(COLUMNS_MAX, BOXES_MAX - others))
+    return [node for layer in layers for node in layer]
+
+
+def _fold(layer: list[_Node], most: int) -> list[_Node]:
+    """Return at most so many nodes: the first of a layer, and one for all its others."""
+    if len(layer) <= most:
+        return layer
+    shown, rest = layer[: most - 1], layer[most - 1 :]
+    folded = _Node(set(), f"{len(rest)} other calls", None, layer[0].blamed, layer=layer[0].layer)
+    for node in rest:
+        folded.ranks |= node.ranks
+        folded.awaits |= node.awaits
+    return [*shown, folded]
+
+
+def _rows(layer: list[_Node]) -> Iterator[list[_Node]]:
+    """Yield a layer in rows of about the same length."""
+    count = -(-len(layer) // COLUMNS_MAX)
+    for number in range(count):
+        yield layer[number * len(layer) // count : (number + 1) * len(layer) // count]
+
+
 def _lay_out(nodes: list[_Node]) -> Drawing:
-    layers = sorted({node.layer for node in nodes}, reverse=True)
-    rows = [[node for node in nodes if node.layer == layer] for layer in layers]
+    layers = sorted({node.layer for node in nodes})
+    rows = [row for layer in layers for row in _rows([node for node in nodes if node.layer == layer])]
     width = max(len(row) for row in rows) * (WIDTH + GAP_X) - GAP_X + 2 * MARGIN
     places: dict[int, tuple[int, int]] = {}
     for number, row in enumerate(rows):

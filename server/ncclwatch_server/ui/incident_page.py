@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.verdict import MergedStack
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Excerpt, MergedStack
 from ncclwatch.contract.stacks.places import MAIN_THREAD, Place
 from ncclwatch.contract.stacks.tree import Branch, Gang, tree
 from ncclwatch.contract.words.text import seconds_words
@@ -48,6 +49,7 @@ class IncidentView:
 
     incident: Incident
     drawing: Drawing | None
+    excerpts: tuple[Excerpt, ...]  # of lines that are not shown where the histories differ
     places: tuple[Standing, ...]  # those of the culprits first
     branches: tuple[Branch, ...]  # of the main threads
     others: tuple[MergedStack, ...]  # of other threads, native frames, children
@@ -55,6 +57,10 @@ class IncidentView:
     more_facts: int
     timeline: tuple[Moment, ...]
     slack: str
+
+    def excerpt(self, site: CallSite | None) -> Excerpt | None:
+        """Return the source around a line of this verdict, None if nobody has read it."""
+        return next((found for found in self.incident.verdict.excerpts if found.site == site), None)
 
     def blames(self, ranks: Iterable[int]) -> bool:
         """Whether the verdict names each of these ranks as a culprit."""
@@ -64,9 +70,12 @@ class IncidentView:
 def view_incident(incident: Incident, url: str) -> IncidentView:
     """Return what an incident's page shows."""
     facts = tuple(_facts(incident))
+    divergence = incident.verdict.first_divergence
+    parted = (divergence.culprit_site, divergence.victim_site) if divergence is not None else ()
     return IncidentView(
         incident=incident,
         drawing=drawing_of(incident.verdict),
+        excerpts=tuple(each for each in incident.verdict.excerpts if each.site not in parted),
         places=tuple(_standing(where(incident.stacks), _culprits(incident))),
         branches=tree(stack for stack in incident.stacks if stack.thread == MAIN_THREAD),
         others=tuple(stack for stack in incident.stacks if stack.thread != MAIN_THREAD),

@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+from markupsafe import Markup
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.words.cause_pages import cause_of
 from ncclwatch_server.http import allowed_methods
 from ncclwatch_server.http.queries import Archive, Reader
 from ncclwatch_server.incidents import event_stream
@@ -29,6 +32,7 @@ from ncclwatch_server.jobs.read_model import JobSight
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.ui import effective, matrix
 from ncclwatch_server.ui.board import Board, Sections
+from ncclwatch_server.ui.causes import cause_html
 from ncclwatch_server.ui.headers import SafeHeaders
 from ncclwatch_server.ui.hosts import host_of
 from ncclwatch_server.ui.incident_page import view_incident
@@ -263,6 +267,24 @@ def _incident_routes(site: Site) -> APIRouter:
             lambda: PAGES.render("incident.html", parts=parts, incident=found, title=found.verdict.summary)
         )
 
+    @router.get("/incidents/{incident}/file")
+    async def incident_file(request: Request, incident: str) -> Response:
+        """Return the incident as one file that loads nothing and runs nothing."""
+        found = await site.reader.incident(incident)
+        url = str(request.url).removesuffix("/file")
+        answer = await site.render(lambda: incident_html(found, url, time.time()))
+        answer.headers["Content-Disposition"] = f'attachment; filename="ncclwatch-{quote(found.id, safe="")}.html"'
+        return answer
+
+    @router.get("/causes/{word}")
+    async def cause_page(word: str) -> Response:
+        cause = cause_of(word)
+        if cause is None:
+            raise HTTPException(status_code=404, detail=f"there is no cause {word!r}")
+        return await site.render(
+            lambda: PAGES.render("cause.html", html=cause_html(cause), cause=cause, title=cause.value.replace("_", " "))
+        )
+
     @router.get("/live/incidents/{incident}")
     async def live(request: Request, incident: str) -> Response:
         url = str(request.url).replace("/live/incidents/", "/incidents/", 1)
@@ -276,8 +298,15 @@ async def _incident_parts(site: Site, incident: str, url: str) -> Sections:
     found = await site.reader.incident(incident)
     now = time.time()
     return await site.reader.desk.make(
-        lambda: {"incident": PAGES.render("parts/incident.html", view=view_incident(found, url), now=now)}
+        lambda: {"incident": PAGES.render("parts/incident.html", view=view_incident(found, url), now=now, alone=False)}
     )
+
+
+def incident_html(incident: Incident, url: str, now: float) -> str:
+    """Return an incident's page as one file."""
+    part = PAGES.render("parts/incident.html", view=view_incident(incident, url), now=now, alone=True)
+    style = Markup((STATIC / "style.css").read_text(encoding="utf-8"))
+    return PAGES.render("incident_file.html", part=Markup(part), style=style, url=url, title=incident.verdict.summary)
 
 
 def _host_routes(site: Site) -> APIRouter:

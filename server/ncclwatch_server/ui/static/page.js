@@ -67,6 +67,60 @@ document.addEventListener("click", (event) => {
   if (button) copy(button.dataset.copy);
 });
 
+// What changes or asks something. The buttons are hidden where no script can press them.
+function showActs() {
+  for (const button of document.querySelectorAll("button.act")) button.hidden = false;
+}
+
+async function act(button) {
+  const told = document.getElementById("copied") ?? line;
+  const tell = (text) => { told.textContent = text; told.hidden = !text; };
+  button.disabled = true;
+  tell(`${button.dataset.busy} …`);
+  try {
+    const headers = { "Content-Type": "application/json", Accept: "application/json" };
+    const answer = await fetch(button.dataset.post, { method: "POST", headers, body: button.dataset.body });
+    const found = await answer.json();
+    if (!answer.ok) {
+      const why = typeof found.detail === "string" ? found.detail : `the server answered ${answer.status}`;
+      tell(answer.status === 401 || answer.status === 403 ? `not allowed: ${why}` : why);
+      return;
+    }
+    tell(button.dataset.done ?? "");
+    if (button.dataset.show) showStacks(button.dataset.show, found);
+  } catch {
+    tell("the server does not answer");
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function showStacks(title, found) {
+  const places = found.places.map((each) => `${ranksText(each.ranks)}  ${each.words}`);
+  const unseen = found.unseen.map((each) => `${ranksText(each.ranks)}  no stack: ${each.why}`);
+  document.getElementById("answer-title").textContent = title;
+  document.getElementById("answer-text").textContent =
+    [...found.notes, ...places, ...unseen, "", ...found.tree].join("\n");
+  document.getElementById("answer").showModal();
+}
+
+function ranksText(ranks) {
+  const runs = [];
+  for (const rank of ranks) {
+    const last = runs.at(-1);
+    if (last && last[1] === rank - 1) last[1] = rank;
+    else runs.push([rank, rank]);
+  }
+  return `rank ${runs.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",")}`;
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-post]");
+  if (button) act(button);
+});
+document.addEventListener("parts", showActs);
+showActs();
+
 const keys = {
   j: () => location.assign("/jobs"),
   i: () => location.assign("/incidents"),

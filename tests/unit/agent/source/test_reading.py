@@ -287,3 +287,40 @@ class Checkpointer:
 )  # fmt: skip
 def test_a_call_of_another_function_of_that_name_is_no_caller(tmp_path: Path, calls: str, condition: str) -> None:
     assert note_of(tmp_path, CHECKPOINTER + calls).condition == condition
+
+
+def test_three_lines_around_a_call_travel_with_it_and_the_test_above(tmp_path: Path) -> None:
+    lines = [f"x{number} = {number}" for number in range(1, 20)]
+    note = note_of(tmp_path, "\n".join(["if rank == 0:", *(f"\t{line}" for line in lines), "\tdist.barrier()  # here"]))
+    assert note.condition_line == 1
+    assert note.around == (
+        (1, "if rank == 0:"), (18, "    x17 = 17"), (19, "    x18 = 18"), (20, "    x19 = 19"),
+        (21, "    dist.barrier()  # here"),
+    )  # fmt: skip
+
+
+def test_the_test_at_the_callers_is_among_the_lines(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "def save():\n    dist.barrier()  # here\n\n\n\n\n\n\nif rank == 0:\n    save()")
+    assert (note.condition_line, note.around[-1]) == (9, (9, "if rank == 0:"))
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("login(token='s3cret', n=3)", "login(token='…', n=3)"),
+        ('os.environ[\'WANDB_API_KEY\'] = "s3\\"cret"', "os.environ['…'] = \"…\""),
+        ("url = 'https://me:s3cret@host/x'", "url = '…'"),
+        ("name = 'plain'", "name = 'plain'"),
+    ],
+)
+def test_what_is_quoted_beside_a_secret_does_not_travel(tmp_path: Path, line: str, shown: str) -> None:
+    note = note_of(tmp_path, f"{line}\ndist.barrier()  # here")
+    assert note.around[0] == (1, shown)
+
+
+def test_no_lines_of_a_library_travel(tmp_path: Path) -> None:
+    path = tmp_path / "site-packages" / "torch" / "x.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("a = 1\ndist.barrier()\n")
+    note = SourceReader().note_of(CallSite(file=str(path), line=2, function="f"))
+    assert (note.text, note.around) == ("dist.barrier()", ())

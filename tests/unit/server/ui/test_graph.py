@@ -29,13 +29,13 @@ def drawn(said: Verdict) -> Drawing:
     return found
 
 
-def test_ranks_at_one_line_are_one_box_and_the_culprit_is_below_them():
+def test_ranks_at_one_line_are_one_box_and_the_culprit_is_above_them():
     said = verdict((Culprit(rank=2),), (0, 1, 3), (row((0, 1, 3), (2,)), row((2,), (0, 1, 3), B, "barrier")))
     found = drawn(said)
     boxes = {box.who: box for box in found.boxes}
     assert set(boxes) == {"ranks 0-1,3", "rank 2"}
     assert boxes["rank 2"].blamed
-    assert boxes["rank 2"].y > boxes["ranks 0-1,3"].y
+    assert boxes["rank 2"].y < boxes["ranks 0-1,3"].y
     assert len(found.arrows) == 2  # each side waits for the other
     assert all(int(x) <= found.width for arrow in found.arrows for x in re.findall(r"[MC ](\d+) \d+", arrow))
     assert "ranks 0-1,3 are in all_reduce at train.py:97 in step(), waiting for rank 2." in found.sentences
@@ -63,6 +63,34 @@ def test_a_verdict_of_an_older_version_is_drawn_by_culprits_and_victims():
 
 def test_nothing_is_drawn_where_nobody_waits():
     assert drawing_of(verdict((Culprit(rank=3),), ())) is None
+
+
+def test_a_big_picture_is_folded_and_the_culprit_stays_in_view():
+    """Ranks of 16,384 that wait for rank 1001 through forty calls each, at four distances from it."""
+    sites = [CallSite(file="/t.py", line=line, function="f") for line in range(160)]
+    ahead = {0: (1001,)} | {
+        distance: tuple(range(distance * 4000 - 4000, distance * 4000 - 3960)) for distance in (1, 2, 3)
+    }
+    rows = tuple(
+        row((distance * 4000 + number,), ahead[distance], sites[distance * 40 + number])
+        for distance in range(4)
+        for number in range(40)
+    )
+    found = drawn(verdict((Culprit(rank=1001, doing="in sleep"),), (), rows))
+    assert len(found.boxes) <= BOXES_MAX
+    assert found.width <= 1200
+    (culprit,) = [box for box in found.boxes if box.blamed]
+    assert (culprit.who, culprit.y) == ("rank 1001", min(box.y for box in found.boxes))
+    assert sum(len(box_ranks(box.title)) for box in found.boxes) == 161  # nobody is left out
+
+
+def box_ranks(title: str) -> list[str]:
+    return [one for part in title.split()[1].split(",") for one in expanded(part)]
+
+
+def expanded(part: str) -> list[str]:
+    first, _, last = part.partition("-")
+    return [str(rank) for rank in range(int(first), int(last or first) + 1)]
 
 
 @pytest.mark.parametrize("count", [2, 5, 40])

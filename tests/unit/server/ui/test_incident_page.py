@@ -32,7 +32,7 @@ def view(culprits: tuple[int, ...], stacks: tuple[MergedStack, ...]) -> Incident
 
 def marked(shown: IncidentView) -> list[str]:
     """Return the ranks that the page marks in its list and in its tree of stacks."""
-    html = PAGES.render("parts/incident.html", view=shown, now=1e9)
+    html = PAGES.render("parts/incident.html", view=shown, now=1e9, alone=False)
     listed = re.findall(r'<li class="blamed"><b>([^<]*)</b>', html)
     return listed + re.findall(r'class="branch blamed"><summary><span class="who">([^<]*)<', html)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote, WaitView
+from ncclwatch.contract.model.verdict import Excerpt
 
 FRAMES_MAX = 8
 
@@ -24,6 +25,13 @@ def source_line(views: Iterable[RankView], site: CallSite | None) -> str:
     if note is None:
         return ""
     return f"{note.text}  (under `{note.condition}`)" if note.condition else note.text
+
+
+def excerpt_at(views: Iterable[RankView], site: CallSite) -> Excerpt | None:
+    """Return the source around a call site, None if no node has read it."""
+    notes = (note_at(view, site) for view in views)
+    note = next((note for note in notes if note is not None and note.around), None)
+    return Excerpt(site=site, lines=note.around, test_line=note.condition_line) if note is not None else None
 
 
 def route_of(view: RankView, item: OpView | WaitView) -> tuple[CallSite, ...]:
