@@ -160,6 +160,22 @@ def test_an_incident_is_told_sentence_first_and_drawn(scene: Scene, browser: Bro
         assert json.load(urllib.request.urlopen(scene.url + page.locator("a", has_text="JSON").get_attribute("href")))
 
 
+def test_the_cause_links_to_its_page_and_the_incident_is_a_file(scene: Scene, browser: Browser, tmp_path: Path):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/incidents/{scene.incident['id']}")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="HTML file").click()
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        page.locator(".verdict .meta a").first.click()
+        page.wait_for_url("**/causes/*")
+        expect(page.locator("main")).to_contain_text("How to fix it")
+        page = seen.go(file.as_uri())
+        assert file.name == f"ncclwatch-{scene.incident['id']}.html"
+        expect(page.locator("h1")).to_have_text(scene.incident["summary"])
+        expect(page.locator("svg.graph .blamed .who")).to_have_text("rank 5")
+
+
 def test_the_incident_can_be_copied_for_slack(scene: Scene, browser: Browser):
     with window(browser, permissions=["clipboard-read", "clipboard-write"]) as seen:
         page = seen.go(f"{scene.url}/incidents/{scene.incident['id']}")
@@ -215,7 +231,16 @@ def test_no_page_is_wider_than_the_window(scene: Scene, browser: Browser, scheme
 def pages(scene: Scene) -> tuple[str, ...]:
     """Return a page of each kind."""
     incident = f"/incidents/{scene.incident['id']}"
-    return ("/jobs", "/jobs/llm", "/jobs/team%2Fresnet", incident, "/incidents", "/hosts/node00000", "/settings")
+    return (
+        "/jobs",
+        "/jobs/llm",
+        "/jobs/team%2Fresnet",
+        incident,
+        "/incidents",
+        "/hosts/node00000",
+        "/settings",
+        "/causes/straggler",
+    )
 
 
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(scene: Scene, browser: Browser):
@@ -326,8 +351,15 @@ def test_a_real_job_is_on_its_page_with_its_source_and_stacks(server: ServerProc
             expect(page.locator(".parted .culprit pre")).to_contain_text("dist.barrier()")
             expect(page.locator(".parted .others pre")).to_contain_text("backward()")
             expect(page.locator("svg.graph .blamed .who")).to_have_text("rank 1")
+            expect(page.locator(".parted .culprit .source .here")).to_contain_text("dist.barrier()")
+            expect(page.locator(".parted .culprit .source .test")).to_contain_text("if step == 30")
             expect(page.locator(".tree")).to_contain_text("hang.py:16")
             expect(page.locator(".evidence")).to_contain_text("flight recorder")
+            page.get_by_role("button", name="Take stacks now").click()
+            expect(page.locator("#answer-text")).to_contain_text("in barrier at hang.py:16", timeout=PATIENCE_MS)
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Silence for 1 h").click()
+            expect(page.locator("#copied")).to_contain_text("no alerts about this job", timeout=PATIENCE_MS)
     finally:
         job.kill()
         kill(runtime)

@@ -32,7 +32,9 @@ NOTES_MAX = 512
 READ_S_MAX = 2.0
 AROUND = 3  # lines before and after a call site
 AROUND_CHARS_MAX = 160  # of each
-_SECRET = re.compile(r"passw|secret|(?<![a-z])token(?![a-z])|credential|api_?key|access_?key|auth|login|://[^/\s]*@", re.IGNORECASE)
+_SECRET = re.compile(
+    r"passw|secret|(?<![a-z])token(?![a-z])|credential|api_?key|access_?key|auth|login|://[^/\s]*@", re.IGNORECASE
+)
 _QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 
 

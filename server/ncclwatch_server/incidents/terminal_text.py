@@ -14,6 +14,7 @@ from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import Culprit, Divergence, MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
+from ncclwatch.contract.words.cause_pages import slug_of
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import where
@@ -122,6 +123,7 @@ def lines_of(incident: Incident) -> list[str]:
     if len(incident.stacks) > STACKS_MAX:
         lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
     lines += _field("incident", f"{incident.id} of job {incident.job}")
+    lines += _field("cause", f"{verdict.cause.value}: `ncclwatch explain {slug_of(verdict.cause)}`")
     return lines
 
 

@@ -19,7 +19,7 @@ COLUMNS_MAX = 3
 BOXES_MAX = 12
 LAYERS_MAX = BOXES_MAX // COLUMNS_MAX
 SPLIT_MAX = 8  # more ranks of one box that wait for each other stay one box
-TEXT_CHARS_MAX = 42
+TEXT_CHARS_MAX = 37
 _SHIFT = 16  # between an arrow and the one that comes back
 
 

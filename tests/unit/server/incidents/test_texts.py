@@ -63,6 +63,7 @@ ncclwatch: CRITICAL rank 1 left the loop
               all_reduce (torch/distributed/c.py:9)
             > train (/home/me/train.py:12)
   incident  abc123 of job job
+  cause     uneven_batches: `ncclwatch explain uneven-batches`
 """
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Severity, Verdict, Waiters
-from ncclwatch_server.ui.graph import BOXES_MAX, Drawing, drawing_of
+from ncclwatch_server.ui.graph import BOXES_MAX, TEXT_CHARS_MAX, Drawing, drawing_of
 
 A = CallSite(file="/job/train.py", line=97, function="step")
 B = CallSite(file="/job/train.py", line=130, function="main")
@@ -110,5 +110,5 @@ def test_everything_lies_inside_of_the_picture(count: int):
 def test_a_long_name_does_not_leave_its_box():
     long = CallSite(file="/job/" + "x" * 200 + ".py", line=1, function="y" * 100)
     (box, _) = drawn(verdict((Culprit(rank=1, call_site=long, doing="z" * 100),), (0,), (row((0,), (1,)),))).boxes
-    assert max(len(box.place), len(box.doing)) <= 42
+    assert max(len(box.place), len(box.doing)) <= TEXT_CHARS_MAX
     assert "x" * 200 in box.title

@@ -1,11 +1,22 @@
 """What an incident's page shows of its stacks: who is blamed stands out, and nobody else."""
 
 import re
+from dataclasses import replace
 
-from ncclwatch.contract.model.rank import StackFrame
-from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, MergedStack, Severity, Verdict
+from ncclwatch.contract.model.rank import CallSite, StackFrame
+from ncclwatch.contract.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Divergence,
+    Excerpt,
+    MergedStack,
+    Severity,
+    Verdict,
+)
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.ui.incident_page import IncidentView, view_incident
+from ncclwatch_server.ui.pages import incident_html
 from ncclwatch_server.ui.render import PAGES
 
 
@@ -54,3 +65,26 @@ def test_culprits_that_stand_alone_together_stand_out_in_the_tree_too():
 
 def test_nobody_stands_out_where_nobody_is_blamed():
     assert marked(view((), STACKS)) == []
+
+
+def test_source_is_shown_with_the_line_and_its_test_marked():
+    site = CallSite(file="/job/train.py", line=9, function="step")
+    found = view((5,), ())
+    excerpt = Excerpt(site=site, lines=((2, "if rank == 5:"), (8, "<b>"), (9, "    dist.barrier()")), test_line=2)
+    divergence = Divergence(
+        group="dp", seq=3, culprit_op="barrier", culprit_site=site, victim_op="", victim_site=None, fact="it differs"
+    )
+    for parted in (None, divergence):
+        verdict = replace(found.incident.verdict, excerpts=(excerpt,), first_divergence=parted)
+        shown = view_incident(replace(found.incident, verdict=verdict), "http://h/incidents/i")
+        html = PAGES.render("parts/incident.html", view=shown, now=1e9, alone=False)
+        assert html.count('<span class="here"><b>9</b>    dist.barrier()</span>') == 1
+        assert '<span class="test"><b>2</b>if rank == 5:</span><span class="gap">' in html
+        assert "&lt;b&gt;" in html
+
+
+def test_a_file_of_an_incident_loads_nothing_and_links_nowhere():
+    html = incident_html(view((5,), STACKS).incident, "http://h/incidents/i", 1e9)
+    assert "<script" not in html
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", html)
+    assert "--paper" in html  # the style is inside
