@@ -39,6 +39,15 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> str:
     return canonical(f"{environ.get('MASTER_ADDR') or 'localhost'}-{environ.get('MASTER_PORT') or '0'}")
 
 
+def is_named(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `from_environment` has a name that belongs to one job, and not just an address where any job may meet."""
+    return bool(
+        environ.get(ENV_JOB, "").strip()
+        or environ.get("SLURM_JOB_ID")
+        or environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
+    )
+
+
 def canonical(text: str) -> str:
     """Return the name of the job that somebody calls so. White space around it does not count."""
     text = text.strip()

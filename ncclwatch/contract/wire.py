@@ -59,6 +59,10 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     world_size: int
     ranks: tuple[int, ...]  # the ranks on this node seen so far
     terminal: bool  # whether a verdict should be printed on the job's terminal
+    named: bool = True  # False: its name is only an address, where other jobs meet at other times
+    title: str = ""  # what people call it where nobody has named it: its batch job, or its script
+    command: str = ""  # the script and its arguments, without secrets
+    user: str = ""  # whose processes its ranks are
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):

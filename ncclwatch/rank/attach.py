@@ -356,11 +356,21 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "server_named": config.server_naming(os.environ),
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
+        "title": _title(launched),
+        "named": "1" if job_names.is_named(launched) else "0",
         "cwd": _working_directory(),
         "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
     }
+
+
+def _title(launched: dict[str, str]) -> str:
+    """Return what people call the job where nobody has named it for ncclwatch: by its batch job, else by its script."""
+    if launched.get(config.ENV_JOB, "").strip():
+        return ""
+    script = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return (launched.get("SLURM_JOB_NAME", "") or (script if script not in ("-c", "-m") else ""))[:80]
 
 
 def _working_directory() -> str:

@@ -4,11 +4,14 @@ A job here is one attempt of one launch: a restart by the launcher is another on
 ranks of both are never mixed.
 """
 
+import pwd
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.words.masking import masked_command
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
 from ncclwatch_agent.ranks import impostors, preflight
 from ncclwatch_agent.ranks.rank_rows import LocalRank
@@ -101,6 +104,7 @@ class LocalJob:
 
     def announce(self) -> wire.Announce:
         """Return what a server is told of the job first."""
+        first = self.ranks[min(self.ranks)]
         return wire.Announce(
             index=self.index,
             job=self.key.job,
@@ -109,6 +113,10 @@ class LocalJob:
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
             terminal=self.wants_terminal,
+            named=first.identity.get("named", "1") != "0",
+            title=first.identity.get("title", "")[: config.TITLE_CHARS_MAX],
+            command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],
+            user=_user(Path(first.path)),
         )
 
     def digest(self, now_ns: int) -> bytes:
@@ -196,3 +204,15 @@ def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_n
     new = list(ranks)
     living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)} | jobs.keys()
     return [rank for rank in new if JobKey.of(rank) not in living]
+
+
+def _user(path: Path) -> str:
+    """Return the name of the user to whom a ring belongs, or the number where there is no name; "" if it is gone."""
+    try:
+        number = path.stat().st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

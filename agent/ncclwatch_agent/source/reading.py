@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import queue
-import re
 import stat
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from pathlib import Path
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import CallSite, SourceNote
 from ncclwatch.contract.stacks.ownership import is_users_by_path
+from ncclwatch.contract.words.masking import masked_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
 from ncclwatch_agent.source.surroundings import Surroundings
@@ -32,10 +32,6 @@ NOTES_MAX = 512
 READ_S_MAX = 2.0
 AROUND = 3  # lines before and after a call site
 AROUND_CHARS_MAX = 160  # of each
-_SECRET = re.compile(
-    r"passw|secret|(?<![a-z])token(?![a-z])|credential|api_?key|access_?key|auth|login|://[^/\s]*@", re.IGNORECASE
-)
-_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +142,9 @@ def _around(site: CallSite, lines: tuple[str, ...], condition_line: int) -> tupl
         return ()
     first, last = max(1, site.line - AROUND), min(len(lines), site.line + AROUND)
     numbers = {*range(first, last + 1)} | ({condition_line} if 1 <= condition_line <= len(lines) else set())
-    return tuple((number, _shown(lines[number - 1])) for number in sorted(numbers))
-
-
-def _shown(line: str) -> str:
-    """Return a line as it may travel: where it speaks of a secret, without what it has in quotes."""
-    text = line.rstrip().expandtabs(4)
-    return (_QUOTED.sub(r"\g<1>…\g<1>", text) if _SECRET.search(text) else text)[:AROUND_CHARS_MAX]
+    return tuple(
+        (number, masked_line(lines[number - 1].rstrip().expandtabs(4))[:AROUND_CHARS_MAX]) for number in sorted(numbers)
+    )
 
 
 _Job = tuple[tuple[CallSite, ...], asyncio.AbstractEventLoop, "asyncio.Future[tuple[SourceNote, ...]]"]

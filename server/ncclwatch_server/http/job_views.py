@@ -1,9 +1,11 @@
 """What the API says about a job: plain values, made of what was copied of it."""
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import numpy as np
 
+from ncclwatch_server.jobs.outcome import Outcome
 from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 
 
@@ -34,6 +36,12 @@ class JobView:
     notices: tuple[str, ...]
     open_incidents: tuple[str, ...]  # ids
     nodes: tuple[NodeView, ...]
+    title: str = ""  # what people call it: its name, or its batch job or script where nobody has named it
+    command: str = ""  # the script and its arguments, without secrets
+    user: str = ""
+    first_seen_at: str = ""  # ISO 8601, UTC
+    outcome: Outcome | None = None  # of a job that is over
+    outcome_sentence: str = ""
 
 
 def view_of(sight: JobSight) -> JobView:
@@ -51,7 +59,17 @@ def view_of(sight: JobSight) -> JobView:
         notices=sight.notices,
         open_incidents=tuple(incident.id for incident in sight.incidents),
         nodes=nodes_of(sight),
+        title=sight.title,
+        command=sight.launch_facts.command,
+        user=sight.launch_facts.user,
+        first_seen_at=_iso(sight.launch_facts.at),
+        outcome=sight.end.outcome if sight.status is JobStatus.ENDED else None,
+        outcome_sentence=sight.end.sentence,
     )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds") if at else ""
 
 
 def nodes_of(sight: JobSight) -> tuple[NodeView, ...]:

@@ -242,6 +242,9 @@ def _incident_routes(reader: Reader) -> APIRouter:
         state: IncidentState | None = None,
         severity: Severity | None = None,
         cause: Cause | None = None,
+        text: Annotated[
+            str, Query(max_length=200, description="part of the job, the sentences, or a culprit's host or file")
+        ] = "",
         since: Annotated[Moment | None, Query(description="opened at or after; without a zone it is UTC")] = None,
         until: Annotated[Moment | None, Query(description="opened before")] = None,
         after: Annotated[
@@ -267,6 +270,7 @@ def _incident_routes(reader: Reader) -> APIRouter:
             state=state,
             severity=severity,
             cause=cause,
+            text=text.strip(),
             since=max(began, default=None),
             until=seconds_of(until) if until is not None else None,
             after=max(ends, key=lambda end: end.place, default=None),

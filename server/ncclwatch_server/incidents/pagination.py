@@ -16,6 +16,7 @@ from ncclwatch_server.incidents.book import Incident, IncidentState
 
 LIMIT = 500
 LIMIT_MAX = config.INCIDENTS_PAGE_MAX
+ROUNDS_MAX = 8  # looks into the store for a text, of a page each
 CLOSE_MAX = 64  # incidents of one millisecond, in which the last page may have ended
 CURSOR_PATTERN = r"^[0-9]{1,15}_[0-9A-Za-z-]{1,40}$"
 
@@ -59,6 +60,7 @@ class Wanted:
     cause: Cause | None = None
     since: float | None = None  # opened at or after, in seconds since 1970
     until: float | None = None  # opened before
+    text: str = ""  # part of the job, the sentences, or a culprit's host or file, in any case
     after: Cursor | None = None
     limit: int = LIMIT
 
@@ -73,6 +75,7 @@ class Wanted:
             and (self.since is None or incident.opened_at >= self.since)
             and (self.until is None or incident.opened_at < self.until)
             and (self.after is None or cursor_of(incident).place > self.after.place)
+            and (not self.text or self.text.lower() in _text_of(incident))
         )
 
 
@@ -98,11 +101,32 @@ def page_of(wanted: Wanted, known: Iterable[Incident], stored: Finder) -> Page:
     # Of the store only what can be on this page: reading an incident with its stacks costs.
     last = mine[wanted.limit].opened_at - 0.001 if len(mine) > wanted.limit else None
     asked = wanted if last is None else replace(wanted, since=max(last, wanted.since or last))
-    older = stored(asked, frozenset(held), wanted.limit + CLOSE_MAX)
-    found = sorted((*mine, *filter(wanted.fits, older)), key=_place)
+    room = wanted.limit + CLOSE_MAX
+    older: list[Incident] = []
+    looked: Cursor | None = None  # how far, where the store may have more
+    # The store finds a text anywhere in an incident, also in its stacks: of these only some are wanted.
+    for _ in range(ROUNDS_MAX if wanted.text else 1):
+        batch = stored(asked if looked is None else replace(asked, after=looked), frozenset(held), room)
+        older += filter(wanted.fits, batch)
+        looked = cursor_of(batch[-1]) if len(batch) == room else None
+        if looked is None or len(older) > wanted.limit:
+            break
+    if looked is not None:  # nothing that is held may come before what nobody has looked at
+        mine = [incident for incident in mine if _place(incident) <= looked.place]
+    found = sorted((*mine, *older), key=_place)
     shown = found[: wanted.limit]
-    more = len(found) > len(shown)
-    return Page(incidents=tuple(shown), next=cursor_of(shown[-1]) if more and shown else None)
+    if len(found) > len(shown):
+        return Page(incidents=tuple(shown), next=cursor_of(shown[-1]))
+    return Page(incidents=tuple(shown), next=looked)
+
+
+def _text_of(incident: Incident) -> str:
+    """Return what is searched for a text, in small letters."""
+    verdict = incident.verdict
+    culprits = (
+        f"{each.host} {each.call_site.file if each.call_site is not None else ''}" for each in verdict.culprits[:64]
+    )
+    return " ".join((incident.job, verdict.summary, verdict.explanation, verdict.advice, *culprits)).lower()
 
 
 def cursor_of(incident: Incident) -> Cursor:

@@ -3,10 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.model.rank import Ending, StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.model.verdict import Verdict
+from ncclwatch.contract.wire import Announce
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
@@ -15,6 +17,7 @@ from ncclwatch_server.evidence.rank_labels import Showing
 from ncclwatch_server.evidence.stack_collection import Gathering
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.incidents.confirmation import Confirmation
+from ncclwatch_server.jobs.outcome import End
 from ncclwatch_server.jobs.room import Opener
 from ncclwatch_server.jobs.stack_requests import Capture
 from ncclwatch_server.state.dataloaders import Loops
@@ -41,6 +44,28 @@ class Served:
         return not self.lost and not self.link.closing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFacts:
+    """What the first agent of a job said of how it was started, for people."""
+
+    named: bool = True  # False: its name is only an address, where other jobs meet at other times
+    title: str = ""  # its batch job or its script, where nobody has named it
+    command: str = ""
+    user: str = ""
+    at: float = 0.0  # when it was heard of, in seconds since 1970
+
+    @classmethod
+    def of(cls, said: Announce, at: float) -> "LaunchFacts":
+        """Return what an announcement says, bounded."""
+        return cls(
+            named=said.named,
+            title=said.title[: config.TITLE_CHARS_MAX],
+            command=said.command[: config.COMMAND_CHARS_MAX],
+            user=said.user[: config.TITLE_CHARS_MAX],
+            at=at,
+        )
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
     """One attempt of one job, with everything the watch loop needs to know of it."""
@@ -49,6 +74,7 @@ class Job:
     key: JobKey
     state: JobState
     known_since: float
+    launch_facts: LaunchFacts = field(default_factory=LaunchFacts)
     remarks: tuple[str, ...] = ()  # for people, on how its ranks report
     agents: dict[str, None] = field(default_factory=dict)  # that have spoken for ranks of it, the newest last
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
@@ -77,6 +103,7 @@ class Job:
     hung_s: float = 0.0  # for how long critical incidents of it have been open
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
+    end: End = field(default_factory=End)  # how, once it has
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
     opener: Opener | None = None  # who began it
     announced: Counter[str] = field(default_factory=Counter)  # its ranks that were seen, by whom they count for
@@ -185,6 +212,11 @@ class Job:
         """Return a verdict with the count of all ranks that it explains; the judge saw some of a big job only."""
         found = self.state.explained_by(culprit.rank for culprit in verdict.culprits)
         return replace(verdict, explained=found) if found is not None else verdict
+
+    def endings(self) -> tuple[Ending | None, ...]:
+        """Return how each rank that was seen has ended, None where nobody saw how."""
+        views = (self.inspection.view(rank) for rank in self.state.seen.nonzero()[0].tolist())
+        return tuple(view.ending if view is not None else None for view in views)
 
     def release(self) -> None:
         """Note that it was judged for the last time, and let go what only judging needs."""

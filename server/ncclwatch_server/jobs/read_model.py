@@ -8,7 +8,8 @@ from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.wire import Loop
 from ncclwatch_server.evidence.rank_labels import GroupName, RankNote
 from ncclwatch_server.incidents.book import Incident, JobKey, worst_first
-from ncclwatch_server.jobs.job import Job, Served
+from ncclwatch_server.jobs.job import Job, LaunchFacts, Served
+from ncclwatch_server.jobs.outcome import End
 from ncclwatch_server.state.picture import Picture
 
 
@@ -38,6 +39,13 @@ class JobSight:
     notes: Mapping[int, RankNote]
     names: Mapping[int, GroupName]
     loops: tuple[Loop, ...]
+    launch_facts: LaunchFacts
+    end: End
+
+    @property
+    def title(self) -> str:
+        """What people call it: its name, or its batch job or script where the name is only where its ranks meet."""
+        return self.launch_facts.title or self.id
 
     @property
     def steps(self) -> int:
@@ -79,6 +87,8 @@ def sight_of(job: Job, opened: tuple[Incident, ...], now: float) -> JobSight:
         notes=dict(job.showing.notes),
         names=dict(job.showing.names),
         loops=job.loops.all(),
+        launch_facts=job.launch_facts,
+        end=job.end,
     )
 
 

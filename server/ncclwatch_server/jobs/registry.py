@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.view_room import ViewRoom
 from ncclwatch_server.incidents.book import JobKey
-from ncclwatch_server.jobs.job import Job, Served
+from ncclwatch_server.jobs.job import Job, LaunchFacts, Served
 from ncclwatch_server.jobs.room import Opener, Room, accounts_of
 from ncclwatch_server.state.job_state import JobState
 from ncclwatch_server.state.owners import Speaker
@@ -217,7 +218,8 @@ class Jobs:
             state=JobState(said.world_size),
             known_since=now,
             inspection=Inspection(self.views),
-            patience=Patience(self._memory.of(said.job)),
+            launch_facts=LaunchFacts.of(said, time.time()),
+            patience=self._patience(said, before),
             likeness=Likeness(one_rendezvous=not _LOOPBACK.match(said.instance)),
             opener=Opener(link=link.number, host=link.host, token=link.caller.holder, accounts=accounts),
         )
@@ -232,6 +234,12 @@ class Jobs:
         self.room.jobs += 1
         self.room.add(job)
         return job
+
+    def _patience(self, said: wire.Announce, before: Job | None) -> Patience:
+        """Return what is known of a job's waits. Where its name is only an address, other jobs teach it nothing."""
+        if said.named:
+            return Patience(self._memory.of(said.job))
+        return before.patience.next_attempt() if before is not None else Patience()
 
     def _list(self, job: Job, *, first: bool) -> None:
         if job.id in self._by_id:

@@ -1,6 +1,7 @@
 """Selects the rows of the store that are the wanted incidents, for SQLite and PostgreSQL alike."""
 
-from sqlalchemy import Select, bindparam, select
+import msgspec
+from sqlalchemy import Select, bindparam, or_, select
 
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.store.records import storable
@@ -25,6 +26,12 @@ def wanted_rows(wanted: Wanted, held: frozenset[str], limit: int) -> Query:
         found = found.where(c.opened_at >= wanted.since)
     if wanted.until is not None:
         found = found.where(c.opened_at < wanted.until)
+    if wanted.text:
+        # In the JSON of the body a quote or backslash has a backslash before it.
+        written = msgspec.json.encode(storable(wanted.text)).decode()[1:-1]
+        found = found.where(
+            or_(c.body.icontains(written, autoescape=True), c.job.icontains(wanted.text, autoescape=True))
+        )
     if wanted.after is not None:
         found = found.where(c.opened_at < wanted.after.until_s)
     return found

@@ -36,6 +36,7 @@ from ncclwatch_server.ui.causes import cause_html
 from ncclwatch_server.ui.headers import SafeHeaders
 from ncclwatch_server.ui.hosts import host_of
 from ncclwatch_server.ui.incident_page import view_incident
+from ncclwatch_server.ui.job_list import WORDS, Chosen, Sort, job_list
 from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
@@ -121,32 +122,55 @@ def _list_routes(site: Site) -> APIRouter:
         return RedirectResponse("/jobs")
 
     @router.get("/jobs")
-    async def jobs() -> Response:
-        parts = await _jobs_parts(site)
-        return await site.render(lambda: PAGES.render("jobs.html", parts=parts, title="Jobs"))
+    async def jobs(request: Request, chosen: Annotated[Chosen, Depends(_chosen)]) -> Response:
+        parts = await _jobs_parts(site, chosen)
+        return await site.render(
+            lambda: PAGES.render(
+                "jobs.html",
+                parts=parts,
+                chosen=chosen,
+                words=WORDS,
+                sorts=tuple(Sort),
+                query=str(request.url.query),
+                title="Jobs",
+            )
+        )
 
     @router.get("/live/jobs")
-    async def live() -> Response:
-        return site.streamed(site.changes("jobs", lambda: _jobs_parts(site)))
+    async def live(request: Request, chosen: Annotated[Chosen, Depends(_chosen)]) -> Response:
+        return site.streamed(site.changes(f"jobs?{request.url.query}", lambda: _jobs_parts(site, chosen)))
 
     return router
 
 
-async def _jobs_parts(site: Site) -> Sections:
+def _chosen(
+    text: Annotated[str, Query(max_length=200)] = "",
+    state: Annotated[str, Query(max_length=40)] = "",
+    sort: Annotated[str, Query(max_length=40)] = "",
+) -> Chosen:
+    """Return which jobs the address of the page asks for. Words that mean nothing are ignored."""
+    return Chosen(
+        text=text.strip(),
+        word=state if state in WORDS else "",
+        sort=Sort(sort) if sort in set(Sort) else Sort.URGENCY,
+    )
+
+
+async def _jobs_parts(site: Site, chosen: Chosen) -> Sections:
     sights = site.reader.sights()
+    rates = {sight.id: strip.step_rate.per_s for sight in sights if (strip := site.board.strip(sight.key)) is not None}
     page = await site.reader.page(Wanted(limit=LATEST_INCIDENTS))
 
     def parts() -> Sections:
-        ordered = sorted(sights, key=lambda sight: (_URGENCY.index(sight.status.value), sight.id))
+        listed = job_list(sights, rates, chosen)
         return {
-            "jobs": PAGES.render("parts/jobs.html", jobs=ordered),
-            "latest": PAGES.render("parts/incident_rows.html", incidents=page.incidents, with_job=True),
+            "jobs": PAGES.render("parts/jobs.html", jobs=listed, now=time.time()),
+            "latest": PAGES.render(
+                "parts/incident_rows.html", incidents=page.incidents, with_job=True, now=time.time()
+            ),
         }
 
     return await site.reader.desk.make(parts)
-
-
-_URGENCY = ("hung", "waiting", "running", "ended")
 
 
 def _job_routes(site: Site) -> APIRouter:
@@ -171,7 +195,7 @@ def _job_routes(site: Site) -> APIRouter:
                 legend=tuple(RankState),
                 latest=latest.incidents,
                 summary=summary_of(panel.states),
-                title=sight.id,
+                title=sight.title,
             )
 
         return await site.render(page)
@@ -205,7 +229,9 @@ def job_parts(job: str, panel: Panel, incidents: tuple[Incident, ...]) -> Sectio
     """Return the parts of a job's page that change."""
     parts = {name: PAGES.render(f"parts/job_{name}.html", panel=panel, job_id=job) for name in JOB_PARTS}
     latest = incidents[:LATEST_INCIDENTS]
-    return parts | {"latest": PAGES.render("parts/incident_rows.html", incidents=latest, with_job=False)}
+    return parts | {
+        "latest": PAGES.render("parts/incident_rows.html", incidents=latest, with_job=False, now=time.time())
+    }
 
 
 async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
@@ -223,26 +249,38 @@ async def _frames(site: Site, sight: JobSight) -> AsyncIterator[bytes]:
             yield event_stream.event("parts", msgspec.json.encode(changed))
 
 
+_WITHIN_S = {"last hour": 3600.0, "last day": 86_400.0, "last 7 days": 604_800.0, "last 30 days": 2_592_000.0}
+
+
+def _wanted(
+    job: str = "",
+    state: Annotated[str, Query(max_length=40)] = "",
+    severity: Annotated[str, Query(max_length=40)] = "",
+    cause: Annotated[str, Query(max_length=40)] = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+    within: Annotated[str, Query(max_length=40)] = "",
+    after: Annotated[str | None, Query(pattern=CURSOR_PATTERN)] = None,
+) -> Wanted:
+    """Return which incidents the address of the page asks for. Words that mean nothing are ignored."""
+    return Wanted(
+        job=job or None,
+        state=IncidentState(state) if state in set(IncidentState) else None,
+        severity=Severity(severity) if severity in set(Severity) else None,
+        cause=Cause(cause) if cause in set(Cause) else None,
+        text=text.strip(),
+        since=time.time() - _WITHIN_S[within] if within in _WITHIN_S else None,
+        after=Cursor.parse(after) if after is not None else None,
+        limit=PAGE_INCIDENTS,
+    )
+
+
 def _incident_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/incidents")
     async def incidents(
-        request: Request,
-        job: str = "",
-        state: Annotated[str, Query(max_length=40)] = "",
-        severity: Annotated[str, Query(max_length=40)] = "",
-        cause: Annotated[str, Query(max_length=40)] = "",
-        after: Annotated[str | None, Query(pattern=CURSOR_PATTERN)] = None,
+        request: Request, wanted: Annotated[Wanted, Depends(_wanted)], within: Annotated[str, Query(max_length=40)] = ""
     ) -> Response:
-        wanted = Wanted(
-            job=job or None,
-            state=IncidentState(state) if state in set(IncidentState) else None,
-            severity=Severity(severity) if severity in set(Severity) else None,
-            cause=Cause(cause) if cause in set(Cause) else None,
-            after=Cursor.parse(after) if after is not None else None,
-            limit=PAGE_INCIDENTS,
-        )
         page = await site.reader.page(wanted)
         following = str(request.url.include_query_params(after=str(page.next)).query) if page.next else ""
         return await site.render(
@@ -252,6 +290,9 @@ def _incident_routes(site: Site) -> APIRouter:
                 without=page.without,
                 following=following,
                 wanted=wanted,
+                within=within,
+                withins=tuple(_WITHIN_S),
+                now=time.time(),
                 title="Incidents",
                 states=tuple(IncidentState),
                 severities=tuple(Severity),
@@ -320,7 +361,7 @@ def _host_routes(site: Site) -> APIRouter:
             raise HTTPException(
                 status_code=404, detail=f"no agent of a host {host!r} reports, and no incident names it"
             )
-        return await site.render(lambda: PAGES.render("host.html", host=found, title=found.name))
+        return await site.render(lambda: PAGES.render("host.html", host=found, title=found.name, now=time.time()))
 
     return router
 

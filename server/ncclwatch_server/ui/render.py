@@ -14,6 +14,7 @@ from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.printable import harmless, one_line
 from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
+from ncclwatch_server.incidents.book import Incident
 
 RANKS_CHARS_MAX = 60
 
@@ -53,6 +54,22 @@ def _number(value: float) -> str:
     return f"{value:,}"
 
 
+def _age(age_s: float) -> str:
+    """Return how long something has lasted, in the unit that fits."""
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if age_s >= (2 if unit != "min" else 1) * seconds:
+            return f"{age_s / seconds:.0f} {unit}"
+    return "< 1 min"
+
+
+def _lasted(incident: Incident, now: float) -> str:
+    """Return for how long an incident has been or was open."""
+    if incident.closed_at is None:
+        return _age(now - incident.opened_at)
+    lasted_s = incident.closed_at - incident.opened_at
+    return seconds_words(lasted_s) if lasted_s < 60 else _age(lasted_s)
+
+
 def _segment(text: str) -> str:
     """Return a text as one part of a path, slashes and all."""
     return quote(text, safe="")
@@ -73,8 +90,8 @@ class Pages:
         )
         self._environment.filters.update(
             lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
-            iso=_iso, number=_number, segment=_segment, short=short_path, users=is_users_by_path, deed=deed_words,
-            reference=reference_words,
+            iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment, short=short_path,
+            users=is_users_by_path, deed=deed_words, reference=reference_words,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

@@ -16,6 +16,7 @@ from ncclwatch_server.evidence.stack_sampling import plan
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, Opening
 from ncclwatch_server.incidents.confirmation import key_of, said_again
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.outcome import end_of
 from ncclwatch_server.judge.theory.places import cannot_look
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.publisher import Publisher
@@ -96,6 +97,8 @@ class Examiner:
         await self._open(job, job.gathering)
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
             self._publisher.closed(incident)
+        incidents = tuple(each for each in self._book.all() if each.key == job.key)
+        job.end = end_of(incidents, job.endings(), all_ended=job.state.over and bool(job.state.seen.all()))
         job.release()
 
     async def gather(self, job: Job, now: float) -> None:

@@ -87,8 +87,8 @@ class Publisher:
         self._tell(job, incident)
 
     def learned(self, job: Job, lessons: Iterable[Lesson]) -> None:
-        """Keep what waits that ended have taught."""
-        for lesson in lessons:
+        """Keep what waits that ended have taught, for the next launch of a job that has a name."""
+        for lesson in lessons if job.launch_facts.named else ():
             self._keeper.learn(job.key.name, lesson)
 
     def looked(self, job: Job, ranks: Sequence[int], *, deeply: bool) -> None:

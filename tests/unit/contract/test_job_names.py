@@ -63,3 +63,17 @@ def test_the_launcher_names_a_job_that_its_user_did_not() -> None:
     assert job_names.from_environment({"NCCLWATCH_JOB": " team/run "}) == "team/run"
     assert job_names.from_environment({"SLURM_JOB_ID": "7"}) == "slurm-7.0"
     assert job_names.from_environment({"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "1"}) == "localhost-1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"NCCLWATCH_JOB": "team/run", "MASTER_PORT": "1"}, True),
+        ({"SLURM_JOB_ID": "7"}, True),
+        ({"TORCHELASTIC_RUN_ID": "42"}, True),
+        ({"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "1"}, False),
+        ({"NCCLWATCH_JOB": "  "}, False),
+    ],
+)
+def test_an_address_is_no_name(environ: dict[str, str], named: bool) -> None:
+    assert job_names.is_named(environ) is named

@@ -70,3 +70,20 @@ def test_a_hot_path_that_does_not_load_is_said_and_done_without(monkeypatch: pyt
     monkeypatch.setattr(attach, "_said", set())
     with pytest.warns(RuntimeWarning, match="it does not load. Everything is recorded in Python"):
         assert attach._load_hot("auto") is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "launched", "title"),
+    [
+        (["/home/ada/train.py", "--lr", "1"], {}, "train.py"),
+        (["/home/ada/train.py"], {"NCCLWATCH_JOB": "team/llm"}, ""),
+        (["/home/ada/train.py"], {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "llm"}, "llm"),
+        (["-c"], {}, ""),
+        ([], {}, ""),
+    ],
+)
+def test_a_job_that_nobody_has_named_is_called_by_its_script(
+    argv: list[str], launched: dict[str, str], title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", argv)
+    assert attach._title(launched) == title

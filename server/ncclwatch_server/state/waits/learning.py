@@ -51,6 +51,10 @@ class Patience:
         """What the ranks that are waited for have done since each wait began."""
         return {key: tuple(wait.taken_s) for key, wait in self._waits.items()}
 
+    def next_attempt(self) -> "Patience":
+        """Return the patience of another attempt of the same launch: it has learned what this one has."""
+        return Patience(self._habits)
+
     def see(self, verdicts: Iterable[Verdict], now: float) -> tuple[Lesson, ...]:
         """Take note of a judgement. Returns what was learned of waits that it does not show any more."""
         said = tuple(verdicts)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
+from ncclwatch.contract.model.rank import StackFrame
+from ncclwatch.contract.model.verdict import Cause, Certainty, MergedStack, Severity, Verdict
 from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.incidents.pagination import Cursor, Wanted, cursor_of, page_of, seconds_of
@@ -178,3 +179,39 @@ def test_a_store_that_cannot_be_read_says_so(tmp_path: Path):
 
 def test_all_open_incidents_are_on_one_page_for_who_asks_for_as_many_as_there_are():
     assert limits.OPEN_MAX <= config.INCIDENTS_PAGE_MAX
+
+
+def named(number: int, at: float, summary: str, stack: str = "") -> Incident:
+    plain = incident(number, at)
+    frames = (StackFrame(function=stack, file="/job/train.py", line=1),) if stack else ()
+    stacks = (MergedStack(ranks=(0,), thread="MainThread", frames=frames),) if stack else ()
+    return replace(plain, verdict=replace(plain.verdict, summary=summary), stacks=stacks)
+
+
+@pytest.mark.parametrize("text", ["GRAD_norm", 'say "no"', "100%", "back\\slash", "_x_"])
+def test_a_text_is_found_in_what_is_held_and_what_is_stored(store_url: str, text: str):
+    held = [named(1, 1.0, f"rank 1 is in {text.lower()} alone"), named(2, 2.0, "another")]
+    stored = [named(3, 3.0, f"rank 3: {text}!"), named(4, 4.0, "other grad norm 1000 say no backslash axxb")]
+    with opened(store_url) as store:
+        for each in stored:
+            store.put(each)
+        until(lambda: len(store.find(Wanted(), frozenset(), 100)) == 2)
+        page = page_of(Wanted(text=text), held, store.find)
+    assert [each.id for each in page.incidents] == [stored[0].id, held[0].id]
+    assert page.next is None
+
+
+def test_a_text_that_the_store_finds_in_stacks_alone_costs_nobody_a_page():
+    """The store looks into stacks too: what it returns beside the point must not end the list too early."""
+    many = [named(number, 100.0 - number / 100, "dull", stack="needle") for number in range(200)]
+    last = named(999, 1.0, "the needle")
+
+    def find(wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        after = wanted.after.place if wanted.after is not None else (-(2**60), "")
+        some = [each for each in (*many, last) if cursor_of(each).place > after]
+        return tuple(sorted(some, key=lambda each: cursor_of(each).place)[:limit])
+
+    page = page_of(Wanted(text="needle", limit=5), (), find)
+    assert [each.id for each in page.incidents] == [last.id]
+    held = named(998, 0.5, "an older needle")
+    assert [each.id for each in page_of(Wanted(text="needle", limit=5), [held], find).incidents] == [last.id, held.id]

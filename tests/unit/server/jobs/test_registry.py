@@ -7,14 +7,16 @@ import pytest
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.preflight import RankFacts
-from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.model.rank import Ending, Phase
 from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs, OverError
 from ncclwatch_server.security.scopes import Caller
+from ncclwatch_server.state.waits.history import Lesson, Memory
 from tests.unit.server.server_values import view
 
 
@@ -400,3 +402,18 @@ def test_what_others_told_of_a_rank_before_it_came_is_forgotten() -> None:
     announce(jobs, link(2), world_size=3, ranks=(1, 2))
     assert (job.inspection.view(1), job.inspection.view(2)) == (None, told[1])
     assert not job.state.ended[1]
+
+
+def test_a_job_whose_name_is_only_an_address_learns_from_its_own_attempts_and_from_no_stranger() -> None:
+    kind = WaitClass(phase=Phase.STEP, op="barrier", size=8)
+    jobs = Jobs(Memory({"job": [Lesson(kind=kind).with_wait(40.0, 2.0)]}))
+    assert kind in announce(jobs, link(1, "a")).patience.habits
+    stranger = announce(jobs, link(2, "b"), instance="j", named=False)
+    assert not stranger.patience.habits
+    again = announce(jobs, link(2, "b"), instance="j", attempt=1, named=False)
+    assert again.patience._habits is stranger.patience._habits
+
+
+def test_what_a_launch_says_of_itself_is_bounded() -> None:
+    job = announce(Jobs(), link(1), title="t" * 1000, command="c" * 10_000, user="u" * 1000)
+    assert (len(job.launch_facts.title), len(job.launch_facts.command), len(job.launch_facts.user)) == (80, 300, 80)

@@ -6,7 +6,7 @@ from ncclwatch_server.ui.render import PAGES
 
 def listed(without: str) -> str:
     return PAGES.render(
-        "incidents.html", incidents=(), without=without, following="", wanted=Wanted(), title="Incidents", states=(),
+        "incidents.html", incidents=(), without=without, following="", wanted=Wanted(), within="", withins=(), now=0.0, title="Incidents", states=(),
         severities=(), causes=(),
     )  # fmt: skip
 

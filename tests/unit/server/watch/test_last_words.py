@@ -12,6 +12,7 @@ from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.outcome import Outcome
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
 from tests.unit.server.server_values import VERDICT, digest, verdict, view
@@ -19,8 +20,8 @@ from tests.unit.server.server_values import VERDICT, digest, verdict, view
 HANG = replace(VERDICT, victims=(0,))
 
 
-def look_at_a_job_that_dies(last_words: Verdict) -> tuple[Incident, ...]:
-    """Return the incidents of a job that hangs, is judged, and dies before an agent has sent a stack."""
+def look_at_a_job_that_dies(last_words: Verdict) -> tuple[Job, tuple[Incident, ...]]:
+    """Return a job that hangs, is judged, and dies before an agent has sent a stack, and its incidents."""
     clock = [0.0]
 
     def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
@@ -46,7 +47,7 @@ def look_at_a_job_that_dies(last_words: Verdict) -> tuple[Incident, ...]:
     said = wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=2, ranks=(0, 1), terminal=False)
     job = watch.jobs.announce(link, said, 0.0)
     asyncio.run(scene())
-    return watch.book.all()
+    return job, watch.book.all()
 
 
 def _answer_views(link: Link, job: Job, now: float, ended: tuple[int, ...]) -> None:
@@ -67,6 +68,7 @@ def _answer_views(link: Link, job: Job, now: float, ended: tuple[int, ...]) -> N
     ],
 )
 def test_the_last_words_of_a_job_open_no_second_incident_of_its_hang(last_words: Verdict) -> None:
-    (incident,) = look_at_a_job_that_dies(last_words)
+    job, (incident,) = look_at_a_job_that_dies(last_words)
+    assert (job.end.outcome, job.end.incident) == (Outcome.HUNG, incident.id)
     assert incident.state is IncidentState.ENDED
     assert incident.verdict.cause is HANG.cause

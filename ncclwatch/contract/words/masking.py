@@ -1,0 +1,31 @@
+"""Cuts secrets out of lines of source and command lines, before they leave the machine."""
+
+import re
+
+_SECRET = re.compile(
+    r"passw|secret|(?<![a-z])token(?![a-z])|credential|api_?key|access_?key|auth|login|://[^/\s]*@", re.IGNORECASE
+)
+_KEY = re.compile(_SECRET.pattern + r"|(?<![a-z])key(?![a-z])", re.IGNORECASE)
+_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+CUT = "…"
+
+
+def masked_line(line: str) -> str:
+    """Return a line of source: where it speaks of a secret, without what it has in quotes."""
+    return _QUOTED.sub(rf"\g<1>{CUT}\g<1>", line) if _SECRET.search(line) else line
+
+
+def masked_command(words: list[str]) -> str:
+    """Return a command line, without the values of options and variables that speak of a secret."""
+    shown, cuts_next = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if cuts_next and not word.startswith("-"):
+            shown.append(CUT)
+            cuts_next = False
+            continue
+        speaks = bool(_KEY.search(name)) and (word.startswith("-") or bool(equals))
+        cuts_next = speaks and not equals
+        shown.append(f"{name}={CUT}" if speaks and equals else _CREDENTIALS.sub(f"://{CUT}@", word))
+    return " ".join(shown)

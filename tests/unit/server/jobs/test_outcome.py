@@ -1,0 +1,68 @@
+"""How a job ended: by its incidents first, then by how its ranks ended, and unknown where nobody saw it."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+from ncclwatch_server.jobs.outcome import End, Outcome, end_of
+from tests.unit.server.server_values import verdict
+
+WELL, FAILED = Ending(kind="exited", exit_code=0), Ending(kind="crashed", exit_code=1)
+KILLED, VANISHED = Ending(kind="signalled", signal=9), Ending(kind="vanished")
+
+
+def incident(cause: Cause, state: IncidentState = IncidentState.ENDED, **changes: object) -> Incident:
+    said = replace(verdict(cause), summary=f"the sentence of {cause.value}", severity=Severity.CRITICAL)
+    made = Incident(
+        id=cause.value, key=JobKey(name="job", instance="i", attempt=0), job="job", world_size=2, state=state,
+        verdict=said, onset_to_open_s=1.0, opened_at=1.0, closed_at=2.0,
+    )  # fmt: skip
+    return replace(made, verdict=replace(said, **changes))  # type: ignore[arg-type]
+
+
+def test_a_job_that_was_over_while_it_hung_has_hung():
+    found = end_of([incident(Cause.UNEVEN_BATCHES)], (KILLED, KILLED), all_ended=True)
+    assert found == End(outcome=Outcome.HUNG, sentence="the sentence of uneven_batches", incident="uneven_batches")
+
+
+def test_a_job_that_a_crash_ended_has_crashed_with_its_sentence():
+    found = end_of([incident(Cause.RANK_CRASHED)], (FAILED, KILLED), all_ended=True)
+    assert (found.outcome, found.sentence) == (Outcome.CRASHED, "the sentence of rank_crashed")
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        incident(Cause.UNEVEN_BATCHES, IncidentState.RESOLVED),
+        incident(Cause.STRAGGLER, severity=Severity.WARNING),
+        incident(Cause.UNEVEN_BATCHES, predicted=True),
+    ],
+)
+def test_what_did_not_end_the_job_does_not_count(over: Incident):
+    assert end_of([over], (WELL, WELL), all_ended=True).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("endings", "all_ended", "outcome"),
+    [
+        ((WELL, WELL), True, Outcome.COMPLETED),
+        ((WELL, FAILED), True, Outcome.CRASHED),
+        ((WELL, KILLED), True, Outcome.CRASHED),
+        ((WELL, VANISHED), True, Outcome.UNKNOWN),
+        ((WELL, None), True, Outcome.UNKNOWN),
+        ((WELL, WELL), False, Outcome.UNKNOWN),
+        ((), True, Outcome.UNKNOWN),
+    ],
+)
+def test_without_an_incident_the_ends_of_the_ranks_say_it(
+    endings: tuple[Ending | None, ...], all_ended: bool, outcome: Outcome
+):
+    assert end_of([], endings, all_ended=all_ended).outcome is outcome
+
+
+def test_the_ranks_that_failed_are_counted():
+    assert end_of([], (FAILED, WELL), all_ended=True).sentence == "1 rank ended with an error"
+    assert end_of([], (FAILED, KILLED), all_ended=True).sentence == "2 ranks ended with an error"
