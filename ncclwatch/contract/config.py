@@ -21,6 +21,7 @@ ENV_RUNTIME_DIR = "NCCLWATCH_RUNTIME_DIR"  # where rings live, in memory; defaul
 ENV_NATIVE = "NCCLWATCH_NATIVE"  # "0": Python alone; "1": native one, with a warning where it is not built
 ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder lie; default ~/.cache/ncclwatch
 ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
+ENV_LABELS = "NCCLWATCH_LABELS"  # "team=vision,run=42": shown with the job, and searched
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
 ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token of a protected server, for everything; each of these has a ..._FILE too
 ENV_TOKEN_FILE = "NCCLWATCH_TOKEN_FILE"
@@ -78,6 +79,7 @@ VIEW_BYTES_MAX = 2 * MIB  # of the view of one rank: an agent leaves out what it
 ELEMENT_BYTES_MAX = MIB // 2  # of one of them: it is decoded in one piece, for which all others wait
 TITLE_CHARS_MAX = 80  # of a job
 COMMAND_CHARS_MAX = 300
+LABELS_CHARS_MAX = 300
 TEXT_CHARS_MAX = 2000  # of an exception, a condition, a source line
 STACK_DEPTH_MAX = 100
 SPOOL_BYTES_MAX = 8 * 1024 * 1024

@@ -63,6 +63,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     title: str = ""  # what people call it where nobody has named it: its batch job, or its script
     command: str = ""  # the script and its arguments, without secrets
     user: str = ""  # whose processes its ranks are
+    labels: str = ""  # that the user gave it: "team=vision,run=42"
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):

@@ -357,6 +357,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
         "title": _title(launched),
+        "labels": launched.get(config.ENV_LABELS, "")[: config.LABELS_CHARS_MAX],
         "named": "1" if job_names.is_named(launched) else "0",
         "cwd": _working_directory(),
         "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),

@@ -67,6 +67,12 @@ EXIT_NOT_INSTALLED = 3
     help="Address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed; else nobody's are.",
 )
 @click.option("--notify", default="", help="TOML file of the targets of alerts; else NCCLWATCH_NOTIFY names it.")
+@click.option(
+    "--log-url",
+    default="",
+    metavar="TEMPLATE",
+    help="Where pages link for logs: https://logs.example.com/?q={job}+{host}+{rank}+{pid}&from={from_s}&to={to_s}.",
+)
 @click.option("--listen-fd", type=int, help="Listen on this socket, which whoever started it has opened.")
 @click.option(
     "--ephemeral",
@@ -79,7 +85,7 @@ EXIT_NOT_INSTALLED = 3
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
     allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
-    ephemeral: bool, listen_fd: int | None, ready_fd: int | None, parent: int | None,
+    log_url: str, ephemeral: bool, listen_fd: int | None, ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -94,6 +100,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.security.peers import proxies
         from ncclwatch_server.serving.uvicorn_server import Serving, check_tls, inherited, listen, serve
+        from ncclwatch_server.ui.log_links import check_log_url
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
             raise
@@ -115,6 +122,7 @@ def main(  # noqa: PLR0913  (one for each flag)
                 private=ephemeral,
                 users=settings.user_ids(allow_user),
                 trusted=trusted,
+                log_url=check_log_url(log_url),
             ),
             targets=targets,
         )

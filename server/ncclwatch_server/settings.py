@@ -37,6 +37,7 @@ class Settings:
     private: bool = False  # only for the user who starts it, tokens or not; without any token it always is
     users: frozenset[int] = frozenset()  # others of this machine who may connect to a private one
     trusted: tuple[Network, ...] = ()  # proxies that say truly for whom they ask
+    log_url: str = ""  # template of addresses of ranks' logs, see `ui.log_links`; "": pages link to none
 
     def access(self) -> Access:
         """Return who may do what."""

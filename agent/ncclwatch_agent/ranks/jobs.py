@@ -116,6 +116,7 @@ class LocalJob:
             named=first.identity.get("named", "1") != "0",
             title=first.identity.get("title", "")[: config.TITLE_CHARS_MAX],
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],
+            labels=first.identity.get("labels", "")[: config.LABELS_CHARS_MAX],
             user=_user(Path(first.path)),
         )
 

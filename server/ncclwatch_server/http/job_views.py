@@ -39,6 +39,7 @@ class JobView:
     title: str = ""  # what people call it: its name, or its batch job or script where nobody has named it
     command: str = ""  # the script and its arguments, without secrets
     user: str = ""
+    labels: str = ""  # "team=vision,run=42", as NCCLWATCH_LABELS has them
     first_seen_at: str = ""  # ISO 8601, UTC
     outcome: Outcome | None = None  # of a job that is over
     outcome_sentence: str = ""
@@ -62,6 +63,7 @@ def view_of(sight: JobSight) -> JobView:
         title=sight.title,
         command=sight.launch_facts.command,
         user=sight.launch_facts.user,
+        labels=sight.launch_facts.labels,
         first_seen_at=_iso(sight.launch_facts.at),
         outcome=sight.end.outcome if sight.status is JobStatus.ENDED else None,
         outcome_sentence=sight.end.sentence,

@@ -52,6 +52,7 @@ class LaunchFacts:
     title: str = ""  # its batch job or its script, where nobody has named it
     command: str = ""
     user: str = ""
+    labels: str = ""
     at: float = 0.0  # when it was heard of, in seconds since 1970
 
     @classmethod
@@ -62,6 +63,7 @@ class LaunchFacts:
             title=said.title[: config.TITLE_CHARS_MAX],
             command=said.command[: config.COMMAND_CHARS_MAX],
             user=said.user[: config.TITLE_CHARS_MAX],
+            labels=said.labels[: config.LABELS_CHARS_MAX],
             at=at,
         )
 

@@ -41,6 +41,7 @@ def effective(given: Settings) -> tuple[Line, ...]:
         Line(name="closed incidents are kept for", value=f"{given.keeping.days:g} days"),
         Line(name="closed incidents of one job that are kept", value=f"{given.keeping.incidents_per_job:,}"),
         Line(name="tokens", value=_tokens(given.grants)),
+        Line(name="logs", value=given.log_url or "no links: --log-url gives a template"),
         Line(name="answers to the names", value=_names(given.hosts)),
     )
 

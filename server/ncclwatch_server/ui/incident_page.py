@@ -1,6 +1,6 @@
 """Works out, in a thread, what an incident's page shows beside the incident itself."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite
@@ -11,6 +11,7 @@ from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.evidence.stack_collection import where
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.ui.graph import Drawing, drawing_of
+from ncclwatch_server.ui.log_links import log_url
 from ncclwatch_server.ui.slack import slack_text
 
 FACTS_MAX = 200
@@ -57,6 +58,7 @@ class IncidentView:
     more_facts: int
     timeline: tuple[Moment, ...]
     slack: str
+    log_urls: Mapping[int, str]  # by rank of a culprit; {} where nobody said where logs are
 
     def excerpt(self, site: CallSite | None) -> Excerpt | None:
         """Return the source around a line of this verdict, None if nobody has read it."""
@@ -67,8 +69,8 @@ class IncidentView:
         return _culprits(self.incident).issuperset(ranks)
 
 
-def view_incident(incident: Incident, url: str) -> IncidentView:
-    """Return what an incident's page shows."""
+def view_incident(incident: Incident, url: str, logs: str = "") -> IncidentView:
+    """Return what an incident's page shows. `logs` is the template of addresses of logs."""
     facts = tuple(_facts(incident))
     divergence = incident.verdict.first_divergence
     parted = (divergence.culprit_site, divergence.victim_site) if divergence is not None else ()
@@ -83,7 +85,18 @@ def view_incident(incident: Incident, url: str) -> IncidentView:
         more_facts=max(0, len(facts) - FACTS_MAX),
         timeline=tuple(_timeline(incident)),
         slack=slack_text(incident, url),
+        log_urls=_log_urls(incident, logs) if logs else {},
     )
+
+
+def _log_urls(incident: Incident, template: str) -> dict[int, str]:
+    at = incident.opened_at - incident.onset_to_open_s
+    return {
+        culprit.rank: log_url(
+            template, at=at, job=incident.job, host=culprit.host, rank=str(culprit.rank), pid=str(culprit.pid or "")
+        )
+        for culprit in incident.verdict.culprits
+    }
 
 
 def _culprits(incident: Incident) -> frozenset[int]:

@@ -26,7 +26,7 @@ class Sort(str, Enum):
 class Chosen:
     """Which jobs somebody wants to see, and in which order."""
 
-    text: str = ""  # part of a name, title, user, command or host, in any case
+    text: str = ""  # part of a name, title, user, label, command or host, in any case
     word: str = ""  # state, or of jobs that are over how they ended: one of WORDS
     sort: Sort = Sort.URGENCY
 
@@ -72,7 +72,8 @@ def _wanted(sight: JobSight, chosen: Chosen) -> bool:
     facts = sight.launch_facts
     hosts = (served.link.host for _, served in sight.served)
     return any(
-        chosen.text.lower() in text.lower() for text in (sight.id, sight.title, facts.user, facts.command, *hosts)
+        chosen.text.lower() in text.lower()
+        for text in (sight.id, sight.title, facts.user, facts.labels, facts.command, *hosts)
     )
 
 

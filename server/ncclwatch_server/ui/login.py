@@ -93,7 +93,7 @@ def add_login(app: FastAPI, gate: PageGate) -> None:
 
 async def to_login(request: Request, error: Exception) -> Response:
     """Send a browser to the login page; a stream or picture is only refused."""
-    if request.url.path.startswith(("/live/", "/matrix/")):
+    if request.url.path.startswith(("/live/", "/matrix/", "/axes/")):
         return Response(str(error), status_code=401, media_type="text/plain")
     return RedirectResponse(f"/login?next={quote(request.url.path, safe='')}", status_code=303)
 

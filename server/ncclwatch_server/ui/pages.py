@@ -31,12 +31,14 @@ from ncclwatch_server.jobs.rank_states import RankState, states_of
 from ncclwatch_server.jobs.read_model import JobSight
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.ui import effective, matrix
+from ncclwatch_server.ui.axes import axes_of
 from ncclwatch_server.ui.board import Board, Sections
 from ncclwatch_server.ui.causes import cause_html
 from ncclwatch_server.ui.headers import SafeHeaders
 from ncclwatch_server.ui.hosts import host_of
 from ncclwatch_server.ui.incident_page import view_incident
 from ncclwatch_server.ui.job_list import WORDS, Chosen, Sort, job_list
+from ncclwatch_server.ui.log_links import log_url
 from ncclwatch_server.ui.login import LoginNeeded, PageGate, add_login, to_login
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.render import PAGES
@@ -47,7 +49,16 @@ PAGE_INCIDENTS = 50
 LATEST_INCIDENTS = 12
 REFRESH_S = 2.0
 ALIVE_S = 15.0
-MACHINES = ("/api/", "/metrics", "/health", "/readyz", "/openapi.json", "/live/", "/matrix/")  # what is no page
+MACHINES = (
+    "/api/",
+    "/metrics",
+    "/health",
+    "/readyz",
+    "/openapi.json",
+    "/live/",
+    "/matrix/",
+    "/axes/",
+)  # what is no page
 STATIC = Path(__file__).parent / "static"
 # Parts of the job page that a stream sends anew, by the id of their element.
 JOB_PARTS = ("headline", "states", "alarms", "groups", "batches", "doing", "hosts")
@@ -196,6 +207,7 @@ def _job_routes(site: Site) -> APIRouter:
                 latest=latest.incidents,
                 summary=summary_of(panel.states),
                 title=sight.title,
+                logs=log_url(site.settings.log_url, at=time.time(), job=sight.id),
             )
 
         return await site.render(page)
@@ -206,16 +218,15 @@ def _job_routes(site: Site) -> APIRouter:
         sight = site.reader.sight(job)
         strip = site.board.strip(sight.key)
         first, columns = strip.matrix.columns() if strip is not None else (0, ())
-        packs = "gzip" in request.headers.get("accept-encoding", "")
+        return await _packed(
+            site, request, lambda: matrix.encoded(sight.world_size, first, columns), "application/octet-stream"
+        )
 
-        def data() -> bytes:
-            found = matrix.encoded(sight.world_size, first, columns)
-            return gzip.compress(found, matrix.LEVEL) if packs else found
-
-        headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        headers |= {"Content-Encoding": "gzip"} if packs else {}
-        found = await site.reader.desk.make(data)
-        return Response(found, media_type="application/octet-stream", headers=headers)
+    @router.get("/axes/{job:path}")
+    async def orders(request: Request, job: str) -> Response:
+        """Return the orders in which the ranks of the picture can be shown: see `axes.Axis`."""
+        sight = site.reader.sight(job)
+        return await _packed(site, request, lambda: msgspec.json.encode(axes_of(sight)), "application/json")
 
     @router.get("/live/jobs/{job:path}")
     async def live(job: str) -> Response:
@@ -223,6 +234,19 @@ def _job_routes(site: Site) -> APIRouter:
         return site.streamed(_frames(site, sight))
 
     return router
+
+
+async def _packed(site: Site, request: Request, make: Callable[[], bytes], kind: str) -> Response:
+    """Return what is made in a thread, compressed where that is understood."""
+    packs = "gzip" in request.headers.get("accept-encoding", "")
+
+    def data() -> bytes:
+        found = make()
+        return gzip.compress(found, matrix.LEVEL) if packs else found
+
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    headers |= {"Content-Encoding": "gzip"} if packs else {}
+    return Response(await site.reader.desk.make(data), media_type=kind, headers=headers)
 
 
 def job_parts(job: str, panel: Panel, incidents: tuple[Incident, ...]) -> Sections:
@@ -339,7 +363,11 @@ async def _incident_parts(site: Site, incident: str, url: str) -> Sections:
     found = await site.reader.incident(incident)
     now = time.time()
     return await site.reader.desk.make(
-        lambda: {"incident": PAGES.render("parts/incident.html", view=view_incident(found, url), now=now, alone=False)}
+        lambda: {
+            "incident": PAGES.render(
+                "parts/incident.html", view=view_incident(found, url, site.settings.log_url), now=now, alone=False
+            )
+        }
     )
 
 

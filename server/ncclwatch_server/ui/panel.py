@@ -11,6 +11,7 @@ from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words
 from ncclwatch_server.http.job_views import nodes_of
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.jobs.group_progress import Frontier, frontier
+from ncclwatch_server.jobs.outcome import Outcome
 from ncclwatch_server.jobs.rank_states import LONG_S, RankState, States, counted
 from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 from ncclwatch_server.ui.batches import LoopTable, loop_tables
@@ -94,7 +95,9 @@ def panel_of(sight: JobSight, states: States, step_rate: StepRate) -> Panel:
 
 def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[StateRow, ...], step_rate: StepRate) -> str:
     if sight.status is JobStatus.ENDED:
-        return f"This job is over, after step {sight.steps}."
+        word = "is over" if sight.end.outcome is Outcome.UNKNOWN else f"has {sight.end.outcome.value}"
+        word = "was over while it hung" if sight.end.outcome is Outcome.HUNG else word
+        return f"This job {word}, after step {sight.steps}{': ' + sight.end.sentence if sight.end.sentence else '.'}"
     if sight.status is JobStatus.HUNG:
         faults = sum(each.verdict.severity is Severity.CRITICAL for each in incidents)
         first = incidents[0].verdict.summary

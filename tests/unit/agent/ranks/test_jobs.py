@@ -138,11 +138,18 @@ def test_a_job_whose_ranks_are_all_here_spans_no_nodes_whatever_its_launchers_sa
 
 
 def test_an_announcement_says_all_that_tells_jobs_apart(make_rank: MakeRank) -> None:
-    said = {"instance": "i", "named": "0", "title": "train.py", "argv": "train.py --lr 1 --hf-token s3cret"}
+    said = {
+        "instance": "i",
+        "named": "0",
+        "title": "train.py",
+        "labels": "team=a",
+        "argv": "train.py --lr 1 --hf-token s3cret",
+    }
     job = job_of(make_rank(3, instance="i", terminal="0"), make_rank(1, **said))
     assert job.announce() == wire.Announce(
         index=1, job="job1", instance="i", attempt=0, world_size=4, ranks=(1, 3), terminal=False, named=False,
-        title="train.py", command="train.py --lr 1 --hf-token …", user=pwd.getpwuid(os.getuid()).pw_name,
+        title="train.py", labels="team=a", command="train.py --lr 1 --hf-token …",
+        user=pwd.getpwuid(os.getuid()).pw_name,
     )  # fmt: skip
     index, ranks, groups = digests.split_digest(job.digest(time.monotonic_ns()))
     assert (index, len(ranks), len(groups)) == (1, 2 * digests.RANK_ROW.size, 0)

@@ -8,8 +8,9 @@ import pytest
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.job import WaitClass
+from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.preflight import RankFacts
-from ncclwatch.contract.model.rank import Ending, Phase
+from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link

@@ -6,8 +6,8 @@ from ncclwatch_server.ui.render import PAGES
 
 def listed(without: str) -> str:
     return PAGES.render(
-        "incidents.html", incidents=(), without=without, following="", wanted=Wanted(), within="", withins=(), now=0.0, title="Incidents", states=(),
-        severities=(), causes=(),
+        "incidents.html", incidents=(), without=without, following="", wanted=Wanted(), within="", withins=(), now=0.0,
+        title="Incidents", states=(), severities=(), causes=(),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def sight(name: str, status: JobStatus, at: float = 0.0, ranks: int = 2, **facts
     return replace(sight_of(job, (), 1.0), status=status)
 
 
-RUNNING = sight("llm", JobStatus.RUNNING, at=3.0, ranks=8, user="ada")
+RUNNING = sight("llm", JobStatus.RUNNING, at=3.0, ranks=8, user="ada", labels="team=vision,run=42")
 HUNG = sight("127.0.0.1-29500", JobStatus.HUNG, at=1.0, title="train.py", command="train.py --lr 3e-4")
 WAITING = sight("vision", JobStatus.WAITING, at=2.0)
 DONE = replace(sight("old", JobStatus.ENDED, at=4.0), end=End(outcome=Outcome.COMPLETED))
@@ -50,7 +50,14 @@ def test_the_biggest_comes_first_if_that_is_wanted():
 
 @pytest.mark.parametrize(
     ("text", "titles"),
-    [("ADA", ["llm"]), ("3e-4", ["train.py"]), ("29500", ["train.py"]), ("gpu-7", shown()), ("nowhere", [])],
+    [
+        ("ADA", ["llm"]),
+        ("run=42", ["llm"]),
+        ("3e-4", ["train.py"]),
+        ("29500", ["train.py"]),
+        ("gpu-7", shown()),
+        ("nowhere", []),
+    ],
 )
 def test_a_text_is_searched_in_names_users_commands_and_hosts(text: str, titles: list[str]):
     assert shown(text=text) == titles
