@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -101,6 +102,11 @@ def painted(page: Page) -> None:
     page.wait_for_function("() => document.getElementById('picture').dataset.columns > 0", timeout=PATIENCE_MS)
 
 
+def settled(page: Page) -> None:
+    """Wait until the picture is there, with its orders and what the address names."""
+    page.wait_for_function("() => document.getElementById('picture').dataset.ready", timeout=PATIENCE_MS)
+
+
 def pixels(page: Page, colour: str) -> int:
     """Return how many pixels of the picture have the colour of a state."""
     return page.evaluate(
@@ -188,7 +194,7 @@ def test_the_incident_can_be_copied_for_slack(scene: Scene, browser: Browser):
 
 def test_all_of_it_can_be_done_with_keys(scene: Scene, browser: Browser):
     with window(browser) as seen:
-        page = seen.go(f"{scene.url}/jobs/llm")
+        page = seen.go(f"{scene.url}/jobs/llm#order=rank")
         painted(page)
         page.keyboard.press("?")
         expect(page.locator("#keys")).to_be_visible()
@@ -207,6 +213,87 @@ def test_all_of_it_can_be_done_with_keys(scene: Scene, browser: Browser):
         page.wait_for_url("**/incidents")
         page.keyboard.press("j")
         page.wait_for_url("**/jobs")
+
+
+def test_the_ranks_of_a_hung_job_lie_with_the_incident_first_and_by_each_dimension(scene: Scene, browser: Browser):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/jobs/llm")
+        settled(page)
+        expect(page.locator("#orders")).to_have_value("incident first")
+        expect(page.locator("#labels .row").first).to_have_text("culprit")
+        page.locator("#matrix").focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowUp")
+        expect(page.locator("#tip")).to_contain_text("rank 5 · culprit")
+        page.locator("#orders").select_option("tp")
+        expect(page.locator("#labels .row").nth(2)).to_have_text("tp 2")
+        assert "order=tp" in page.evaluate("location.hash")
+
+
+def test_a_link_leads_to_a_rank_and_a_moment(scene: Scene, browser: Browser):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/jobs/llm#order=rank")
+        settled(page)
+        expect(page.locator("#axis .tick").first).to_contain_text(re.compile(r"^\d\d:\d\d:\d\d$"), timeout=PATIENCE_MS)
+        page.locator("#matrix").focus()
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Enter")
+        link = page.url
+        found = re.search(r"#rank=7&t=2\d\d\d-\d\d-\d\dT(\d\d)%3A(\d\d)%3A(\d\d)\.\d+Z&order=rank$", link)
+        assert found, link
+    with window(browser) as seen:
+        page = seen.go(link)
+        settled(page)
+        assert page.locator("#tip").inner_text().splitlines()[0] == f"rank 7 · {':'.join(found.groups())} UTC"
+
+
+def test_the_past_is_pulled_into_the_picture_and_the_present_is_a_press_away(scene: Scene, browser: Browser):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/jobs/llm#order=rank")
+        settled(page)
+        page.wait_for_function(
+            "() => Number(document.getElementById('picture').dataset.columns) > 14", timeout=PATIENCE_MS
+        )
+        expect(page.locator("#live")).to_be_hidden()
+        box = page.locator("#matrix").bounding_box()
+        page.mouse.move(box["x"] + 100, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 108, box["y"] + 20)
+        page.mouse.up()
+        expect(page.locator("#live")).to_be_visible()
+        page.locator("#live").click()
+        expect(page.locator("#live")).to_be_hidden()
+        before = int(page.locator("#picture").get_attribute("data-column-pixels"))
+        page.get_by_title("closer in time").click()
+        assert int(page.locator("#picture").get_attribute("data-column-pixels")) == 2 * before
+
+
+def test_jobs_are_searched_and_the_hung_one_comes_first(scene: Scene, browser: Browser):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/jobs")
+        expect(page.locator("[data-part=jobs] tbody tr").first).to_contain_text("llm")
+        expect(page.locator("[data-part=jobs] tbody tr").first).to_contain_text("hung")
+        page.get_by_label("Search").fill("RESNET")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("[data-part=jobs] .name")).to_have_text(["team/resnet"])
+        page.wait_for_function("() => document.querySelector('[data-part=jobs]').dataset.text", timeout=PATIENCE_MS)
+        expect(page.locator("[data-part=jobs] .name")).to_have_text(["team/resnet"])  # nor does the stream bring others
+        page.get_by_label("Search").fill("no such job")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator(".empty")).to_contain_text("None of")
+
+
+def test_incidents_are_found_by_a_text_and_a_time(scene: Scene, browser: Browser):
+    with window(browser) as seen:
+        page = seen.go(f"{scene.url}/incidents")
+        page.get_by_label("Search").fill(scene.incident["summary"][:30].upper())
+        page.get_by_label("Reported").select_option("last hour")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator(".incidents .say").first).to_have_text(scene.incident["summary"])
+        page.get_by_label("Search").fill("gremlins")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator(".empty")).to_have_text("None.")
 
 
 def test_batches_of_every_bucket_are_shown_for_who_has_fewer(scene: Scene, browser: Browser):

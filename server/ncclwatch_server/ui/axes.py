@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ncclwatch.contract.words.printable import one_line
 from ncclwatch_server.evidence.rank_labels import GroupName
 from ncclwatch_server.http.job_views import nodes_of
 from ncclwatch_server.jobs.read_model import JobSight
@@ -57,8 +58,8 @@ def _axis(name: str, world: int, parts: Iterable[tuple[str, Ranks]], rest: str) 
     if left.any():
         found.append((rest, np.flatnonzero(left)))
     order = np.concatenate([ranks for _, ranks in found])
-    labels = tuple(Part(label=label[:LABEL_MAX], count=len(ranks)) for label, ranks in found)
-    return Axis(name=name, order=tuple(order.tolist()), parts=labels)
+    labels = tuple(Part(label=one_line(label[:LABEL_MAX]), count=len(ranks)) for label, ranks in found)
+    return Axis(name=one_line(name[:LABEL_MAX]), order=tuple(order.tolist()), parts=labels)
 
 
 def _by_incident(sight: JobSight) -> Axis | None:

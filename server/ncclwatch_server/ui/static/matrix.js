@@ -30,6 +30,7 @@ let order = null; // rank at each place; null: they lie by number
 let parts = []; // {label, first, count}: what lies together in that order
 let edge = null; // number of the column at the right; null: always the newest
 let wanted = 0; // pixels of a column that somebody asked for; 0: so that all fit
+let held = false; // what is pointed at moves with the picture: a key or the address named it, no pointer rests on it
 let pinned = null; // {rank, time}: what the address of the page names
 let rows = 1; // of pixels, each for one rank or several
 let columnPixels = 2;
@@ -61,6 +62,7 @@ function measure() {
   const columns = Math.ceil(width / columnPixels);
   canvas.width = columns * columnPixels;
   canvas.height = rows;
+  picture.dataset.columnPixels = String(columnPixels);
 }
 
 const firstPlace = (row) => from + Math.floor((row * (until - from)) / rows);
@@ -120,7 +122,7 @@ function paintNewest() {
   for (let row = 0; row < rows; row++) pixels.fill(colours[folded[row]], row * columnPixels, (row + 1) * columnPixels);
   context.putImageData(image, canvas.width - columnPixels, 0);
   drawTimes();
-  if (at) point(at);
+  if (at) point({ row: at.row, column: at.column - (held ? 1 : 0) });
   picture.dataset.updateMs = (performance.now() - began).toFixed(1);
 }
 
@@ -318,7 +320,7 @@ function writeAddress() {
   const named = new URLSearchParams();
   if (pinned) {
     named.set("rank", pinned.rank);
-    if (pinned.time) named.set("t", new Date(pinned.time * 1000).toISOString().slice(0, 19) + "Z");
+    if (pinned.time) named.set("t", new Date(pinned.time * 1000).toISOString());
   }
   named.set("order", orders.value);
   history.replaceState(null, "", `#${named}`);
@@ -342,6 +344,7 @@ function showPinned() {
     setEdge(number + half);
   }
   paint();
+  held = true;
   const row = Math.floor(((place - from) * rows) / (until - from));
   point({ row, column: canvas.width / columnPixels - 1 - (right() - number) });
   if (time !== null && Math.abs(times[slot(number)] - time) > 5) tip.textContent += `\nnothing is kept of ${clock(time)} UTC`;
@@ -411,6 +414,7 @@ canvas.addEventListener("keydown", (event) => {
   if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   if (!at && event.key !== "Escape") at = { row: Math.floor(rows / 2), column: canvas.width / columnPixels - 1 };
+  held = true;
   move(event.shiftKey);
   if (at) point(at);
 });
@@ -433,6 +437,7 @@ canvas.addEventListener("pointermove", (event) => {
     paint();
     return;
   }
+  held = false;
   const box = canvas.getBoundingClientRect();
   point({
     row: Math.floor(((event.clientY - box.top) / box.height) * rows),
@@ -469,6 +474,7 @@ function take(column) {
   if (newest === before) return;
   canvas.setAttribute("aria-label", column.summary);
   paintNewest();
+  picture.dataset.columns = String(count);
 }
 document.addEventListener("column", (event) => (ready ? take(event.detail) : waiting.push(event.detail)));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); paint(); });
