@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from ncclwatch.contract import wire
@@ -328,6 +329,23 @@ def pages(scene: Scene) -> tuple[str, ...]:
         "/settings",
         "/causes/straggler",
     )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault_of_accessibility(scene: Scene, browser: Browser, scheme: str):
+    with window(browser, color_scheme=scheme) as seen:
+        for path in (*pages(scene), "/jobs/llm#order=rank&rank=5", "/nowhere"):
+            page = seen.go(scene.url + path)
+            if path.startswith("/jobs/"):
+                settled(page)
+            violations = Axe().run(page).response["violations"]
+            serious = [
+                (each["id"], [node["html"][:200] for node in each["nodes"][:3]])
+                for each in violations
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert not serious, (path, serious)
+        seen.complaints = [said for said in seen.complaints if "404" not in said]
 
 
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(scene: Scene, browser: Browser):

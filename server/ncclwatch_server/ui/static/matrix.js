@@ -7,6 +7,7 @@ const HEIGHT_MAX = 480;
 const COLUMN_PIXELS_MAX = 24; // of one second
 const LABEL_PIXELS = 15; // the least between two labels of rows
 const TICK_PIXELS = 90; // the least between two times
+const SPANS = [60, 120, 240, 400, 600]; // seconds in the picture
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 const NAMES = ["absent", "ended", "moving", "working", "waiting", "long-waiting", "silent", "frozen", "lost", "blamed"];
 
@@ -51,6 +52,12 @@ function readColours() {
   }));
 }
 
+// A young job fills the picture as well as an old one: a column grows narrower when there are more.
+function fitting(width) {
+  const columns = SPANS.find((span) => count <= span) ?? COLUMNS_MAX;
+  return Math.max(1, Math.floor(Math.max(60, width) / columns));
+}
+
 function measure() {
   const width = Math.max(60, canvas.clientWidth);
   const shown = until - from;
@@ -58,7 +65,7 @@ function measure() {
   const height = Math.min(HEIGHT_MAX, shown * rowPixels);
   canvas.style.height = `${height}px`;
   rows = Math.min(shown, height);
-  columnPixels = wanted || Math.max(1, Math.floor((2 * width) / COLUMNS_MAX)); // as many seconds as fit at two pixels each
+  columnPixels = wanted || fitting(width);
   const columns = Math.ceil(width / columnPixels);
   canvas.width = columns * columnPixels;
   canvas.height = rows;
@@ -115,6 +122,11 @@ function paintNewest() {
     if (edge < newest - count + 1) edge = newest - count + 1;
     return;
   }
+  if (!wanted && fitting(canvas.clientWidth) !== columnPixels) {
+    paint();
+    if (at) point(at);
+    return;
+  }
   context.drawImage(canvas, -columnPixels, 0);
   const image = context.createImageData(columnPixels, rows);
   const pixels = new Uint32Array(image.data.buffer);
@@ -153,7 +165,7 @@ function drawTimes() {
   const step = STEPS_S.find((each) => each * wide >= TICK_PIXELS) ?? 600;
   const found = [];
   const shown = Math.min(right() - (newest - count), columns);
-  let last = Infinity;
+  let last = canvas.clientWidth - TICK_PIXELS * 0.4;
   for (let back = 0; back < shown - 1; back++) {
     const [time, before] = [times[slot(right() - back)], times[slot(right() - back - 1)]];
     if (Math.floor(time / step) === Math.floor(before / step)) continue;
@@ -162,6 +174,7 @@ function drawTimes() {
     last = x;
     found.push(label(clock(Math.floor(time / step) * step), { left: `${x}px` }, "tick"));
   }
+  if (count) found.push(label(clock(times[slot(right())]), { right: "0" }, "end"));
   axis.replaceChildren(...found);
 }
 
