@@ -4,7 +4,7 @@
 const COLUMNS_MAX = 600;
 const ROW_PIXELS_MAX = 28; // of one rank
 const HEIGHT_MAX = 480;
-const COLUMN_PIXELS_MAX = 24; // of one second
+const COLUMN_PIXELS_MAX = 48; // of one second
 const LABEL_PIXELS = 15; // the least between two labels of rows
 const TICK_PIXELS = 90; // the least between two times
 const SPANS = [60, 120, 240, 400, 600]; // seconds in the picture
