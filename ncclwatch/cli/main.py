@@ -28,6 +28,7 @@ COMMANDS = {
     "diagnose": Lazy("", "Show where the ranks on this node are, also of jobs that never attached."),
     "notify": Lazy("", "Try the targets of alerts."),
     "simulate": Lazy("", "Let a job of up to 100,000 ranks report that was never run."),
+    "trace": Lazy("", "Write the last minutes of a job as a trace for Perfetto."),
 }
 
 

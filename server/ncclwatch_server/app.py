@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from ncclwatch.contract.machine.liveness import Guard, LoopLife, keep
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import limits
+from ncclwatch_server.http.heads import HeadAsGet
 from ncclwatch_server.http.operator_routes import add_operating_routes
 from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.http.routes import add_routes
+from ncclwatch_server.http.trace_routes import trace_routes
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.ingest.session import Door
 from ncclwatch_server.ingest.websocket import HOST, Host
@@ -24,8 +26,8 @@ from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.routes import silence_routes
 from ncclwatch_server.notify.silences import Silences
 from ncclwatch_server.notify.targets import Targets
-from ncclwatch_server.security.access import TOLD_EVERY_S, Gate, tell_guesses, tell_of_guesses
-from ncclwatch_server.security.audit import AuditTrail
+from ncclwatch_server.security.access import TOLD_EVERY_S, AuditedGate, Gate, tell_guesses, tell_of_guesses
+from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.boundary import Boundary
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
 from ncclwatch_server.security.scopes import Lack, Scope
@@ -109,7 +111,10 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     app.include_router(
         silence_routes(silences, app.state.audit, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR))
     )
+    traced = AuditedGate(access, app.state.audit, Act.TRACE)
+    app.include_router(trace_routes(reader, board.history), dependencies=[Depends(traced)])
     gate = PageGate(check=Gate(access, Scope.VIEWER), sessions=access.sessions)
+    app.add_middleware(HeadAsGet)
     add_pages(app, Site(reader=reader, board=board, settings=settings, store=kept, gate=gate))
 
     return app

@@ -50,6 +50,19 @@ def test_every_answer_is_what_openapi_promises(server: ServerProcess) -> None:
     assert checked == 12
 
 
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/hung", "/healthz", "/metrics", "/api/v1/jobs", "/static/page.js"])
+def test_head_is_answered_as_get_without_a_body(server: ServerProcess, path: str) -> None:
+    answer = httpx2.head(server.url + path, timeout=5)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == server.get(path).headers["content-type"]
+
+
+def test_head_of_a_stream_ends_and_of_nothing_is_404(server: ServerProcess) -> None:
+    with httpx2.Client(base_url=server.url, timeout=5) as client:
+        for path, status in (("/api/v1/stream", 200), ("/live/jobs", 200), ("/nowhere", 404), ("/jobs", 200)):
+            assert client.head(path).status_code == status, path  # one line serves all: each answer was complete
+
+
 def assert_fits(value: object, schema: dict, document: dict) -> None:
     """Check a value against a schema: all properties that are promised, and no others."""
     if "$ref" in schema:

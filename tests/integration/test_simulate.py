@@ -36,14 +36,21 @@ def run(*arguments: str) -> tuple[int, dict]:
 
 @pytest.mark.parametrize("fault", ["killed", "skip"])
 def test_a_real_server_names_the_rank_that_goes_wrong(server: str, fault: str) -> None:
-    code, said = run("--fault", fault, "--after", "3", "--for", "60", "--step", "0.5", "--server", server)
+    code, said = run("--fault", fault, "--after", "3", "--step", "0.5", "--server", server)
     assert (code, said["right"], said["culprits"]) == (0, True, [said["rank"]])
     assert said["nodes"] == 2
     assert said["onset_to_verdict_s"] > 0
 
 
+def test_a_job_stays_as_long_as_it_was_asked_to_though_the_verdict_has_come(server: str) -> None:
+    code, said = run("--fault", "skip", "--after", "2", "--for", "8", "--step", "0.5", "--server", server)
+    assert (code, said["right"]) == (0, True)
+    assert said["onset_to_verdict_s"] < 6
+    assert said["wall_s"] >= 8
+
+
 def test_a_real_server_names_a_slow_rank_and_why(server: str) -> None:
-    arguments = "--fault slow:data_loading --after 3 --for 90 --step 0.25 --server".split()
+    arguments = "--fault slow:data_loading --after 3 --step 0.25 --server".split()
     code, said = run(*arguments, server)
     assert (code, said["right"], said["culprits"]) == (0, True, [said["rank"]])
     assert "waits for its data loader" in said["said"]

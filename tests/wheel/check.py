@@ -38,6 +38,8 @@ def _build(into: Path) -> Path:
     missing = {f"ncclwatch/native/sources/{path.name}" for path in SOURCES.iterdir()} - packed
     assert "ncclwatch/inject/sitecustomize.py" in packed, "the wheel lacks what `run --inject` puts on PYTHONPATH"
     assert not missing, f"the wheel lacks {missing}: build-native would have nothing to compile"
+    causes = {f"ncclwatch/contract/words/causes/{path.name}" for path in (ROOT / "docs/verdicts").glob("*.md")}
+    assert causes <= packed, f"the wheel lacks {causes - packed}: `ncclwatch explain` would have nothing to show"
     ui = ROOT / "server" / "ncclwatch_server" / "ui"
     assets = {
         f"ncclwatch_server/ui/{path.relative_to(ui)}" for path in ui.rglob("*.*") if "__pycache__" not in path.parts
@@ -102,6 +104,7 @@ def main() -> None:
         told = _run(ncclwatch, "report", "saved.json", "--html", cwd=place)
         assert "CRITICAL</span> rank 3 &lt;sleeps&gt;</h1>" in told, told
         assert "NCCLWATCH_SERVER" in _run(ncclwatch, "config", "show", "--text", cwd=place)
+        assert "How to fix it" in _run(ncclwatch, "explain", "process-frozen", "--text", cwd=place)
         _check_native(python, place)
         _run(python, "-m", "pip", "install", "--quiet", f"{wheel}[server]", cwd=place)
         told = _run(ncclwatch, "run", "--report", "r.json", "--", python, "-c", "print('trained')", cwd=place)
@@ -109,6 +112,8 @@ def main() -> None:
         assert json.loads((place / "r.json").read_text())["incidents"] == []
         told = _run(ncclwatch, "notify", "test", cwd=place, code=2)
         assert "NCCLWATCH_NOTIFY" in told, told
+        told = _run(ncclwatch, "trace", "saved.json", cwd=place, code=2)
+        assert "Flight Recorder dumps" in told, told
         for command in ("ncclwatch-server", "ncclwatch-agent"):
             _run(place / "empty/bin" / command, "--help", cwd=place)
     print("the wheel works in an empty virtual environment")

@@ -73,6 +73,8 @@ class Job:
     waiting: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     open_incidents: tuple[str, ...] = ()
+    title: str = ""  # what people call it, where its id is only an address
+    outcome: str | None = None  # of a job that is over
     nodes: tuple[Node, ...] = ()
 
 

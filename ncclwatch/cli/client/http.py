@@ -24,6 +24,7 @@ BYTES_MAX = 64 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
 DETAIL_CHARS_MAX = 1000
 STACKS_S_MAX = 75.0  # the server itself gives up before
+TRACE_S_MAX = 60.0
 T = TypeVar("T")
 
 
@@ -114,6 +115,10 @@ class Client:
         """Let the nodes look at the ranks of a job; None: at those that tell most. Raises `NotKnown` and `NotDone`."""
         wanted = msgspec.json.encode({"ranks": ranks, "native": native})
         return self.fetch(f"/api/v1/jobs/{_quoted(job)}/stacks", wanted, STACKS_S_MAX)
+
+    def trace(self, job: str, ranks: tuple[int, ...] | None) -> bytes:
+        """Return the last minutes of a job as a Perfetto trace; None: of the ranks that matter. Raises `NotKnown`."""
+        return self.fetch(f"/api/v1/jobs/{_quoted(job)}/trace", msgspec.json.encode({"ranks": ranks}), TRACE_S_MAX)
 
     def stacks(self, data: bytes) -> JobStacks:
         """Return what an answer of `stacks_json` says."""

@@ -77,13 +77,13 @@ def decoded(found: Status) -> tuple[tuple[Job, ...], tuple[Incident, ...]]:
 
 def render(jobs: tuple[Job, ...], incidents: tuple[Incident, ...]) -> "list[RenderableType]":
     """Return the answer for people."""
-    from ncclwatch.cli.output.job_table import incident_lines, job_lines, job_table
+    from ncclwatch.cli.output.job_table import incident_lines, job_lines, job_table, worst_first
     from ncclwatch.cli.output.terminal import said
 
     if not jobs and not incidents:
         return [said("no job reports to this server yet")]
     parts: list[RenderableType] = [job_table(jobs)] if jobs else []
-    parts += [line for job in jobs for line in job_lines(job)]
+    parts += [line for job in worst_first(jobs) for line in job_lines(job)]
     if incidents:
         parts += ["", said("open incidents", "bold"), *incident_lines(incidents)]
     return parts

@@ -71,7 +71,7 @@ class Picture:
         """Return it for a terminal."""
         from rich.console import Group
 
-        from ncclwatch.cli.output.job_table import incident_lines, job_lines, job_table
+        from ncclwatch.cli.output.job_table import incident_lines, job_lines, job_table, worst_first
         from ncclwatch.cli.output.terminal import said
 
         parts: list[RenderableType] = [
@@ -83,7 +83,7 @@ class Picture:
             # What is wrong comes before what is listed: a short terminal cuts the end.
             parts += ["", *incident_lines(self.incidents)]
         parts += ["", job_table(self.jobs, self.rates) if self.jobs else said("no job reports to this server yet")]
-        parts += [line for job in self.jobs for line in job_lines(job)]
+        parts += [line for job in worst_first(self.jobs) for line in job_lines(job)]
         return Group(*parts)
 
 

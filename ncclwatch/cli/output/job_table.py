@@ -14,17 +14,18 @@ from ncclwatch.contract.words.text import rank_list, seconds_words
 
 HOSTS_CHARS_MAX = 40
 RANKS_CHARS_MAX = 60
+_URGENCY = ("hung", "waiting", "running", "ended")
 SILENT_S = 5.0  # the server too takes an agent for silent after that
 
 
 def job_table(jobs: Iterable[Job], rates: Mapping[str, float] | None = None) -> Table:
-    """Return a line for each job; with `rates`, also its steps per second."""
+    """Return a line for each job, the worst first; with `rates`, also its steps per second."""
     columns = ["JOB", "STATE", "RANKS", "HOSTS", "STEPS", *(["STEPS/S"] if rates is not None else []), "OPEN INCIDENTS"]
     rows = []
-    for job in jobs:
+    for job in worst_first(jobs):
         cells = [
-            said(job.id, "bold"),
-            word(job.state),
+            said(f"{job.title} ({job.id})" if job.title not in ("", job.id) else job.id, "bold"),
+            word(job.outcome or job.state),
             said(f"{job.ranks_seen}/{job.world_size}"),
             said(shortened(host_list(node.host for node in job.nodes), HOSTS_CHARS_MAX) or "-"),
             said(str(job.steps)),
@@ -33,6 +34,11 @@ def job_table(jobs: Iterable[Job], rates: Mapping[str, float] | None = None) -> 
             cells.append(said(f"{rates[job.id]:.2f}" if job.id in rates else "-"))
         rows.append([*cells, said(", ".join(job.open_incidents) or "-")])
     return table(columns, rows)
+
+
+def worst_first(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs in the order in which a reader needs them: those that hang, that wait, that run, that are over."""
+    return sorted(jobs, key=lambda job: (_URGENCY.index(job.state) if job.state in _URGENCY else -1, job.id))
 
 
 def job_lines(job: Job) -> Iterator[Text]:

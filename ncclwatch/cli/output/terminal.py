@@ -19,6 +19,7 @@ from ncclwatch.contract.words.printable import harmless, one_line
 WIDTH_ELSEWHERE = 120  # columns where no terminal tells how many it has
 STYLES = {
     "hung": "bold red", "waiting": "yellow", "running": "green", "ended": "dim",
+    "completed": "dim", "crashed": "bold red",
     "critical": "bold red", "warning": "yellow", "info": "dim",
     "open": "bold", "resolved": "green",
 }  # fmt: skip

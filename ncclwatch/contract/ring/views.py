@@ -97,14 +97,16 @@ class Picture:
     threads: tuple[ThreadRow, ...]
     peers: tuple[PeerRow, ...]
     routes: Routes = field(default_factory=Routes)
+    history_max: int = config.HISTORY_MAX  # operations that are told
     places: dict[int, Place] = field(default_factory=dict)  # those of `place`: hundreds of operations are of a few
 
     @classmethod
-    def of(cls, ring: Ring, now_ns: int) -> "Picture":
+    def of(cls, ring: Ring, now_ns: int, history_max: int = config.HISTORY_MAX) -> "Picture":
         """Read all small tables of a ring; the events are left where they are."""
         return cls(
             ring=ring,
             now_ns=now_ns,
+            history_max=history_max,
             words=ring.words(),
             groups=named_apart(ring.groups()),
             threads=tuple(ring.threads()),
@@ -242,7 +244,7 @@ def history(picture: Picture) -> tuple[OpView, ...]:
     """Return the newest operations of the rank, newest last."""
     own = {row.number: row.issued for row in picture.threads}
     found: list[OpView] = []
-    for event in reversed(picture.ring.events(config.HISTORY_MAX)):
+    for event in reversed(picture.ring.events(picture.history_max)):
         view = op_view(picture, event)
         own[event.thread] = own.get(event.thread, 0) - 1
         # What is more than its thread has issued is of one that had the row before, and has ended.

@@ -19,4 +19,5 @@ def _methods(app: FastAPI, scope: Scope) -> set[str]:
     fitting = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
     # The name of a job may have slashes, so that the paths of what belongs to it are names of jobs as well.
     closest = max((route.path for route in fitting), key=len, default="")
-    return {method for route in fitting if route.path == closest for method in route.methods or ()}
+    found = {method for route in fitting if route.path == closest for method in route.methods or ()}
+    return found | ({"HEAD"} if "GET" in found else set())

@@ -273,6 +273,8 @@ class AgentNews:
         job.showing.receive_views(message.ranks)
         if job.showing.asked((self.link.number, message.reply_to)):
             return  # for people: the judge asks for itself
+        if any(each.receive_views(message.ranks, (self.link.number, message.reply_to)) for each in job.histories):
+            return
         if job.closely.receive_views(message.ranks, (self.link.number, message.reply_to)):
             return
         job.inspection.receive_views(message.ranks, (self.link.number, message.reply_to), now)

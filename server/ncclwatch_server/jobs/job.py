@@ -17,6 +17,7 @@ from ncclwatch_server.evidence.rank_labels import Showing
 from ncclwatch_server.evidence.stack_collection import Gathering
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.incidents.confirmation import Confirmation
+from ncclwatch_server.jobs.history_requests import HistoryRequest
 from ncclwatch_server.jobs.outcome import End
 from ncclwatch_server.jobs.room import Opener
 from ncclwatch_server.jobs.stack_requests import Capture
@@ -93,6 +94,7 @@ class Job:
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
     communicators: tuple[Communicator, ...] = ()  # likewise
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
+    histories: list[HistoryRequest] = field(default_factory=list)  # views that they have asked for
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     looked_at: float = float("-inf")

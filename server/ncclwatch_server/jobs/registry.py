@@ -125,6 +125,8 @@ class Jobs:
                 job.gathering.lose(link.number)
             for capture in job.captures:
                 capture.lose(link.number)
+            for history in job.histories:
+                history.lose(link.number)
 
     def delete(self, name: str) -> bool:
         """Forget a job that is over, and what it has taught. Returns whether it was not: it goes on, and stays."""

@@ -7,6 +7,7 @@ its state is unknown and what threads did is what the pulse last saw.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import RingError
 from ncclwatch.contract.model.rank import Ending, FileView, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring.layout import MAGIC, Word
@@ -30,12 +31,12 @@ class Left:
     job: str = ""  # its name
 
 
-def read(path: str) -> Left:
-    """Return what a ring tells. Raises `Unreadable`."""
+def read(path: str, history_max: int = config.HISTORY_MAX) -> Left:
+    """Return what a ring tells, with so many operations. Raises `Unreadable`."""
     try:
         with Ring(path) as ring:
             left_ns = max(ring.words()[Word.PULSE_NS], ring.header.created_ns)
-            return _left(Picture.of(ring, left_ns), path)
+            return _left(Picture.of(ring, left_ns, history_max), path)
     except (RingError, ValueError) as error:
         raise Unreadable(str(error).removeprefix(f"{path}: ")) from error
 

@@ -26,6 +26,7 @@ SERVER = "ncclwatch-server"  # who looks when a verdict stands
 class Act(str, Enum):
     """What somebody did."""
 
+    TRACE = "trace"
     STACKS = "stacks"
     DELETE = "delete"
     GUESS = "guess"

@@ -80,7 +80,12 @@ class Outcome:
     "longer by this share of a step (slow:data_loading:0.2); default: nothing.",
 )
 @click.option("--after", "healthy_s", type=click.FloatRange(1.0), default=20.0, help="Seconds until it does (20).")
-@click.option("--for", "lasts_s", type=click.FloatRange(1.0), default=60.0, help="Seconds of the job (60).")
+@click.option(
+    "--for",
+    "lasts_s",
+    type=click.FloatRange(1.0),
+    help="Seconds of the job. Default: 60, and with --server until the verdict.",
+)
 @click.option(
     "--step", "step_s", type=click.FloatRange(0.05), default=1.0, help="Median seconds of a training step (1)."
 )
@@ -95,7 +100,7 @@ def simulate(  # noqa: PLR0913 - one argument for each option
     layout_text: str | None,
     fault: FaultKind | Slow | None,
     healthy_s: float,
-    lasts_s: float,
+    lasts_s: float | None,
     step_s: float,
     seed: int,
     server: str | None,
@@ -115,7 +120,9 @@ def simulate(  # noqa: PLR0913 - one argument for each option
         layout = _layout(ranks, layout_text)
         kind = fault if isinstance(fault, FaultKind) else None
         slow = replace(fault, since_s=healthy_s) if isinstance(fault, Slow) else None
-        lasts_s = lasts_s if fault is None else max(lasts_s, healthy_s + (15.0 if kind else SLOW_S))
+        stays = lasts_s is not None  # also after the verdict, so that it can be looked at
+        shortest_s = 60.0 if fault is None else max(60.0, healthy_s + (15.0 if kind else SLOW_S))
+        lasts_s = lasts_s if lasts_s is not None else shortest_s + (30.0 if server else 0.0)
         healthy_s = healthy_s if kind is not None else lasts_s
         timeline = _plan(layout, kind, slow, healthy_s, step_s, seed)
         name = job_names.canonical(job or f"simulated-{seed}")
@@ -123,7 +130,7 @@ def simulate(  # noqa: PLR0913 - one argument for each option
         tell(f"working out where {layout.world_size:,} ranks stand ...")
         timeline.prepare()
         outcome = (
-            asyncio.run(_online(timeline, name, server, lasts_s, tell))
+            asyncio.run(_online(timeline, name, server, lasts_s, tell, stays=stays))
             if server
             else _offline(timeline, name, lasts_s, tell)
         )
@@ -209,7 +216,7 @@ def _is_right(timeline: Timeline, culprits: tuple[int, ...], cause: str, after_s
     return culprits == (fault.rank,) and after_s >= 0.0 and cause in {each.value for each in RIGHT_CAUSES[fault.kind]}
 
 
-async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tell: _Telling) -> Outcome:
+async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tell: _Telling, *, stays: bool) -> Outcome:
     urls.check(server, "--server")
     url = server if "://" in server else f"http://{server}"
     token = tokens.shown_by_reader()
@@ -220,10 +227,12 @@ async def _online(timeline: Timeline, job: str, server: str, lasts_s: float, tel
     found: Mapping[str, object] | None = None
     after_s: float | None = None
     try:
-        while not running.done() and found is None and time.monotonic() - began < lasts_s:
+        while not running.done() and (found is None or stays) and time.monotonic() - began < lasts_s:
             await asyncio.wait([running], timeout=_POLL_S)
             now_s = time.monotonic() - nodes.began
             tell(f"second {now_s:.0f} of {lasts_s:.0f}, {nodes.traffic.digests:,} digests sent")
+            if found is not None:
+                continue
             found = await asyncio.to_thread(_worst, url, token, job)
             after_s = now_s - (timeline.slow.since_s if timeline.slow is not None else timeline.onset_s)
     finally:

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import logging
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.rank_states import states_of
 from ncclwatch_server.jobs.read_model import JobSight, sights_of
 from ncclwatch_server.runtime.worker_threads import Desk
+from ncclwatch_server.tracing.timeline import History, history_of
 from ncclwatch_server.ui.matrix import Matrix
 from ncclwatch_server.ui.panel import Panel, panel_of, summary_of
 from ncclwatch_server.ui.step_rate import StepRate
@@ -110,6 +112,12 @@ class Board:
     def strip(self, key: JobKey) -> Strip | None:
         """Return what is kept of a job."""
         return self._strips.get(key)
+
+    def history(self, key: JobKey) -> Callable[[], History]:
+        """Return what unpacks the states of a job's ranks in the last minutes."""
+        strip = self._strips.get(key)
+        columns = strip.matrix.columns()[1] if strip is not None else ()
+        return lambda: history_of((column.at, zlib.decompress(column.packed)) for column in columns)
 
     async def follow(self, key: JobKey, world_size: int) -> AsyncIterator[Frame | None]:
         """Yield a job's frames as they come, for as long as the job is known; None when there was none for a while."""

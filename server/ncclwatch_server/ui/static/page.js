@@ -78,8 +78,13 @@ async function act(button) {
   button.disabled = true;
   tell(`${button.dataset.busy} …`);
   try {
-    const headers = { "Content-Type": "application/json", Accept: "application/json" };
+    const headers = { "Content-Type": "application/json", Accept: "application/json, */*;q=0.1" };
     const answer = await fetch(button.dataset.post, { method: "POST", headers, body: button.dataset.body });
+    if (answer.ok && button.dataset.save) {
+      save(await answer.blob(), button.dataset.save);
+      tell(button.dataset.done);
+      return;
+    }
     const found = await answer.json();
     if (!answer.ok) {
       const why = typeof found.detail === "string" ? found.detail : `the server answered ${answer.status}`;
@@ -93,6 +98,14 @@ async function act(button) {
   } finally {
     button.disabled = false;
   }
+}
+
+function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 function showStacks(title, found) {
