@@ -14,7 +14,7 @@ SHELL  := bash
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install compare dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
-  zoo-stream mutants threat-mutants natives tried sanitize docs wheel test test-all bench layouts onset clean
+  zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -117,8 +117,15 @@ sanitize: $(BIN)/.installed ## the native recorder with AddressSanitizer and Thr
 docs: $(BIN)/.installed ## the documentation, checked strictly: build/site/index.html
 	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
+pictures: $(BIN)/.installed tools ## the pictures of the documentation, from running code (two minutes)
+	$(BIN)/python -m tests.pictures
+
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check
+
+dist: $(BIN)/.installed ## a release in dist/: sdist, wheel, list of components; installed offline and tried (a minute and a gigabyte)
+	$(BIN)/pip install --quiet 'build>=1' 'twine>=5' 'cyclonedx-bom>=4'
+	$(BIN)/python -m tests.wheel.dist
 
 test: $(BIN)/.installed ## what CI runs: everything that does not depend on the load of the machine, in a quarter of an hour
 	$(BIN)/python -m tests.gate lint types imports unit docs integration zoo-core wheel dashboard-types demo \

@@ -33,7 +33,7 @@ def dashboard() -> dict[str, Json]:
         number("Incidents of its job", "Open now.", f"sum(ncclwatch_incident_open * {_ITS_JOB})", width=4),
     )  # fmt: skip
     verdict = (
-        table("Verdict", "What it is, how sure that is, and where. A click on the id opens the page with the sentence, "
+        table("Verdict", "The sentence, the line, the advice and how sure it is. A click on the id opens the page with "
               "the evidence and the stacks.", f"ncclwatch_incident_info{{{_IT}}}",
               links=(("incident_id", INCIDENT_LINK),), height=4),
         table("Suspects", "Sixteen at most.", f"ncclwatch_suspect_rank_info{{{_IT}}}",

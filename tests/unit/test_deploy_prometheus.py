@@ -1,5 +1,6 @@
 """The shipped rules, examples and runbooks: they parse, do what their own tests say, and agree with each other."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -48,11 +49,48 @@ def test_rules_do_what_their_tests_say() -> None:
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("promtool", ("check", "config", "prometheus.yml")), ("amtool", ("check-config", "alertmanager.yml"))],
+    [
+        ("promtool", ("check", "config", "prometheus.yml")),
+        ("amtool", ("check-config", "alertmanager.yml")),
+        ("amtool", ("check-config", "alertmanager-people.yml")),
+    ],
 )
 def test_examples_of_configuration_are_accepted(tool: str, arguments: tuple[str, ...]) -> None:
     done = run(tool, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rendered(template: str, tmp_path: Path, **alert: str) -> str:
+    """Return what people read of one alert with these annotations."""
+    labels = {"severity": "critical"}
+    data = {"status": "firing", "commonLabels": labels, "alerts": [{"status": "firing", "annotations": alert}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    text = f'{{{{ template "ncclwatch.{template}" . }}}}'
+    glob = "--template.glob=templates/*.tmpl"
+    done = run(
+        "amtool", "template", "render", glob, f"--template.text={text}", "--template.data", tmp_path / "data.json"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_messages_have_the_sentence_the_advice_the_line_and_the_link(tmp_path: Path) -> None:
+    hang = {
+        "summary": "Training job llm hangs: rank 2 ran out of batches", "advice": "Give all ranks the same number.",
+        "line": "train.py:130 in main()", "incident_url": "http://head:8470/incidents/abc", "runbook_url": "http://r",
+    }  # fmt: skip
+    assert rendered("title", tmp_path, **hang) == f"CRITICAL {hang['summary']}"
+    assert rendered("text", tmp_path, **hang).splitlines() == [
+        hang["summary"], "Do: Give all ranks the same number.", "Line: train.py:130 in main()",
+        "Incident: http://head:8470/incidents/abc", "Runbook: http://r",
+    ]  # fmt: skip
+    assert rendered("link", tmp_path, **hang) == hang["incident_url"]
+    assert rendered("link", tmp_path, summary="The server does not answer", runbook_url="http://r") == "http://r"
+
+
+def test_each_critical_alert_about_a_job_says_what_to_do_and_where() -> None:
+    for name in ("NcclwatchJobHung", "NcclwatchRankLost"):
+        assert {"summary", "advice", "line", "incident_url", "runbook_url"} <= set(alerts()[name]["annotations"]), name
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:

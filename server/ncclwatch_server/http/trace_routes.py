@@ -38,7 +38,7 @@ class Wanted:
 def trace_routes(reader: Reader, states: States) -> APIRouter:
     """Return the route. Whoever mounts it lets operators only through."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
-    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 422, 429)}
+    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (400, 403, 404, 429)}
     found: dict[int | str, dict[str, object]] = {
         200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
     }
@@ -51,7 +51,7 @@ def trace_routes(reader: Reader, states: States) -> APIRouter:
         if known is None:
             raise HTTPException(404, f"no job {job!r} reports to this server")
         if wanted.ranks is not None and max(wanted.ranks) >= sight.world_size:
-            raise HTTPException(422, f"job {job!r} has ranks 0-{sight.world_size - 1}, and no {max(wanted.ranks)}")
+            raise HTTPException(400, f"job {job!r} has ranks 0-{sight.world_size - 1}, and no {max(wanted.ranks)}")
         if len(known.histories) >= AT_ONCE_MAX:
             raise HTTPException(429, f"{AT_ONCE_MAX} others are tracing job {job!r}; ask again in some seconds")
         history = await reader.desk.make(states(sight.key))

@@ -22,6 +22,7 @@ from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigur
 from ncclwatch_server.watch.counters import RefusedAt
 
 SUSPECTS_MAX = 16  # of one job
+TEXT_MAX = 300  # characters of a sentence in a label
 
 Labels = tuple[str, ...]
 Row = tuple[Labels, float]
@@ -211,6 +212,7 @@ def _incidents(moment: Moment) -> Iterator[Metric]:
     rows = [(labels, float(count)) for labels, count in sorted(standing.items())]
     yield gauge("incident_open", "Open incidents", ["job_id", "cause", "severity"], rows)
     labels = ["job_id", "incident_id", "cause", "severity", "certainty", "process_group", "op"]
+    labels += ["summary", "line", "advice"]
     yield gauge("incident_info", "1 for each open incident", labels, [(_told(incident), 1.0) for incident in found])
     identity = ["job_id", "incident_id"]
     begun = [((i.job, i.id), i.opened_at - i.onset_to_open_s) for i in found]
@@ -222,7 +224,10 @@ def _incidents(moment: Moment) -> Iterator[Metric]:
 def _told(incident: Incident) -> Labels:
     verdict = incident.verdict
     kinds = (verdict.cause.value, verdict.severity.value, verdict.certainty.value)
-    return (incident.job, incident.id, *kinds, verdict.group, verdict.op)
+    site = next((each.call_site for each in verdict.culprits if each.call_site is not None), None)
+    first = verdict.advice.partition(". ")[0].removesuffix(".")
+    texts = (verdict.summary[:TEXT_MAX], str(site) if site is not None else "", f"{first[:TEXT_MAX]}." if first else "")
+    return (incident.job, incident.id, *kinds, verdict.group, verdict.op, *texts)
 
 
 def _suspect_ranks(jobs: Iterable[JobMoment]) -> Metric:

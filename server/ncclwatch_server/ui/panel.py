@@ -101,7 +101,7 @@ def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[Stat
     if sight.status is JobStatus.HUNG:
         faults = sum(each.verdict.severity is Severity.CRITICAL for each in incidents)
         first = incidents[0].verdict.summary
-        return first if faults == 1 else f"{faults} faults at once, each to be mended. The first: {first}"
+        return first if faults == 1 else f"{faults} faults at once. The first: {first}"
     if sight.status is JobStatus.WAITING:
         return sight.waiting[0]
     counts = {row.state: row.count for row in rows}

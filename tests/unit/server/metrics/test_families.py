@@ -22,7 +22,7 @@ from ncclwatch_server.incidents.book import IncidentBook, Opening
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.judge import judge
 from ncclwatch_server.metrics import PerRank, Scrapes, Wanted, moment
-from ncclwatch_server.metrics.families import SUSPECTS_MAX, Families
+from ncclwatch_server.metrics.families import SUSPECTS_MAX, TEXT_MAX, Families
 from ncclwatch_server.metrics.per_rank import escaped
 from ncclwatch_server.metrics.summary import GROUPS_SHOWN_MAX, RankState, Spread, group_name
 from ncclwatch_server.simulation.fleet import Fleet
@@ -189,6 +189,16 @@ def test_suspects_are_bounded_and_those_of_critical_incidents_come_first() -> No
     assert not [name for name in ended if name.startswith(("ncclwatch_suspect", "ncclwatch_incident_open{"))]
     assert ended['ncclwatch_job_state{job_id="llm",state="ended"}'] == 1
     assert ended['ncclwatch_job_hung{job_id="llm"}'] == 0
+
+
+def test_an_open_incident_has_its_sentence_its_line_and_the_first_of_its_advice() -> None:
+    watch = watching()
+    announced(watch)
+    opened(watch, summary='rank 1 "left"\nthe loop' + "!" * 1000, advice="Drop the last batch. Then look again.")
+    (told,) = [name for name in series(watch) if name.startswith("ncclwatch_incident_info")]
+    assert f'summary="rank 1 \\"left\\"\\nthe loop{"!" * (TEXT_MAX - 22)}"' in told
+    assert 'advice="Drop the last batch."' in told
+    assert 'line=""' in told
 
 
 def test_sixteen_thousand_ranks_fit_into_a_page_that_does_not_grow_with_them() -> None:

@@ -42,7 +42,7 @@ def words_of(html: str) -> list[str]:
 
 
 def test_the_headline_counts_the_faults_and_begins_with_the_one_that_explains_most_ranks(panel: Panel) -> None:
-    assert panel.sentence.startswith("2 faults at once, each to be mended. The first: deadlock of ranks 0-3")
+    assert panel.sentence.startswith("2 faults at once. The first: deadlock of ranks 0-3")
 
 
 def test_each_card_has_its_own_sentence_and_says_who_waits_for_it(panel: Panel) -> None:

@@ -1,0 +1,77 @@
+"""Draws the pictures of the documentation from running code: `make pictures`, into docs/pictures.
+
+The terminal is that of a real job that hangs; the pages are those of the real server, which watches a simulated job.
+"""
+
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser
+from rich.console import Console
+from rich.text import Text
+
+from ncclwatch_server.simulation.job.layout import Layout
+from tests.integration.browser import chromium, window
+from tests.integration.fake_agent import until
+from tests.integration.server_process import ServerProcess
+from tests.integration.wire_fleet import WireFleet, healthy, stuck
+from tests.zoo.demo import PROGRAM
+
+PLACE = Path(__file__).parents[1] / "docs" / "pictures"
+LAYOUT = Layout.parse("tp=4,pp=2,dp=8")
+CULPRIT = 21
+WIDTH = 1100
+
+
+def main() -> None:
+    """Draw all pictures."""
+    PLACE.mkdir(exist_ok=True)
+    terminal()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name, chromium() as browser:
+        pages(Path(name), browser)
+    for path in sorted(PLACE.iterdir()):
+        print(f"{path.name}  {path.stat().st_size / 1024:.0f} KiB")
+
+
+def terminal() -> None:
+    """Draw what the terminal of a hanging job shows."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(PROGRAM)]
+    watch = [sys.executable, "-m", "ncclwatch", "run", "--on-hang", "abort", "--report", "/dev/null", "--"]
+    done = subprocess.run([*watch, *launch], capture_output=True, text=True, timeout=300)
+    lines = done.stderr.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("ncclwatch: CRITICAL"))
+    end = next(number for number in range(begin, len(lines)) if lines[number].startswith("  certainty"))
+    shown = Console(record=True, width=100, file=io.StringIO())
+    shown.print(Text("$ ncclwatch run -- torchrun --nproc-per-node 4 train.py", style="dim"))
+    for line in lines[begin : end + 1]:
+        text = Text(line)
+        text.highlight_regex(r"^ncclwatch: CRITICAL|^  (?:why|do|culprit|certainty)", "bold red")
+        shown.print(text)
+    shown.save_svg(str(PLACE / "terminal.svg"), title="a job that hangs", unique_id="terminal")
+
+
+def pages(place: Path, browser: Browser) -> None:
+    """Draw the page of an incident and that of its job."""
+    with (
+        ServerProcess(place, program="tests.integration.pages_server") as server,
+        WireFleet(server.url, healthy(LAYOUT), job="llm-70b") as fleet,
+    ):
+        until(lambda: fleet.rounds > 40, timeout_s=120.0)
+        fleet.hang(stuck(LAYOUT, CULPRIT))
+        until(lambda: any(incident["stacks"] for incident in server.incidents()), timeout_s=60.0)
+        time.sleep(15.0)  # so that the picture of the ranks shows the hang
+        (incident, *_) = server.incidents()
+        for name, path, height in (("incident", f"/incidents/{incident['id']}", 1150), ("job", "/jobs/llm-70b", 780)):
+            with window(browser, viewport={"width": WIDTH, "height": height}) as seen:
+                page = seen.go(server.url + path)
+                if name == "job":
+                    page.wait_for_function("() => document.getElementById('picture').dataset.ready")
+                page.screenshot(path=str(PLACE / f"{name}.png"))
+
+
+if __name__ == "__main__":
+    main()
