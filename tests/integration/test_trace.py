@@ -88,7 +88,7 @@ def test_the_rings_of_a_job_are_traced_without_a_server(hung: Hung, tmp_path: Pa
         (("nothing-here",), "knows no job 'nothing-here'"),
         (("team/traced", "-o", "trace.png"), "a trace has the suffix .pftrace"),
         (("one", "two"), "2 jobs were named"),
-        (("team/traced", "--rank", "7"), "has ranks 0-1"),
+        (("team/traced", "--rank", "7"), "has no rank 7; name ranks of 0-1"),
     ],
 )
 def test_what_cannot_be_traced_is_refused_with_what_to_type(hung: Hung, arguments: tuple[str, ...], sentence: str):

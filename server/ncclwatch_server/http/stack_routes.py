@@ -53,7 +53,7 @@ def _number(value: object) -> object:
     return value
 
 
-Rank = Annotated[int, BeforeValidator(_number), Field(ge=0, lt=2**31)]
+Rank = Annotated[int, Field(ge=0, lt=2**31), BeforeValidator(_number)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +219,10 @@ def _check(job: Job, ranks: Sequence[int], deep: Sequence[int]) -> None:
     """Refuse what cannot be done, with what to ask for instead."""
     if ranks and ranks[-1] >= job.world_size:
         newest = job.world_size - 1
-        raise HTTPException(422, f"job {job.id!r} has no rank {ranks[-1]}; name ranks of 0-{newest}")
+        raise HTTPException(404, f"job {job.id!r} has no rank {ranks[-1]}; name ranks of 0-{newest}")
     if len(deep) > NATIVE_MAX:
         raise HTTPException(
-            422, f"native frames of {len(deep)} ranks were asked for, and each is halted for about a second; name at "
+            409, f"native frames of {len(deep)} ranks were asked for, and each is halted for about a second; name at "
             f"most {NATIVE_MAX}",
         )  # fmt: skip
     if job.ended:

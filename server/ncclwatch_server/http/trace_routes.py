@@ -29,7 +29,7 @@ States = Callable[[JobKey], Callable[[], History]]  # of the last minutes of a j
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedTrace:
     """What a trace is to show."""
 
     ranks: Annotated[tuple[Rank, ...] | None, Field(min_length=1, max_length=RANKS_MAX)] = None  # None: what matters
@@ -44,14 +44,15 @@ def trace_routes(reader: Reader, states: States) -> APIRouter:
     }
 
     @router.post("/{job:path}/trace", response_class=Response, responses=found | refusals)
-    async def trace(job: str, wanted: Wanted) -> Response:
+    async def trace(job: str, wanted: WantedTrace) -> Response:
         """Return the last minutes of a job as a trace that Perfetto opens: states, operations, incidents."""
         sight = reader.sight(job)
         known = reader.watch.jobs.get(job)
         if known is None:
             raise HTTPException(404, f"no job {job!r} reports to this server")
         if wanted.ranks is not None and max(wanted.ranks) >= sight.world_size:
-            raise HTTPException(400, f"job {job!r} has ranks 0-{sight.world_size - 1}, and no {max(wanted.ranks)}")
+            newest = sight.world_size - 1
+            raise HTTPException(404, f"job {job!r} has no rank {max(wanted.ranks)}; name ranks of 0-{newest}")
         if len(known.histories) >= AT_ONCE_MAX:
             raise HTTPException(429, f"{AT_ONCE_MAX} others are tracing job {job!r}; ask again in some seconds")
         history = await reader.desk.make(states(sight.key))
