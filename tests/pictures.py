@@ -10,20 +10,26 @@ import tempfile
 import time
 from pathlib import Path
 
+from jinja2 import Environment
 from playwright.sync_api import Browser
 from rich.console import Console
 from rich.text import Text
 
+from ncclwatch_server import ui
+from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.ui.graph import drawing_of
 from tests.integration.browser import chromium, window
 from tests.integration.fake_agent import until
 from tests.integration.server_process import ServerProcess
 from tests.integration.wire_fleet import WireFleet, healthy, stuck
+from tests.scenarios.texts import FILES, read
 from tests.zoo.demo import PROGRAM
 
 PLACE = Path(__file__).parents[1] / "docs" / "pictures"
 LAYOUT = Layout.parse("tp=4,pp=2,dp=8")
 CULPRIT = 21
+SCENARIO = "chain_to_a_rank_that_stands_still"
 WIDTH = 1100
 
 
@@ -31,6 +37,7 @@ def main() -> None:
     """Draw all pictures."""
     PLACE.mkdir(exist_ok=True)
     terminal()
+    waits()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name, chromium() as browser:
         pages(Path(name), browser)
     for path in sorted(PLACE.iterdir()):
@@ -52,6 +59,31 @@ def terminal() -> None:
         text.highlight_regex(r"^ncclwatch: CRITICAL|^  (?:why|do|culprit|certainty)", "bold red")
         shown.print(text)
     shown.save_svg(str(PLACE / "terminal.svg"), title="a job that hangs", unique_id="terminal")
+
+
+# The page's own style, in the colours of light mode: an image has no style sheet of its own.
+GRAPH_STYLE = """
+text { font: 14px system-ui, sans-serif; fill: #14181f }
+.who { font-weight: 650 } .place { font: 12px monospace; fill: #59636f }
+rect { fill: #ffffff; stroke: #e08a00; stroke-width: 1.5 }
+.blamed rect { fill: #fdebec; stroke: #c4161c; stroke-width: 2.5 }
+.arrow { fill: none; stroke: #59636f; stroke-width: 1.8 } marker path { fill: #59636f }
+"""
+
+
+def waits() -> None:
+    """Draw who waits for whom, as the page of an incident does, of a scenario of the judge's tests."""
+    (path,) = (each for each in FILES if each.stem == SCENARIO)
+    (said, *_) = judge(read(path)[0].snapshot())
+    drawing = drawing_of(said)
+    assert drawing is not None
+    template = (Path(ui.__file__).parent / "templates" / "parts" / "incident.html").read_text(encoding="utf-8")
+    begin = template.index("<svg")
+    svg = template[begin : template.index("</svg>") + len("</svg>")]
+    drawn = Environment(autoescape=True).from_string(svg).render(d=drawing)
+    drawn = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    drawn = drawn.replace("<defs>", f"<style>{GRAPH_STYLE}</style><defs>", 1)
+    (PLACE / "waits.svg").write_text(drawn + "\n", encoding="utf-8")
 
 
 def pages(place: Path, browser: Browser) -> None:
