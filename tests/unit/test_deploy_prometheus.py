@@ -88,6 +88,12 @@ def test_messages_have_the_sentence_the_advice_the_line_and_the_link(tmp_path: P
     assert rendered("link", tmp_path, summary="The server does not answer", runbook_url="http://r") == "http://r"
 
 
+def test_what_a_job_is_called_mentions_nobody_in_a_message(tmp_path: Path) -> None:
+    evil = dict.fromkeys(("summary", "advice", "line", "description"), "<!channel> <http://evil.example|x>")
+    for template in ("title", "text"):
+        assert "<" not in rendered(template, tmp_path, **evil)
+
+
 def test_each_critical_alert_about_a_job_says_what_to_do_and_where() -> None:
     for name in ("NcclwatchJobHung", "NcclwatchRankLost"):
         assert {"summary", "advice", "line", "incident_url", "runbook_url"} <= set(alerts()[name]["annotations"]), name
