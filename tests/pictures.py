@@ -4,6 +4,7 @@ The terminal is that of a real job that hangs; the pages are those of the real s
 """
 
 import io
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,12 +54,14 @@ def terminal() -> None:
     begin = next(number for number, line in enumerate(lines) if line.startswith("ncclwatch: CRITICAL"))
     end = next(number for number in range(begin, len(lines)) if lines[number].startswith("  certainty"))
     shown = Console(record=True, width=100, file=io.StringIO())
-    shown.print(Text("$ ncclwatch run -- torchrun --nproc-per-node 4 train.py", style="dim"))
+    shown.print(Text(f"$ ncclwatch run -- torchrun --nproc-per-node 4 {PROGRAM.name}", style="dim"))
     for line in lines[begin : end + 1]:
         text = Text(line)
         text.highlight_regex(r"^ncclwatch: CRITICAL|^  (?:why|do|culprit|certainty)", "bold red")
         shown.print(text)
-    shown.save_svg(str(PLACE / "terminal.svg"), title="a job that hangs", unique_id="terminal")
+    svg = shown.export_svg(title="a job that hangs", unique_id="terminal")
+    # The fonts that it names would be loaded from elsewhere; without them it is shown in the reader's own.
+    (PLACE / "terminal.svg").write_text(re.sub(r"(?s)@font-face\s*{.*?}", "", svg), encoding="utf-8")
 
 
 # The page's own style, in the colours of light mode: an image has no style sheet of its own.
@@ -92,12 +95,12 @@ def pages(place: Path, browser: Browser) -> None:
         ServerProcess(place, program="tests.integration.pages_server") as server,
         WireFleet(server.url, healthy(LAYOUT), job="llm-70b") as fleet,
     ):
-        until(lambda: fleet.rounds > 40, timeout_s=120.0)
+        until(lambda: fleet.rounds > 10, timeout_s=120.0)
         fleet.hang(stuck(LAYOUT, CULPRIT))
         until(lambda: any(incident["stacks"] for incident in server.incidents()), timeout_s=60.0)
         time.sleep(15.0)  # so that the picture of the ranks shows the hang
         (incident, *_) = server.incidents()
-        for name, path, height in (("incident", f"/incidents/{incident['id']}", 1150), ("job", "/jobs/llm-70b", 780)):
+        for name, path, height in (("incident", f"/incidents/{incident['id']}", 1150), ("job", "/jobs/llm-70b", 1090)):
             with window(browser, viewport={"width": WIDTH, "height": height}) as seen:
                 page = seen.go(server.url + path)
                 if name == "job":

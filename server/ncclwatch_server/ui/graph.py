@@ -20,6 +20,7 @@ BOXES_MAX = 12
 LAYERS_MAX = BOXES_MAX // COLUMNS_MAX
 SPLIT_MAX = 8  # more ranks of one box that wait for each other stay one box
 TEXT_CHARS_MAX = 37
+WHO_CHARS_MAX = 31  # in bold
 _SHIFT = 16  # between an arrow and the one that comes back
 
 
@@ -188,7 +189,7 @@ def _box(node: _Node, at: tuple[int, int]) -> Box:
     return Box(
         x=at[0],
         y=at[1],
-        who=_cut(_who(node)),
+        who=_cut(_who(node), WHO_CHARS_MAX),
         doing=_cut(node.doing),
         place=_cut(place),
         title=" ".join(filter(None, (_who(node), node.doing, place))),
@@ -235,5 +236,5 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {rank_list(found)}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"
+def _cut(text: str, most: int = TEXT_CHARS_MAX) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
