@@ -6,6 +6,7 @@ that hangs. Commands and seconds are printed.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,10 +93,10 @@ def _verdict(place: Path) -> float:
         timeout=300,
     )
     taken_s = time.monotonic() - began
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ncclwatch: CRITICAL")]
-    if not lines or "rank 1" not in done.stderr:
+    verdict = re.search(r"(?ms)^ncclwatch: CRITICAL rank 1 .*?^  certainty .*?$", done.stderr)
+    if verdict is None:
         sys.exit(f"there was no verdict: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
-    print("\n".join(done.stderr.splitlines()[-14:]))
+    print(verdict[0])
     return taken_s
 
 
