@@ -62,7 +62,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     named: bool = True  # False: its name is only an address, where other jobs meet at other times
     title: str = ""  # what people call it where nobody has named it: its batch job, or its script
     command: str = ""  # the script and its arguments, without secrets
-    user: str = ""  # whose processes its ranks are
+    user: str = ""  # whose processes its ranks are, by their environment
     labels: str = ""  # that the user gave it: "team=vision,run=42"
 
 

@@ -357,6 +357,8 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
         "title": _title(launched),
+        # Of the environment: a name service that does not answer would block whoever asks it.
+        "user": launched.get("USER", "") or launched.get("LOGNAME", "") or str(os.getuid()),
         "labels": launched.get(config.ENV_LABELS, "")[: config.LABELS_CHARS_MAX],
         "named": "1" if job_names.is_named(launched) else "0",
         "cwd": _working_directory(),

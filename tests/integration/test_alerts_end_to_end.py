@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 __all__ = ["runtime"]  # a fixture
 
 SCRAPE_S = 1.0
+GROUP_WAIT_S = 1.0  # of critical alerts in the shipped alertmanager.yml
+SLACK_S = 2.0  # a busy machine; what was seen is in deploy/prometheus/README.md
 
 
 def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) -> None:
@@ -40,6 +42,7 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
                 f"\nonset to incident {incident['onset_to_open_s']:.1f} s, "
                 f"incident to webhook {told_at - opened_at:.1f} s at a scrape interval of {SCRAPE_S:.0f} s"
             )
+            assert told_at - opened_at <= 2 * SCRAPE_S + GROUP_WAIT_S + SLACK_S
             assert receiver == "on-call"
             assert alert["labels"] == {
                 "alertname": "NcclwatchJobHung",

@@ -49,6 +49,12 @@ def test_a_job_stays_as_long_as_it_was_asked_to_though_the_verdict_has_come(serv
     assert said["wall_s"] >= 8
 
 
+def test_a_job_that_would_end_before_its_fault_is_refused() -> None:
+    done = CliRunner().invoke(simulate, [*LAYOUT, "--fault", "stuck", "--after", "20", "--for", "10"])
+    assert done.exit_code == 2
+    assert "--for 10 ends the job before its fault" in done.output
+
+
 def test_a_real_server_names_a_slow_rank_and_why(server: str) -> None:
     arguments = "--fault slow:data_loading --after 3 --step 0.25 --server".split()
     code, said = run(*arguments, server)

@@ -4,10 +4,8 @@ A job here is one attempt of one launch: a restart by the launcher is another on
 ranks of both are never mixed.
 """
 
-import pwd
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
@@ -117,7 +115,7 @@ class LocalJob:
             title=first.identity.get("title", "")[: config.TITLE_CHARS_MAX],
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],
             labels=first.identity.get("labels", "")[: config.LABELS_CHARS_MAX],
-            user=_user(Path(first.path)),
+            user=first.identity.get("user", "")[: config.TITLE_CHARS_MAX],
         )
 
     def digest(self, now_ns: int) -> bytes:
@@ -205,15 +203,3 @@ def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_n
     new = list(ranks)
     living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)} | jobs.keys()
     return [rank for rank in new if JobKey.of(rank) not in living]
-
-
-def _user(path: Path) -> str:
-    """Return the name of the user to whom a ring belongs, or the number where there is no name; "" if it is gone."""
-    try:
-        number = path.stat().st_uid
-    except OSError:
-        return ""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)

@@ -102,7 +102,7 @@ def _parse(name: str, data: bytes) -> _File:
 
 
 def _make_note(site: CallSite, file: _File) -> SourceNote:
-    text = file.lines[site.line - 1].strip() if 1 <= site.line <= len(file.lines) else ""
+    text = masked_line(file.lines[site.line - 1].strip()) if 1 <= site.line <= len(file.lines) else ""
     if file.around is None or not text:
         return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX], around=_around(site, file.lines, 0))
     condition = loop = outer = None
@@ -119,19 +119,19 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
     return SourceNote(
         site=site,
         text=text[: config.TEXT_CHARS_MAX],
-        condition=condition.text if condition else "",
+        condition=masked_line(condition.text) if condition else "",
         condition_line=condition.line if condition else 0,
         other_branch_ops=condition.other_branch_ops if condition else (),
         branch_ops=condition.branch_ops if condition else (),
-        loop=loop.head if loop else "",
+        loop=masked_line(loop.head) if loop else "",
         loop_lines=loop.lines if loop else (0, 0),
-        loop_escapes=loop.escapes if loop else (),
-        outer_loop=outer.head if outer else "",
+        loop_escapes=tuple(map(masked_line, loop.escapes)) if loop else (),
+        outer_loop=masked_line(outer.head) if outer else "",
         outer_lines=outer.lines if outer else (0, 0),
-        outer_escapes=outer.escapes if outer else (),
-        early_exits=early_exits,
-        rank_exit=rank_exit,
-        handler=handler,
+        outer_escapes=tuple(map(masked_line, outer.escapes)) if outer else (),
+        early_exits=tuple(map(masked_line, early_exits)),
+        rank_exit=masked_line(rank_exit),
+        handler=masked_line(handler),
         around=_around(site, file.lines, condition.line if condition else 0),
     )
 

@@ -97,7 +97,7 @@ class Picture:
     threads: tuple[ThreadRow, ...]
     peers: tuple[PeerRow, ...]
     routes: Routes = field(default_factory=Routes)
-    history_max: int = config.HISTORY_MAX  # operations that are told
+    history_max: int = config.HISTORY_MAX  # operations in a view
     places: dict[int, Place] = field(default_factory=dict)  # those of `place`: hundreds of operations are of a few
 
     @classmethod

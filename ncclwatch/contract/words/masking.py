@@ -17,15 +17,20 @@ def masked_line(line: str) -> str:
 
 
 def masked_command(words: list[str]) -> str:
-    """Return a command line, without the values of options and variables that speak of a secret."""
-    shown, cuts_next = [], False
+    """Return a command line, without the values of options and variables that speak of a secret.
+
+    Where a value ends that has spaces in it is not known: all is cut up to the next option or assignment.
+    """
+    shown: list[str] = []
+    secret = False
     for word in words:
         name, equals, _ = word.partition("=")
-        if cuts_next and not word.startswith("-"):
-            shown.append(CUT)
-            cuts_next = False
+        if not word.startswith("-") and not equals:
+            if not secret:
+                shown.append(_CREDENTIALS.sub(f"://{CUT}@", word))
+            elif not shown[-1].endswith(CUT):
+                shown.append(CUT)
             continue
-        speaks = bool(_KEY.search(name)) and (word.startswith("-") or bool(equals))
-        cuts_next = speaks and not equals
-        shown.append(f"{name}={CUT}" if speaks and equals else _CREDENTIALS.sub(f"://{CUT}@", word))
+        secret = bool(_KEY.search(name))
+        shown.append(f"{name}={CUT}" if secret and equals else _CREDENTIALS.sub(f"://{CUT}@", word))
     return " ".join(shown)

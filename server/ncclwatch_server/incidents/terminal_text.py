@@ -54,7 +54,7 @@ def brief(incident: Incident, width: int = WIDTH) -> list[str]:
     last += _field("certainty", certainty(incident), width)
     last += _field("more", f"ncclwatch report {incident.id}", width)
     why, do = _fitting(
-        _sentences(verdict.explanation), _sentences(verdict.advice), BRIEF_LINES - len(lines + last), width
+        sentences_of(verdict.explanation), sentences_of(verdict.advice), BRIEF_LINES - len(lines + last), width
     )
     return [*lines, *_field("why", why, width), *_field("do", do, width), *last]
 
@@ -74,7 +74,8 @@ def _fitting(why: list[str], do: list[str], room: int, width: int) -> tuple[str,
     return " ".join(why[: shown[0]]), " ".join(do[: shown[1]])
 
 
-def _sentences(text: str) -> list[str]:
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of a text of ours."""
     return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text.strip()) if part]
 
 

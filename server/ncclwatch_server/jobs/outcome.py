@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.rank import Ending
-from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState, worst_first
 from ncclwatch_server.judge.theory.endings import is_clean
 
@@ -16,14 +16,14 @@ class Outcome(str, Enum):
     """How a job ended."""
 
     COMPLETED = "completed"  # every rank was seen to end without an error
-    HUNG = "hung"  # it hung, and was over while it did
+    HUNG = "hung"  # it ended while it hung
     CRASHED = "crashed"
     UNKNOWN = "ended"  # nobody saw how
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a job ended, and what tells it."""
+    """How a job ended, and what shows it."""
 
     outcome: Outcome = Outcome.UNKNOWN
     sentence: str = ""
@@ -31,15 +31,19 @@ class End:
 
 
 def end_of(incidents: Iterable[Incident], endings: Iterable[Ending | None], *, all_ended: bool) -> End:
-    """Return how a job ended. `endings` are those of the ranks that were seen, None where nobody saw how."""
+    """Return how a job ended. `endings` are those of the ranks that were seen, None where nobody saw how.
+
+    An incident that was still open does not make it hung if every rank then ended without an error: it went on. Where
+    it was proven that the job could not, the ranks were made to end.
+    """
+    found = tuple(endings)
+    well = all_ended and bool(found) and all(ending is not None and is_clean(ending) for ending in found)
     mine = worst_first(i for i in incidents if i.state is IncidentState.ENDED)
     last = next((i for i in mine if i.verdict.severity is Severity.CRITICAL and not i.verdict.predicted), None)
-    if last is not None:
+    if last is not None and not (well and last.verdict.certainty is not Certainty.PROVEN):
         outcome = Outcome.CRASHED if last.verdict.cause in _CRASHES else Outcome.HUNG
         return End(outcome=outcome, sentence=last.verdict.summary, incident=last.id)
-    found = tuple(endings)
     failed = sum(ending is not None and ending.kind != "vanished" and not is_clean(ending) for ending in found)
     if failed:
         return End(outcome=Outcome.CRASHED, sentence=f"{failed} rank{'s' if failed > 1 else ''} ended with an error")
-    well = bool(found) and all(ending is not None and is_clean(ending) for ending in found)
-    return End(outcome=Outcome.COMPLETED if well and all_ended else Outcome.UNKNOWN)
+    return End(outcome=Outcome.COMPLETED if well else Outcome.UNKNOWN)

@@ -16,6 +16,7 @@ from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import limits
 from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.terminal_text import sentences_of
 from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
 from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigures, Spread, summarise
@@ -225,8 +226,8 @@ def _told(incident: Incident) -> Labels:
     verdict = incident.verdict
     kinds = (verdict.cause.value, verdict.severity.value, verdict.certainty.value)
     site = next((each.call_site for each in verdict.culprits if each.call_site is not None), None)
-    first = verdict.advice.partition(". ")[0].removesuffix(".")
-    texts = (verdict.summary[:TEXT_MAX], str(site) if site is not None else "", f"{first[:TEXT_MAX]}." if first else "")
+    advice = next(iter(sentences_of(verdict.advice)), "")
+    texts = (verdict.summary[:TEXT_MAX], str(site) if site is not None else "", advice[:TEXT_MAX])
     return (incident.job, incident.id, *kinds, verdict.group, verdict.op, *texts)
 
 

@@ -120,6 +120,8 @@ def simulate(  # noqa: PLR0913 - one argument for each option
         layout = _layout(ranks, layout_text)
         kind = fault if isinstance(fault, FaultKind) else None
         slow = replace(fault, since_s=healthy_s) if isinstance(fault, Slow) else None
+        if fault is not None and lasts_s is not None and lasts_s <= healthy_s:
+            raise Unusable(f"--for {lasts_s:g} ends the job before its fault, after {healthy_s:g} s (--after)")
         stays = lasts_s is not None  # also after the verdict, so that it can be looked at
         shortest_s = 60.0 if fault is None else max(60.0, healthy_s + (15.0 if kind else SLOW_S))
         lasts_s = lasts_s if lasts_s is not None else shortest_s + (30.0 if server else 0.0)

@@ -44,7 +44,7 @@ def trace(what: tuple[str, ...], output: Path | None, ranks: str, server: str) -
     else:
         client = connect(server)
         name = _job(client, what[0] if what else "")
-        with Progress(f"the nodes of job {name} tell what their ranks did"):
+        with Progress(f"asking the nodes of job {name} for what their ranks recorded"):
             data = client.trace(name, ranks_of(ranks) if ranks else None)
     target = output if output is not None else Path(f"{name.replace('/', '-')}{SUFFIXES[0]}")
     prepare(target).write(data)

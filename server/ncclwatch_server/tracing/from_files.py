@@ -59,6 +59,7 @@ def _aged(view: RankView) -> RankView:
     lag_s = view.news_age_s
     return replace(
         view,
+        phase_s=view.phase_s + lag_s,
         history=tuple(replace(op, age_s=op.age_s + lag_s) for op in view.history),
         saves=tuple(
             replace(

@@ -13,7 +13,8 @@ from ncclwatch_server.tracing.clocks import Passage, align
 from ncclwatch_server.tracing.model import Clock, Facts, Slice, Track
 
 FLOW_MEMBERS_MAX = 16  # of a bigger collective the first and the last member to come are linked
-_ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER, Op.UNKNOWN})  # some may leave before all came
+# Some members may leave these before all have come: of an all_to_all those that get nothing from who is late.
+_LEFT_EARLY = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER, Op.ALL_TO_ALL, Op.UNKNOWN})
 
 Key = tuple[str, tuple[int, ...] | int, int]  # group's name, its members or their digest, number of the operation
 
@@ -41,7 +42,7 @@ class _Made:
     def blocks(self) -> bool:
         """Whether its host stays in it until all members have come."""
         asynchronous = self.group is not None and self.group.asynchronous
-        return self.op.in_order and not asynchronous and not self.op.op.is_p2p and self.op.op not in _ROOTED
+        return self.op.in_order and not asynchronous and not self.op.op.is_p2p and self.op.op not in _LEFT_EARLY
 
 
 @dataclass(slots=True, kw_only=True)

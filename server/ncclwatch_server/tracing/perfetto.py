@@ -14,7 +14,7 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.printable import harmless
-from ncclwatch_server.tracing.model import RankTracks, Slice, Timeline, Track
+from ncclwatch_server.tracing.model import RankTracks, Slice, Timeline
 
 SEQUENCE = 1
 NAME_CHARS_MAX = 300
@@ -114,8 +114,4 @@ def _all(timeline: Timeline) -> Iterable[Slice]:
     yield from timeline.incidents
     for rank in timeline.ranks:
         for track in rank.tracks:
-            yield from _of(track)
-
-
-def _of(track: Track) -> Iterable[Slice]:
-    return track.slices
+            yield from track.slices

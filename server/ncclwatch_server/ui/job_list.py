@@ -8,7 +8,7 @@ from ncclwatch_server.jobs.outcome import Outcome
 from ncclwatch_server.jobs.read_model import JobSight, JobStatus
 
 ROWS_MAX = 200
-# What a job can be, to choose by. "hung" is one that hangs and one that was over while it did.
+# What a job can be, to choose by. "hung" is one that hangs and one that ended while it did.
 WORDS = tuple(dict.fromkeys((*(state.value for state in JobStatus), *(outcome.value for outcome in Outcome))))
 _URGENCY = (JobStatus.HUNG, JobStatus.WAITING, JobStatus.RUNNING, JobStatus.ENDED)
 

@@ -96,7 +96,7 @@ def panel_of(sight: JobSight, states: States, step_rate: StepRate) -> Panel:
 def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[StateRow, ...], step_rate: StepRate) -> str:
     if sight.status is JobStatus.ENDED:
         word = "is over" if sight.end.outcome is Outcome.UNKNOWN else f"has {sight.end.outcome.value}"
-        word = "was over while it hung" if sight.end.outcome is Outcome.HUNG else word
+        word = "ended while it hung" if sight.end.outcome is Outcome.HUNG else word
         return f"This job {word}, after step {sight.steps}{': ' + sight.end.sentence if sight.end.sentence else '.'}"
     if sight.status is JobStatus.HUNG:
         faults = sum(each.verdict.severity is Severity.CRITICAL for each in incidents)

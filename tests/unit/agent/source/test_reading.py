@@ -318,6 +318,14 @@ def test_what_is_quoted_beside_a_secret_does_not_travel(tmp_path: Path, line: st
     assert note.around[0] == (1, shown)
 
 
+def test_nor_does_it_in_the_line_of_the_call_its_loop_or_its_test(tmp_path: Path) -> None:
+    source = "for x in load(token='s3cret'):\n  if rank == user(token='s3cret'):\n    call(x, token='s3cret')  # here"
+    note = note_of(tmp_path, source)
+    assert (note.text, note.loop) == ("call(x, token='…')  # here", "for x in load(token='…')")
+    assert "s3cret" not in repr(note)
+    assert note.condition.startswith("if rank == user(")
+
+
 def test_no_lines_of_a_library_travel(tmp_path: Path) -> None:
     path = tmp_path / "site-packages" / "torch" / "x.py"
     path.parent.mkdir(parents=True)

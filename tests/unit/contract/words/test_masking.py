@@ -12,6 +12,8 @@ from ncclwatch.contract.words.masking import masked_command
         ("train.py --hf-token s3cret --lr 1", "train.py --hf-token … --lr 1"),
         ("train.py --wandb_api_key=s3cret", "train.py --wandb_api_key=…"),
         ("train.py wandb.key=s3cret trainer.max_steps=3", "train.py wandb.key=… trainer.max_steps=3"),
+        ("train.py --password two words --lr 1", "train.py --password … --lr 1"),
+        ("train.py --password=two words more --lr 1", "train.py --password=… --lr 1"),
         ("train.py --password --lr 1", "train.py --password --lr 1"),
         ("train.py --store s3://me:s3cret@host/data", "train.py --store s3://…@host/data"),
         ("train.py --tokenizer gpt2 --keyboard x", "train.py --tokenizer gpt2 --keyboard x"),

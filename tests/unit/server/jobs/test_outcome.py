@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.rank import Ending
-from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.jobs.outcome import End, Outcome, end_of
 from tests.unit.server.server_values import verdict
@@ -39,6 +39,7 @@ def test_a_job_that_a_crash_ended_has_crashed_with_its_sentence():
         incident(Cause.UNEVEN_BATCHES, IncidentState.RESOLVED),
         incident(Cause.STRAGGLER, severity=Severity.WARNING),
         incident(Cause.UNEVEN_BATCHES, predicted=True),
+        incident(Cause.STUCK_SAVE, certainty=Certainty.STALLED),
     ],
 )
 def test_what_did_not_end_the_job_does_not_count(over: Incident):
@@ -61,6 +62,15 @@ def test_without_an_incident_the_ends_of_the_ranks_say_it(
     endings: tuple[Ending | None, ...], all_ended: bool, outcome: Outcome
 ):
     assert end_of([], endings, all_ended=all_ended).outcome is outcome
+
+
+def test_what_was_proven_to_hang_did_not_complete_though_its_ranks_were_made_to_end_well():
+    assert end_of([incident(Cause.UNEVEN_BATCHES)], (WELL, WELL), all_ended=True).outcome is Outcome.HUNG
+
+
+def test_a_stall_that_the_job_did_not_survive_is_a_hang():
+    stalled = incident(Cause.STUCK_SAVE, certainty=Certainty.STALLED)
+    assert end_of([stalled], (WELL, KILLED), all_ended=True).outcome is Outcome.HUNG
 
 
 def test_the_ranks_that_failed_are_counted():

@@ -98,8 +98,8 @@ def test_clocks_of_two_hosts_are_aligned_and_the_error_is_stated():
 
 
 def test_sends_and_what_may_leave_early_bind_no_clocks_and_are_not_linked():
-    here = rank(0, op(1, 900.0, Op.SEND), op(1, 901.0, Op.BROADCAST), op(2, 902.0, Op.BROADCAST))
-    there = rank(1, op(1, 400.0, Op.RECV), op(1, 401.0, Op.BROADCAST), op(2, 402.0, Op.BROADCAST), host="g")
+    here = rank(0, op(1, 900.0, Op.SEND), op(1, 901.0, Op.BROADCAST), op(2, 902.0, Op.ALL_TO_ALL))
+    there = rank(1, op(1, 400.0, Op.RECV), op(1, 401.0, Op.BROADCAST), op(2, 402.0, Op.ALL_TO_ALL), host="g")
     found = timeline(known(here, there))
     assert dict(found.clocks)["g"].error_s is None
     assert track(found, 0, "operations").slices[0].flow == 0
