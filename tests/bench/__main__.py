@@ -10,6 +10,7 @@ from pathlib import Path
 from ncclwatch.native import build
 from tests.bench import (
     agent,
+    alerts,
     attaching,
     fleet,
     hostile,
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "pages": pages.rows,
     "jobs": jobs.rows,
     "hostile": hostile.rows,
+    "alerts": alerts.rows,
     "postmortem": postmortem.rows,
 }
 

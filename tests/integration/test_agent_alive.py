@@ -19,7 +19,7 @@ from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
 from tests.integration.agent_node import NO_SERVER, ROOT, Node
 from tests.integration.agent_stub import Stub, url_of
 from tests.integration.fake_agent import until
-from tests.integration.test_hang_end_to_end import mine, torchrun
+from tests.integration.real_jobs import mine, torchrun
 
 pytestmark = pytest.mark.integration
 

@@ -5,22 +5,17 @@ import json
 import signal
 import time
 import urllib.request
-from datetime import datetime
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.integration.prometheus import Alertmanager, Prometheus, Webhook
-from tests.integration.test_hang_end_to_end import _end, incidents, running, runtime, server, torchrun, until
+from tests.integration.real_jobs import end, incidents, running, runtime, server, torchrun, until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 __all__ = ["runtime"]  # a fixture
-
-SCRAPE_S = 1.0
-GROUP_WAIT_S = 1.0  # of critical alerts in the shipped alertmanager.yml
-SLACK_S = 2.0  # a busy machine; what was seen is in deploy/prometheus/README.md
 
 
 def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) -> None:
@@ -36,13 +31,7 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
         try:
             (incident,) = until(lambda: incidents(url))
             until(lambda: webhook.alerts("firing"))
-            told_at, receiver, alert = webhook.alerts("firing")[0]
-            opened_at = datetime.fromisoformat(incident["opened_at"]).timestamp()
-            print(
-                f"\nonset to incident {incident['onset_to_open_s']:.1f} s, "
-                f"incident to webhook {told_at - opened_at:.1f} s at a scrape interval of {SCRAPE_S:.0f} s"
-            )
-            assert told_at - opened_at <= 2 * SCRAPE_S + GROUP_WAIT_S + SLACK_S
+            _, receiver, alert = webhook.alerts("firing")[0]
             assert receiver == "on-call"
             assert alert["labels"] == {
                 "alertname": "NcclwatchJobHung",
@@ -67,7 +56,7 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
         finally:
             head.kill()
             head.wait()
-            _end(job, runtime)
+            end(job, runtime)
     assert [payload["version"] for _, _, payload in webhook.got] == ["4"] * len(webhook.got)
 
 

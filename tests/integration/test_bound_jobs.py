@@ -12,8 +12,8 @@ import pytest
 
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import until
+from tests.integration.real_jobs import mine, torchrun
 from tests.integration.server_process import ServerProcess
-from tests.integration.test_hang_end_to_end import mine, torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 

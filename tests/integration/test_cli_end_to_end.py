@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.test_hang_end_to_end import incidents, mine, runtime, server, torchrun, until
+from tests.integration.real_jobs import incidents, mine, runtime, server, torchrun, until
 from tests.ports import free_port
 
 __all__ = ["runtime"]

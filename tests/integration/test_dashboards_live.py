@@ -13,8 +13,8 @@ from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.timeline import Manner, plan
 from tests.integration.fake_agent import until
 from tests.integration.prometheus import Exporter, Prometheus
+from tests.integration.real_jobs import incidents, server
 from tests.integration.simulated_nodes import SimulatedJob, SimulatedNodes
-from tests.integration.test_hang_end_to_end import incidents, server
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -1,121 +1,31 @@
 """Real jobs that hang, watched by the real agent and the real server, in the ways a user meets them."""
 
-import contextlib
-import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.integration.launch import PROGRAMS, environment
+from tests.integration.real_jobs import (
+    DEADLINE_S,
+    agents,
+    end,
+    incidents,
+    mine,
+    running,
+    runtime,
+    server,
+    torchrun,
+    until,
+)
 from tests.ports import free_port
 from tests.zoo import jobs
-from tests.zoo.forking.torch_once import forking_torchrun
-from tests.zoo.jobs import Launcher
+
+__all__ = ["runtime"]  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
-DEADLINE_S = 60.0
-
-
-def until(found: Callable[[], object]) -> object:
-    """Poll until something true comes back, and return it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"not within {DEADLINE_S} s: {found}")
-
-
-def incidents(url: str) -> list[dict]:
-    """Return a server's incidents; none while it does not answer."""
-    try:
-        with urllib.request.urlopen(f"{url}/api/v1/incidents", timeout=2) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError):
-        return []
-
-
-def mine(runtime: Path) -> list[psutil.Process]:
-    """Return the processes that carry this test's runtime directory in their environment or arguments."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            marks = [*process.environ().values(), *process.cmdline()]
-            if any(str(runtime) in mark for mark in marks) and process.pid != os.getpid():
-                found.append(process)
-    return found
-
-
-def running(runtime: Path, name: str) -> list[psutil.Process]:
-    """Return this test's processes that run something. A process may end while it is looked at."""
-    found = []
-    for process in mine(runtime):
-        with contextlib.suppress(psutil.Error, OSError):
-            if name in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
-def agents(runtime: Path) -> list[psutil.Process]:
-    """Return this test's agents."""
-    return running(runtime, "ncclwatch_agent")
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[Path]:
-    """Give a runtime directory, and kill whatever still carries it afterwards."""
-    place = tmp_path / "runtime"
-    yield place
-    for process in mine(place):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-
-
-def agent_environment(runtime: Path, **more: str) -> dict[str, str]:
-    environ = environment(runtime, **more)
-    del environ["NCCLWATCH_AGENT"]
-    return environ
-
-
-def torchrun(
-    runtime: Path, program: str, count: int, *arguments: str, launcher: Launcher = forking_torchrun, **more: str
-) -> subprocess.Popen[str]:
-    """Start a job with an agent; its output comes through pipes. Where its start is in question, use jobs.torchrun."""
-    return subprocess.Popen(
-        launcher(PROGRAMS / program, count, arguments),
-        env=agent_environment(runtime, PYTHONUNBUFFERED="1", **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def server(port: int, store: Path) -> subprocess.Popen[str]:
-    """Start a real server and wait until it listens."""
-    read, write = os.pipe()
-    command = ["--port", str(port), "--store", str(store), "--ready-fd", str(write)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ncclwatch_server", *command],
-        pass_fds=(write,),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    os.close(write)
-    with os.fdopen(read) as ready:
-        assert ready.readline().strip() == str(port)
-    return process
 
 
 def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runtime: Path):
@@ -166,7 +76,7 @@ def test_a_server_restarted_in_mid_hang_knows_the_same_incident(runtime: Path, t
             second.wait()
     finally:
         first.kill()
-        _end(job, runtime)
+        end(job, runtime)
 
 
 def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path, tmp_path: Path):
@@ -179,7 +89,7 @@ def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path
     finally:
         first.kill()
         first.wait()
-        _end(job, runtime)
+        end(job, runtime)
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
     threads = {stack["thread"]: stack for stack in found["stacks"] if 1 in stack["ranks"]}
     (worker,) = [stack for thread, stack in threads.items() if thread.startswith("main of child process")]
@@ -204,14 +114,6 @@ def _judgements(url: str) -> float:
     return _metric(url, "ncclwatch_judgements_total")
 
 
-def _end(job: subprocess.Popen[str], runtime: Path) -> None:
-    job.kill()
-    for process in mine(runtime):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    job.communicate(timeout=DEADLINE_S)
-
-
 def test_an_agent_that_was_killed_is_started_again_by_the_ranks(runtime: Path, tmp_path: Path):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -231,7 +133,7 @@ def test_an_agent_that_was_killed_is_started_again_by_the_ranks(runtime: Path, t
     finally:
         head.terminate()
         head.wait()
-        _end(job, runtime)
+        end(job, runtime)
 
 
 def test_without_any_server_training_is_not_disturbed(runtime: Path):
@@ -258,7 +160,7 @@ def test_the_terminal_is_told_where_a_verdict_would_have_to_come_from(runtime: P
         assert nobody in line
         assert "NCCLWATCH_SERVER" in line
     finally:
-        _end(job, runtime)
+        end(job, runtime)
 
 
 def test_many_ranks_that_start_at_once_start_one_agent(runtime: Path):
@@ -269,4 +171,4 @@ def test_many_ranks_that_start_at_once_start_one_agent(runtime: Path):
         until(lambda: list(runtime.rglob("agent.json")))
         assert len(agents(runtime)) == 1
     finally:
-        _end(job, runtime)
+        end(job, runtime)

@@ -7,7 +7,7 @@ import pytest
 
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch_server.store.incident_store import Store
-from tests.integration.test_hang_end_to_end import incidents, runtime, server, torchrun
+from tests.integration.real_jobs import incidents, runtime, server, torchrun
 from tests.ports import free_port
 
 __all__ = ["runtime"]

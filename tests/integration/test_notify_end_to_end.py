@@ -18,9 +18,9 @@ import pytest
 from ncclwatch.contract.model.rank import Ending
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import FakeAgent, until
+from tests.integration.real_jobs import incidents, mine, running, torchrun
 from tests.integration.receiver import Received, Receiver
 from tests.integration.server_process import ServerProcess
-from tests.integration.test_hang_end_to_end import incidents, mine, running, torchrun
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,8 @@ from tests.integration.pages_scene import (
     server,
     settled,
 )
+from tests.integration.real_jobs import mine, torchrun
 from tests.integration.server_process import ServerProcess
-from tests.integration.test_hang_end_to_end import mine, torchrun
 from tests.integration.wire_fleet import WireFleet, stuck
 
 __all__ = ["browser", "scene", "server"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.words.text import rank_list
-from tests.integration.test_hang_end_to_end import _end, agent_environment, incidents, runtime, server, until
+from tests.integration.real_jobs import agent_environment, end, incidents, runtime, server, until
 from tests.ports import free_port
 from tests.scenarios.played import program
 from tests.scenarios.texts import FILES, read
@@ -34,7 +34,7 @@ def test_real_ranks_are_told_the_same_cause_and_culprits(path: Path, runtime: Pa
     finally:
         watching.kill()
         watching.wait()
-        _end(job, runtime)
+        end(job, runtime)
     words = expected.split()
     assert found["cause"] == words[2]
     assert [f"culprits={ranks_of(found)}"] == [word for word in words[:6] if word.startswith("culprits=")]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.test_hang_end_to_end import incidents, running, runtime, server, torchrun, until
+from tests.integration.real_jobs import incidents, running, runtime, server, torchrun, until
 from tests.ports import free_port
 
 __all__ = ["runtime"]

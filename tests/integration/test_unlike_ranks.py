@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch import PROGRAMS
-from tests.integration.test_hang_end_to_end import agent_environment, runtime
+from tests.integration.real_jobs import agent_environment, runtime
 
 __all__ = ["runtime"]
 

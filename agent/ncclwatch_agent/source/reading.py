@@ -9,10 +9,13 @@ our own reads, the agent waits for it a short while, and goes on without.
 import ast
 import asyncio
 import contextlib
+import io
 import os
 import queue
+import re
 import stat
 import threading
+import tokenize
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.words.masking import masked_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
+from ncclwatch_agent.source.secrets import without_secrets
 from ncclwatch_agent.source.surroundings import Surroundings
 
 FILE_BYTES_MAX = 2 * 1024 * 1024
@@ -32,6 +36,7 @@ NOTES_MAX = 512
 READ_S_MAX = 2.0
 AROUND = 3  # lines before and after a call site
 AROUND_CHARS_MAX = 160  # of each
+_LINE_END = re.compile("\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +98,29 @@ def is_python(name: str, data: bytes) -> bool:
 def _parse(name: str, data: bytes) -> _File:
     if not is_python(name, data):
         return _File(lines=(), around=None)
-    lines = tuple(data.decode(errors="replace").splitlines())
+    lines = _lines(data)
     try:
-        around = Surroundings(ast.parse(data))
+        tree = ast.parse(data)
+        return _File(lines=without_secrets(lines, tree), around=Surroundings(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        around = None
-    return _File(lines=lines, around=around)
+        return _File(lines=lines, around=None)
+
+
+def _lines(data: bytes) -> tuple[str, ...]:
+    """Return the lines as Python counts them: a form feed ends none, as it does for `str.splitlines`."""
+    try:
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+        text = data.decode(encoding, errors="replace")
+    except (SyntaxError, LookupError):
+        text = data.decode(errors="replace")
+    return tuple(_LINE_END.split(text))
 
 
 def _make_note(site: CallSite, file: _File) -> SourceNote:
     text = masked_line(file.lines[site.line - 1].strip()) if 1 <= site.line <= len(file.lines) else ""
     if file.around is None or not text:
-        return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX], around=_around(site, file.lines, 0))
+        # Without its statements, what belongs to a secret is not known: the lines around it are not shown.
+        return SourceNote(site=site, text=text[: config.TEXT_CHARS_MAX])
     condition = loop = outer = None
     handler = ""
     early_exits: tuple[str, ...] = ()

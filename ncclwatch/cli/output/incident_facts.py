@@ -72,7 +72,7 @@ def certainty(incident: Whole) -> str:
         return "predicted: nothing hangs yet"
     explained, blocked = incident.explains
     said = incident.certainty + (", disputed by a second source" if incident.disputed else "")
-    if blocked:
+    if explained < blocked:
         said += f", explains {explained} of {blocked} blocked ranks"
     return f"{said}; reported {incident.onset_to_open_s:.1f} s after the wait began"
 

@@ -11,9 +11,14 @@ _CREDENTIALS = re.compile(r"://[^/\s]*@")
 CUT = "…"
 
 
+def names_secret(text: str) -> bool:
+    """Whether source text speaks of a secret."""
+    return _SECRET.search(text) is not None
+
+
 def masked_line(line: str) -> str:
     """Return a line of source: where it speaks of a secret, without what it has in quotes."""
-    return _QUOTED.sub(rf"\g<1>{CUT}\g<1>", line) if _SECRET.search(line) else line
+    return _QUOTED.sub(rf"\g<1>{CUT}\g<1>", line) if names_secret(line) else line
 
 
 def masked_command(words: list[str]) -> str:

@@ -203,7 +203,7 @@ def certainty(incident: Incident) -> str:
         return "nothing hangs: the job continues, and could be faster"
     explained, blocked = verdict.explained
     said = verdict.certainty.value + (", disputed by a second source" if verdict.disputed else "")
-    if blocked:
+    if explained < blocked:  # ranks that have just come to wait are in neither number, so a whole is not claimed
         said += f", explains {explained} of {blocked} blocked ranks"
     return f"{said}; reported {incident.onset_to_open_s:.1f} s after the wait began"
 

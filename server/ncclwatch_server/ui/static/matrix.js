@@ -293,16 +293,22 @@ function zoom(factor, middle) {
 
 const middlePlace = () => (at ? firstPlace(at.row) : (from + until) / 2);
 
-// Closer in time, around what is pointed at or else at the right edge.
+// Closer in time: what is pointed at comes to the middle; else the right edge stays.
 function zoomTime(factor) {
-  const columns = canvas.width / columnPixels;
-  const middle = at ? right() - (columns - 1 - at.column) : right();
-  const before = columnPixels;
-  wanted = Math.max(1, Math.min(COLUMN_PIXELS_MAX, factor > 1 ? Math.ceil(before * factor) : Math.floor(before * factor)));
-  if (factor === 0) wanted = 0;
+  const shown = () => canvas.width / columnPixels;
+  const middle = at ? right() - (shown() - 1 - at.column) : null;
+  const round = factor > 1 ? Math.ceil : Math.floor;
+  wanted = Math.max(1, Math.min(COLUMN_PIXELS_MAX, round(columnPixels * factor)));
   measure();
-  if (factor !== 0 && at) setEdge(Math.round(middle + (canvas.width / columnPixels) / 2));
-  else edge = factor === 0 ? null : edge;
+  if (middle !== null) setEdge(Math.round(middle + shown() / 2));
+  paint();
+  if (at) point(at);
+}
+
+function showAllTime() {
+  wanted = 0;
+  edge = null;
+  measure();
   paint();
   if (at) point(at);
 }
@@ -415,7 +421,7 @@ const moves = {
   "+": () => zoom(0.5, middlePlace()),
   "=": () => zoom(0.5, middlePlace()),
   "-": () => zoom(2, middlePlace()),
-  0: () => { zoomTime(0); zoom(Infinity, middlePlace()); },
+  0: () => { showAllTime(); zoom(Infinity, middlePlace()); },
   "]": () => zoomTime(2),
   "[": () => zoomTime(0.5),
   Enter: pin,
@@ -470,7 +476,7 @@ canvas.addEventListener("dblclick", () => zoom(0.25, middlePlace()));
 document.getElementById("tools").addEventListener("click", (event) => {
   const deeds = {
     in: () => zoom(0.5, middlePlace()), out: () => zoom(2, middlePlace()),
-    all: () => { zoomTime(0); zoom(Infinity, middlePlace()); },
+    all: () => { showAllTime(); zoom(Infinity, middlePlace()); },
     closer: () => zoomTime(2), wider: () => zoomTime(0.5),
     earlier: () => pan(-Math.round(canvas.width / columnPixels / 3)),
     later: () => pan(Math.round(canvas.width / columnPixels / 3)),

@@ -17,7 +17,7 @@ def note_of(tmp_path: Path, source: str) -> SourceNote:
     text = textwrap.dedent(source)
     path = tmp_path / "train.py"
     path.write_text(text)
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
+    line = next(number for number, line in enumerate(text.split("\n"), 1) if HERE in line)
     return SourceReader().note_of(CallSite(file=str(path), line=line, function="train"))
 
 
@@ -316,6 +316,38 @@ def test_the_test_at_the_callers_is_among_the_lines(tmp_path: Path) -> None:
 def test_what_is_quoted_beside_a_secret_does_not_travel(tmp_path: Path, line: str, shown: str) -> None:
     note = note_of(tmp_path, f"{line}\ndist.barrier()  # here")
     assert note.around[0] == (1, shown)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("login(\n    's3cret',\n)", ("login(", "    '…',", ")")),
+        ("K = {\n 'token': 's3cret', 'lr': 's3cret'\n}", ("K = {", " '…': '…', '…': '…'", "}")),
+        ('TOKEN = """\n  s3cret\n  more"""  # x', ('TOKEN = "…', "…", '…"  # x')),
+        ("a = auth(f'é{x}s3cret'); b = f('plain')", ("a = auth('…'); b = f('…')",)),  # the line as a whole is masked
+        (
+            "if login('s3cret',\n         's3cret'):\n    f('plain')",
+            ("if login('…',", "         '…'):", "    f('plain')"),
+        ),
+        ("def login(x):\n    f('plain')", ("def login(x):", "    f('plain')")),
+        ("match auth('s3cret'):\n  case 's3cret':\n    f('x')", ("match auth('…'):", "  case '…':", "    f('x')")),
+    ],
+)
+def test_a_secret_on_another_line_of_its_statement_does_not_travel(
+    tmp_path: Path, source: str, shown: tuple[str, ...]
+) -> None:
+    note = note_of(tmp_path, f"{source}\ndist.barrier()  # here")
+    assert tuple(text for _, text in note.around)[: len(shown)] == shown
+
+
+def test_no_lines_around_a_call_travel_from_a_file_that_does_not_parse(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "dist.barrier()  # here\nlogin(\n    's3cret',\n")
+    assert (note.text, note.around) == ("dist.barrier()  # here", ())
+
+
+def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
+    note = note_of(tmp_path, "a = 1\n\x0cb = 2\nif rank == 0:\n    dist.barrier()  # here")
+    assert (note.text, note.condition_line) == ("dist.barrier()  # here", 3)
 
 
 def test_nor_does_it_in_the_line_of_the_call_its_loop_or_its_test(tmp_path: Path) -> None:
