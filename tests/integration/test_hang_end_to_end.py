@@ -85,7 +85,10 @@ def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path
     first = server(port, tmp_path / "incidents.db")
     job = torchrun(runtime, "worker_stalls.py", 2, NCCLWATCH_SERVER=url)
     try:
-        (found,) = until(lambda: [i for i in incidents(url) if any("child" in s["thread"] for s in i["stacks"])])
+        (found,) = until(
+            lambda: [i for i in incidents(url) if any("child" in s["thread"] for s in i["stacks"])],
+            seen=lambda: incidents(url),
+        )
     finally:
         first.kill()
         first.wait()
