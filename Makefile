@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install compare dashboards dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -119,6 +119,9 @@ docs: $(BIN)/.installed ## the documentation, checked strictly: build/site/index
 
 pictures: $(BIN)/.installed tools ## the pictures of the documentation, from running code (two minutes)
 	$(BIN)/python -m tests.pictures
+
+panels: $(BIN)/.installed tools ## the Grafana dashboards, drawn without Grafana into build/panels, to be looked at (npm, 420 MB)
+	$(BIN)/python -m tests.panels
 
 wheel: $(BIN)/.installed ## the built wheel, in an empty virtual environment
 	$(BIN)/python -m tests.wheel.check

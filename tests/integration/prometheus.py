@@ -92,6 +92,10 @@ class Prometheus(Served):
         """Return the series that an expression has now. Raises `AssertionError` if it is no PromQL."""
         return self._get("query", query=expr)["result"]
 
+    def query_range(self, expr: str, start: float, end: float, step_s: float) -> list[dict]:
+        """Return the series that an expression had between two moments, each in seconds since 1970."""
+        return self._get("query_range", query=expr, start=str(start), end=str(end), step=str(step_s))["result"]
+
     def label_values(self, label: str, selector: str) -> list[str]:
         """Return what a variable of a dashboard would offer."""
         return self._get(f"label/{label}/values", **{"match[]": selector})

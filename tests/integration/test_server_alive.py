@@ -107,7 +107,7 @@ def test_a_watch_that_hangs_is_told_and_ends_the_process(tmp_path: Path, receive
         when.touch()
         until(lambda: server.get("/healthz").status_code == 503, what="a server that says so")
         said = server.get("/healthz").json()
-        assert re.match(r"the loop 'watch' has not gone round for \d+ s", said["detail"])
+        assert re.match(r"the loop 'watch' has not finished a round for \d+ s", said["detail"])
         assert next(each for each in said["loops"] if each["name"] == "watch")["age_s"] > 2.5
         assert server.get("/readyz").status_code == 503
         assert figure(server, "loop_last_tick_age_seconds", "watch") > 2.5
@@ -166,7 +166,7 @@ def test_any_other_loop_that_hangs_is_told_and_jobs_are_judged_on(
         when.touch()
         ask_for_what_may_never_come(server)
         until(lambda: loop(server, name)["stands_still"], what=f"{name} standing still")
-        until(lambda: f"the loop '{name}' has not gone round for" in server.log.read_text())
+        until(lambda: f"the loop '{name}' has not finished a round for" in server.log.read_text())
         assert figure(server, "loop_last_tick_age_seconds", name) > 2.5
         assert server.get("/healthz").status_code == 200
         with FakeAgent(server.url) as agent:

@@ -83,11 +83,11 @@ def _all_wait(waiting: Sequence[Seen], whole: bool) -> str:
     if len(places) > 1:
         return f"{stand}: the same call at different lines, which may be different calls. {COUNTS}"
     if len(waiting) == 1:
-        return f"{stand}. What it waits for cannot be told from its stack." if whole else f"{stand}."
+        return f"{stand}. Its stack does not show what it waits for." if whole else f"{stand}."
     if not whole:
         return f"{stand}."
     return (
-        f"{stand}: all that are here are in the same call. From stacks alone it cannot be told why it does not "
+        f"{stand}: all that are here are in the same call. Stacks alone do not show why it does not "
         "end: a rank may have made a call more or fewer before, one on another node may not have entered it, or the "
         "network may have failed."
     )

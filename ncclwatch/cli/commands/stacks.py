@@ -28,7 +28,7 @@ RANKS_CHARS_MAX = 60
 @click.option("--rank", "ranks", default="", help="Only these ranks, such as 3 or 0-7,12.")
 @click.option("--merged", is_flag=True, help="One tree of all main threads instead of each distinct stack.")
 @click.option(
-    "--native", is_flag=True, help="Native frames and child processes as well. Halts a rank that stands still for a "
+    "--native", is_flag=True, help="Native frames and child processes as well. Halts a rank that does not run for a "
     "second; of a big job for the culprits only, unless --rank names others.",
 )  # fmt: skip
 @server_option

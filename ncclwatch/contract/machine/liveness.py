@@ -70,12 +70,12 @@ class LoopLife:
         self.rounds += 1
 
     def age_s(self) -> float:
-        """Return for how long it has not gone round."""
+        """Return for how long it has not finished a round."""
         return 0.0 if self._resting else max(0.0, self._clock() - self._at)
 
     @property
     def stands_still(self) -> bool:
-        """Whether it has not gone round for too long."""
+        """Whether it has not finished a round for too long."""
         return self.given_up or self.age_s() > self.age_s_max
 
     def began(self) -> None:
@@ -191,7 +191,7 @@ class Guard:
             if life.given_up and life.vital:
                 self._give_up(f"the loop {life.name!r} has ended again and again")
             elif self._still_s[life] > life.ends_s:
-                self._give_up(f"the loop {life.name!r} has not gone round for {self._still_s[life]:.0f} s")
+                self._give_up(f"the loop {life.name!r} has not finished a round for {self._still_s[life]:.0f} s")
             else:
                 self._tell(life)
 
@@ -200,7 +200,7 @@ class Guard:
         if still and life not in self._told:
             self._told.add(life)
             self._log.error(
-                "the loop %r has not gone round for %.0f s; it stands at\n%s",
+                "the loop %r has not finished a round for %.0f s; it is at\n%s",
                 life.name, self._still_s[life], where(life),
             )  # fmt: skip
         elif not still and life in self._told:

@@ -105,7 +105,7 @@ def evenly(
         raise ahead.error
     if tally.failed is not None:
         raise LoaderFailedError(
-            f"the data loader of rank {tally.failed} raised an exception, which is told there; the loop over "
+            f"the data loader of rank {tally.failed} raised an exception, which is shown there; the loop over "
             "even_batches has ended on all ranks at the same batch"
         )
 

@@ -167,7 +167,7 @@ def _progress(wall: float, live: list[tuple[str, JobFigures]]) -> Iterator[Metri
         "job_last_progress_timestamp_seconds", "When any rank last issued or completed something", ["job_id"], moved
     )
     waits = [((job,), found.longest_wait_s) for job, found in live]
-    yield gauge("job_longest_wait_seconds", "The longest wait for peers that stands still", ["job_id"], waits)
+    yield gauge("job_longest_wait_seconds", "The longest wait for peers without progress", ["job_id"], waits)
     yield _spread(
         "job_rank_wait_seconds", "Ranks by how long they have waited for peers, 0 for those that do not",
         WAIT_BOUNDS_S, [(job, found.wait_spread) for job, found in live],

@@ -125,7 +125,7 @@ class Records:
         except SQLAlchemyError as error:
             if not database.is_passing(error):
                 raise ConfigError(f"cannot read what was told of incidents ({_cause(error)}); see --store") from error
-            log.warning("what was told of incidents, and the silences, cannot be read yet (%s)", _cause(error))
+            log.warning("the notifications sent before, and the silences, cannot be read yet (%s)", _cause(error))
 
     def _read(self, engine: Engine) -> None:
         """Read all there is, and forget what is old. What is known already is newer."""
@@ -179,22 +179,22 @@ class Records:
                 self._new_silences = {**silences, **self._new_silences}
             return
         if self._failing:
-            log.info("what was told of incidents can be written again")
+            log.info("notifications that were sent can be recorded again")
         self._failing = False
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1
         if not self._failing:
             log.error(
-                "cannot write what was told of incidents (%s); alerting goes on, and writing is tried again, but "
-                "after a restart before that something may be told twice", _cause(error),
+                "cannot record which notifications were sent (%s); alerting goes on, and writing is retried, but "
+                "after a restart before that a notification may be sent twice", _cause(error),
             )  # fmt: skip
         self._failing = True
 
     def _let_go(self, engine: Engine) -> None:
         """Let go of a file that is not the store any more, and see to it that the next one gets all that is known."""
         log.error(
-            "the file of the store was deleted or replaced: who was told what, and the silences, are written anew"
+            "the file of the store was deleted or replaced: notifications that were sent, and the silences, are recorded again"
         )
         self._loaded, self._reopen = False, True
         engine.dispose()
@@ -268,7 +268,9 @@ def _revive(row: "Row[tuple[object, ...]]") -> Told | None:
     try:
         stage = Stage(row.stage)
     except ValueError:
-        log.warning("what target %s was told of incident %s cannot be read; it is left alone", row.target, row.incident)
+        log.warning(
+            "cannot read what was sent to target %s about incident %s; it is left alone", row.target, row.incident
+        )
         return None
     return Told(stage=stage, count=int(row.messages), digest=str(row.digest), urgency=int(row.urgency))
 

@@ -51,7 +51,7 @@ class Neighbours:
     def _tell(self, uid: int | None) -> None:
         if uid not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(uid)
-            _log.warning("refused a connection of %s", "a user who cannot be told" if uid is None else f"uid {uid}")
+            _log.warning("refused a connection of %s", "an unknown user" if uid is None else f"uid {uid}")
 
 
 class Refusal:
@@ -80,7 +80,7 @@ def as_upgrade_refused(sentence: str) -> bytes:
 
 
 def _words(uid: int | None) -> str:
-    who = "it cannot be told whose this connection is" if uid is None else f"this connection is of uid {uid}"
+    who = "the user of this connection is unknown" if uid is None else f"this connection is of uid {uid}"
     if uid == 0:
         who += ", which a container that shares this network may be as well"
     return (

@@ -42,7 +42,7 @@ def without_file(case: Case) -> tuple[Told, ...]:
                 cause=Cause.UNDETERMINED,
                 summary=f"{waiting_words(case, blocks)}, as do all other ranks whose files were given; {why}.",
                 explanation=(
-                    f"Whether {who} came to {what} cannot be told, since {why}{dead}. Either it never came, or all are "
+                    f"Whether {who} came to {what} is unknown, since {why}{dead}. Either it never came, or all are "
                     "inside and the transfer does not end."
                 ),
                 advice=(

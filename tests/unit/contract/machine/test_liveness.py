@@ -152,7 +152,7 @@ def test_a_process_whose_vital_loop_stands_still_ends_after_its_time(
     for _ in range(looks):
         guard.look(1.0)
     assert ended == codes
-    assert caplog.text.count("the loop 'part' has not gone round for 16 s; it stands at") == 1
+    assert caplog.text.count("the loop 'part' has not finished a round for 16 s; it is at") == 1
 
 
 def test_time_in_which_the_whole_process_was_halted_does_not_count(ended: list[int]) -> None:

@@ -200,7 +200,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="the permission to trace", family="rights", meaning=_ptrace, unset="given", one_way=True,
-        leads_to="A hang there is told without the stack of a rank that cannot speak for itself.",
+        leads_to="A report of a hang there lacks the stack of a rank that cannot dump its own.",
         do="Run `sudo sysctl -w kernel.yama.ptrace_scope=1` there, or give the container SYS_PTRACE.",
     ),
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Draws the shipped Grafana dashboards without Grafana. See `__main__`."""

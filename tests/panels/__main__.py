@@ -1,0 +1,129 @@
+"""Draws the shipped dashboards with Grafana's own components, to be looked at. `make panels`
+
+The answers are those of a real Prometheus that scrapes a real server with two simulated jobs, as in
+tests/integration/test_dashboards_live.py. @grafana/ui draws stats, tables, time series and bar gauges; heat maps and
+state timelines are in Grafana's application, which npm does not have: they are named. Needs npm (420 MB, kept in
+build/panels) and Chromium.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser
+
+from grafana.dashboards_of import built
+from tests.integration.browser import chromium
+from tests.integration.fake_agent import until
+from tests.integration.prometheus import Exporter, Prometheus
+from tests.integration.real_jobs import incidents, server
+from tests.integration.simulated_nodes import SimulatedNodes
+from tests.integration.test_dashboards_live import DCGM, NODE, chosen, healthy, hung, substituted
+from tests.ports import free_port
+
+HERE = Path(__file__).parent
+PLACE = HERE.parents[1] / "build" / "panels"
+HISTORY_S = 60.0
+WIDTH = 1600
+
+
+@contextmanager
+def scene(directory: Path) -> Iterator[Prometheus]:
+    """Give a Prometheus that has watched a job hang for a while."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    process = server(port, directory / "incidents.db")
+    try:
+        with (
+            SimulatedNodes(url, (hung(), healthy())),
+            Exporter(DCGM) as dcgm,
+            Exporter(NODE) as node,
+            Prometheus(
+                directory, {"ncclwatch": f"127.0.0.1:{port}", "dcgm": dcgm.address, "node": node.address}
+            ) as found,
+        ):
+            until(lambda: incidents(url), timeout_s=60)
+            time.sleep(HISTORY_S)
+            yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answered(board: dict, prometheus: Prometheus) -> dict:
+    """Return a dashboard with the answer to each of its expressions."""
+    values = chosen(board, prometheus)
+    now = time.time()
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            expr = substituted(target["expr"], values)
+            instant = target.get("instant") or target.get("format") == "table"
+            target["result"] = (
+                prometheus.query(expr) if instant else prometheus.query_range(expr, now - HISTORY_S, now, 1.0)
+            )
+    return board
+
+
+def bundle() -> None:
+    """Install Grafana's components, and make the script that draws of them."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    npm = shutil.which("npm")
+    if npm is None:
+        sys.exit("npm is missing: the panels are drawn with @grafana/ui. apt-get install -y npm")
+    for name in ("package.json", "draw.jsx"):
+        shutil.copy(HERE / name, PLACE / name)
+    if not (PLACE / "node_modules" / "@grafana" / "ui").exists():
+        # @grafana/ui asks for peers that its components do not load here.
+        subprocess.run([npm, "install", "--legacy-peer-deps", "--no-audit", "--no-fund"], cwd=PLACE, check=True)
+    subprocess.run(
+        [
+            "node_modules/.bin/esbuild", "draw.jsx", "--bundle", "--outfile=draw.js", "--jsx=transform",
+            "--loader:.svg=dataurl", "--loader:.woff2=dataurl", "--loader:.ttf=dataurl", "--define:process.env.NODE_ENV=\"production\"",
+            "--define:global=window", "--log-level=error",
+        ],
+        cwd=PLACE, check=True,
+    )  # fmt: skip
+
+
+def draw(browser: Browser, board: dict, dark: bool) -> tuple[Path, list[str]]:
+    """Return the picture of a dashboard, and what failed in it."""
+    picture = PLACE / f"{board['uid']}-{'dark' if dark else 'light'}.png"
+    page_file = PLACE / "page.html"
+    given = json.dumps({"board": board, "dark": dark}).replace("</", "<\\/")
+    text = f'<!doctype html><body><div id="root"></div><script>window.given = {given}</script>'
+    page_file.write_text(f'{text}<script src="draw.js"></script>', encoding="utf-8")
+    context = browser.new_context(viewport={"width": WIDTH, "height": 900})
+    page = context.new_page()
+    failed: list[str] = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("body[data-drawn=yes]", timeout=60_000)
+    failed += page.locator(".failed").all_inner_texts()
+    page.screenshot(path=picture, full_page=True)
+    context.close()
+    return picture, failed
+
+
+def main() -> int:
+    """Draw all dashboards, light and dark. Returns 1 if a panel could not be drawn."""
+    bundle()
+    worst = 0
+    with tempfile.TemporaryDirectory() as directory, scene(Path(directory)) as prometheus:
+        boards = [answered(board, prometheus) for board in built().values()]
+    with chromium() as browser:
+        for board in boards:
+            for dark in (False, True):
+                picture, failed = draw(browser, board, dark)
+                print(picture, *failed, sep="\n  ")
+                worst |= bool(failed)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())
