@@ -5,7 +5,9 @@ from grafana.board import server_variable
 from grafana.panels import (
     ANY_IS_BAD,
     ANY_IS_ODD,
+    INCIDENT_COLUMNS,
     INCIDENT_LINK,
+    INCIDENT_WITHOUT,
     JOB_LINK,
     SERVER,
     Json,
@@ -45,7 +47,8 @@ def dashboard() -> dict[str, Json]:
         table(
             "Open incidents", "The first fifty. A click on an id opens the page with the verdict.",
             f"topk(50, ncclwatch_incident_info{{{SERVER}}})",
-            links=(("incident_id", INCIDENT_LINK), ("job_id", JOB_LINK)),
+            links=(("incident_id", INCIDENT_LINK), ("job_id", JOB_LINK)), columns=INCIDENT_COLUMNS,
+            without=INCIDENT_WITHOUT,
         ),
         table(
             "Jobs", "The fifty whose ranks have waited longest, what they have done, and how many ranks are stalled.",
@@ -66,7 +69,7 @@ def dashboard() -> dict[str, Json]:
     )  # fmt: skip
     history = (
         bars("Causes", "Incidents opened in the time shown, the ten most frequent causes.",
-             Query(expr=f"topk(10, sum by (cause) (increase(ncclwatch_incidents_total{{{SERVER}}}[$__range])))",
+             Query(expr=f"topk(10, sum by (cause) (increase(ncclwatch_incidents_total{{{SERVER}}}[$__range])) > 0)",
                    legend="{{cause}}")),
         bars("GPU hours lost by job", "Over the last day, the ten costliest.",
              Query(expr=f"topk(10, job_id:ncclwatch_gpu_hours_lost:increase1d{{{SERVER}}})", legend="{{job_id}}"), unit="h"),

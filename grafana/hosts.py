@@ -2,7 +2,7 @@
 
 from grafana.board import dashboard as board
 from grafana.board import server_variable, variable
-from grafana.panels import HOST_LINK, INCIDENT_LINK, SERVER, Json, Query, lines, number, table
+from grafana.panels import HOST_LINK, INCIDENT_LINK, SERVER, SUSPECT_COLUMNS, Json, Query, lines, number, table
 
 _HOST = 'host=~"$host"'
 _NAMED = 'on (instance) group_left (nodename) node_uname_info{nodename=~"$host"}'
@@ -21,7 +21,8 @@ def dashboard() -> dict[str, Json]:
               unit="percentunit", maximum=1),
         table("Suspects", "Ranks that open incidents name, by host. The first fifty.",
               f"topk(50, ncclwatch_suspect_rank_info{{{SERVER}}})",
-              links=(("incident_id", INCIDENT_LINK), ("host", HOST_LINK)), width=12),
+              links=(("incident_id", INCIDENT_LINK), ("host", HOST_LINK)), width=12,
+              columns=SUSPECT_COLUMNS, without=("severity",)),
         table("Last Xid", "GPUs that have reported one, fifty at most.", "topk(50, ncclwatch:gpu_xid:last > 0)",
               names=("Xid",), width=12),
     )  # fmt: skip

@@ -3,9 +3,13 @@
 from grafana.board import dashboard as board
 from grafana.board import server_variable, variable
 from grafana.panels import (
+    ANY_IS_ODD,
     HOST_LINK,
+    INCIDENT_COLUMNS,
     INCIDENT_LINK,
+    INCIDENT_WITHOUT,
     SERVER,
+    SUSPECT_COLUMNS,
     Json,
     Query,
     heatmap,
@@ -22,8 +26,10 @@ def dashboard() -> dict[str, Json]:
     """Return the dashboard of one incident."""
     now = (
         number("Since its onset", "For how long the job has stood.",
-               f"time() - max(ncclwatch_incident_onset_timestamp_seconds{{{_IT}}})", unit="s", width=4),
-        number("Blocked ranks", "Who waits because of it.", f"max(ncclwatch_incident_blocked_ranks{{{_IT}}})", width=4),
+               f"time() - max(ncclwatch_incident_onset_timestamp_seconds{{{_IT}}})", unit="s", width=4,
+               thresholds=((None, "red"),)),
+        number("Blocked ranks", "Who waits because of it.", f"max(ncclwatch_incident_blocked_ranks{{{_IT}}})", width=4,
+               thresholds=ANY_IS_ODD),
         number("Ranks of the job", "World size.", f"max(ncclwatch_job_world_size * {_ITS_JOB})", width=4),
         number("GPU hours so far", "Since the onset, all ranks of the job.",
                f"max((time() - ncclwatch_incident_onset_timestamp_seconds{{{_IT}}}) / 3600"
@@ -35,9 +41,9 @@ def dashboard() -> dict[str, Json]:
     verdict = (
         table("Verdict", "The sentence, the line, the advice and how sure it is. A click on the id opens the page with "
               "the evidence and the stacks.", f"ncclwatch_incident_info{{{_IT}}}",
-              links=(("incident_id", INCIDENT_LINK),), height=4),
+              links=(("incident_id", INCIDENT_LINK),), height=6, columns=INCIDENT_COLUMNS, without=INCIDENT_WITHOUT),
         table("Suspects", "Sixteen at most.", f"ncclwatch_suspect_rank_info{{{_IT}}}",
-              links=(("host", HOST_LINK),), height=6),
+              links=(("host", HOST_LINK),), height=6, columns=SUSPECT_COLUMNS),
     )  # fmt: skip
     around = (
         heatmap("Ranks by wait", "How the wait spread through the job.",

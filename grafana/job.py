@@ -9,6 +9,7 @@ from grafana.panels import (
     INCIDENT_LINK,
     JOB,
     SERVER,
+    SUSPECT_COLUMNS,
     Json,
     Query,
     heatmap,
@@ -50,7 +51,7 @@ def dashboard() -> dict[str, Json]:
                 f"sum by (le) (ncclwatch_job_rank_lag_collectives_bucket{{{JOB}}})", unit="short"),
         table("Suspects", "Culprits of open incidents, sixteen at most. Empty while nothing is wrong.",
               f"ncclwatch_suspect_rank_info{{{JOB}}}",
-              links=(("incident_id", INCIDENT_LINK), ("host", HOST_LINK)), height=6),
+              links=(("incident_id", INCIDENT_LINK), ("host", HOST_LINK)), height=6, columns=SUSPECT_COLUMNS),
     )  # fmt: skip
     progress = (
         lines("Steps per second", "Of the rank that is furthest.",

@@ -14,6 +14,15 @@ ANY_IS_ODD: Thresholds = ((None, "green"), (1, "orange"))
 SERVER = 'instance=~"$instance"'
 JOB = 'instance=~"$instance",job_id=~"$job_id"'
 INCIDENT_LINK = ("Open the incident", "http://${__data.fields.instance}/incidents/${__data.fields.incident_id}")
+# Labels of ncclwatch_incident_info: what to read first, and what the incident's page tells better.
+INCIDENT_COLUMNS = ("job_id", "summary", "advice", "line", "certainty", "incident_id", "instance")
+INCIDENT_WITHOUT = ("cause", "incident_url", "op", "process_group", "severity")
+SUSPECT_COLUMNS = ("rank", "host", "cause", "severity", "incident_id", "job_id", "instance")
+STATE_COLORS = (  # of ranks and of nodes
+    ("running", "green"), ("waiting", "yellow"), ("silent", "orange"), ("disk_wait", "orange"), ("stopped", "red"),
+    ("unseen", "purple"), ("ended", "text"), ("connected", "green"), ("quiet", "orange"), ("lost", "red"),
+)  # fmt: skip
+_WIDTHS = (("summary", 480), ("advice", 420), ("line", 220))  # columns of sentences
 JOB_LINK = ("Open the job", "/d/ncclwatch-job/ncclwatch-job?var-job_id=${__data.fields.job_id}")
 HOST_LINK = ("Open the host", "http://${__data.fields.instance}/hosts/${__data.fields.host}")
 
@@ -47,6 +56,8 @@ class Panel:
     links: tuple[tuple[str, tuple[str, str]], ...] = ()  # (column, (title, address))
     transformations: tuple[dict[str, Json], ...] = ()
     maximum: float | None = None
+    widths: tuple[tuple[str, int], ...] = ()  # (column of a table, pixels); its text is wrapped
+    colors: tuple[tuple[str, str], ...] = ()  # (series, color)
 
     def json(self, number: int, x: int, y: int) -> dict[str, Json]:
         """Return it as Grafana wants it."""
@@ -62,6 +73,8 @@ class Panel:
         if self.maximum is not None:
             defaults |= {"min": 0, "max": self.maximum}
         overrides: list[Json] = [_link(column, *link) for column, link in self.links]
+        overrides += [_width(column, pixels) for column, pixels in self.widths]
+        overrides += [_color(series, color) for series, color in self.colors]
         return {
             "id": number,
             "type": self.kind,
@@ -98,6 +111,21 @@ def _link(column: str, title: str, address: str) -> Json:
     return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": "links", "value": links}]}
 
 
+def _width(column: str, pixels: int) -> Json:
+    wrapped: Json = {"type": "auto", "wrapText": True}
+    properties: list[Json] = [
+        {"id": "custom.width", "value": pixels},
+        {"id": "custom.cellOptions", "value": wrapped},  # Grafana 11
+        {"id": "custom.wrapText", "value": True},  # Grafana 12 and later
+    ]
+    return {"matcher": {"id": "byName", "options": column}, "properties": properties}
+
+
+def _color(series: str, color: str) -> Json:
+    fixed: Json = {"mode": "fixed", "fixedColor": color}
+    return {"matcher": {"id": "byName", "options": series}, "properties": [{"id": "color", "value": fixed}]}
+
+
 def number(
     title: str, description: str, expr: str, *, unit: str = "short", thresholds: Thresholds = CALM, width: int = 3,
     mappings: tuple[tuple[str, str, str], ...] = (),
@@ -128,6 +156,7 @@ def lines(
     return Panel(
         kind="timeseries", title=title, description=description, queries=queries, width=width, height=8, unit=unit,
         custom=custom, options=options, maximum=maximum,
+        colors=STATE_COLORS if any(query.legend == "{{state}}" for query in queries) else (),
     )  # fmt: skip
 
 
@@ -152,12 +181,16 @@ def heatmap(title: str, description: str, expr: str, *, unit: str, width: int = 
     )  # fmt: skip
 
 
-def table(
+def table(  # noqa: PLR0913 - each is a setting of its own
     title: str, description: str, *exprs: str, links: tuple[tuple[str, tuple[str, str]], ...] = (), width: int = 24,
-    names: Sequence[str] = (), height: int = 8,
+    names: Sequence[str] = (), height: int = 8, columns: Sequence[str] = (), without: Sequence[str] = (),
 ) -> Panel:  # fmt: skip
-    """Return a table of the present. Of several expressions, the columns are joined by the labels they share."""
-    excluded: dict[str, Json] = dict.fromkeys(("Time", "__name__", "job"), True)
+    """Return a table of the present. Of several expressions, the columns are joined by the labels they share.
+
+    The labels in `columns` come first, in that order, and those in `without` are left out. Sentences are wrapped.
+    """
+    excluded: dict[str, Json] = dict.fromkeys(("Time", "__name__", "job", *without), True)
+    places: dict[str, Json] = {name: place for place, name in enumerate(columns)}
     renamed: dict[str, Json] = {}
     if len(exprs) == 1:
         renamed["Value"] = names[0] if names else "Value"
@@ -165,13 +198,15 @@ def table(
             excluded["Value"] = True
     for place, name in enumerate(names if len(exprs) > 1 else ()):
         renamed[f"Value #{chr(ord('A') + place)}"] = name
-    order: dict[str, Json] = {"id": "organize", "options": {"excludeByName": excluded, "renameByName": renamed}}
+    order: dict[str, Json] = {"id": "organize", "options": {"excludeByName": excluded, "indexByName": places,
+                                                         "renameByName": renamed}}  # fmt: skip
     return Panel(
         kind="table", title=title, description=description, width=width, height=height, links=links,
         queries=tuple(Query(expr=expr, shape="table", instant=True) for expr in exprs),
         options={"cellHeight": "sm", "showHeader": True, "footer": {"show": False, "reducer": ["sum"], "fields": ""}},
         custom={"align": "auto", "filterable": True, "cellOptions": {"type": "auto"}, "inspect": False},
         transformations=({"id": "merge", "options": {}}, order),
+        widths=tuple((name, pixels) for name, pixels in _WIDTHS if name in columns),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def dashboard() -> dict[str, Json]:
                 f"sum by (le) (increase(ncclwatch_detection_delay_seconds_bucket{{{SERVER}}}[$__rate_interval]))", unit="s"),
         lines("Answers of agents", "95 % come within so long, by what was asked for.",
               Query(expr=("histogram_quantile(0.95, sum by (evidence, le) (increase("
-                          f"ncclwatch_capture_duration_seconds_bucket{{{SERVER}}}[$__range])))"), legend="{{evidence}}",
+                          f"ncclwatch_capture_duration_seconds_bucket{{{SERVER}}}[$__range]))) >= 0"), legend="{{evidence}}",
                     exemplars=True), unit="s"),
         lines("Event loop", "How late it is: half of the time, and one time in a hundred. Above 20 ms something is wrong.",
               Query(expr=("histogram_quantile(0.5, sum by (le) (rate("

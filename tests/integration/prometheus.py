@@ -88,9 +88,9 @@ class Prometheus(Served):
         ]  # fmt: skip
         super().__init__("prometheus", arguments, port, directory, "/-/ready")
 
-    def query(self, expr: str) -> list[dict]:
-        """Return the series that an expression has now. Raises `AssertionError` if it is no PromQL."""
-        return self._get("query", query=expr)["result"]
+    def query(self, expr: str, at: float | None = None) -> list[dict]:
+        """Return the series that an expression has now, or at a moment. Raises `AssertionError` if it is no PromQL."""
+        return self._get("query", query=expr, **({} if at is None else {"time": str(at)}))["result"]
 
     def query_range(self, expr: str, start: float, end: float, step_s: float) -> list[dict]:
         """Return the series that an expression had between two moments, each in seconds since 1970."""

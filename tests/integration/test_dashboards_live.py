@@ -108,7 +108,9 @@ def questions(prometheus: Prometheus) -> dict[tuple[str, str, str], str]:
         values = chosen(board, prometheus)
         for panel in board["panels"]:
             for target in panel.get("targets", ()):
-                found[board["uid"], panel["title"], target["expr"]] = substituted(target["expr"], values)
+                # What is left out of a panel because it is zero has an answer, too.
+                asked = substituted(target["expr"], values).replace(") > 0)", "))")
+                found[board["uid"], panel["title"], target["expr"]] = asked
         for each in board["annotations"]["list"]:
             found[board["uid"], "annotation", each["expr"]] = substituted(each["expr"], values)
     return found

@@ -6,6 +6,7 @@ state timelines are in Grafana's application, which npm does not have: they are 
 build/panels) and Chromium.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -31,6 +32,9 @@ HERE = Path(__file__).parent
 PLACE = HERE.parents[1] / "build" / "panels"
 HISTORY_S = 60.0
 WIDTH = 1600
+PAGE = """<!doctype html><html lang="en"><link rel="stylesheet" href="draw.css"><body><div id="root"></div>
+<script>window.given = GIVEN</script><script src="draw.js"></script>
+"""
 
 
 @contextmanager
@@ -65,7 +69,7 @@ def answered(board: dict, prometheus: Prometheus) -> dict:
             expr = substituted(target["expr"], values)
             instant = target.get("instant") or target.get("format") == "table"
             target["result"] = (
-                prometheus.query(expr) if instant else prometheus.query_range(expr, now - HISTORY_S, now, 1.0)
+                prometheus.query(expr, now) if instant else prometheus.query_range(expr, now - HISTORY_S, now, 1.0)
             )
     return board
 
@@ -81,14 +85,10 @@ def bundle() -> None:
     if not (PLACE / "node_modules" / "@grafana" / "ui").exists():
         # @grafana/ui asks for peers that its components do not load here.
         subprocess.run([npm, "install", "--legacy-peer-deps", "--no-audit", "--no-fund"], cwd=PLACE, check=True)
-    subprocess.run(
-        [
-            "node_modules/.bin/esbuild", "draw.jsx", "--bundle", "--outfile=draw.js", "--jsx=transform",
-            "--loader:.svg=dataurl", "--loader:.woff2=dataurl", "--loader:.ttf=dataurl", "--define:process.env.NODE_ENV=\"production\"",
-            "--define:global=window", "--log-level=error",
-        ],
-        cwd=PLACE, check=True,
-    )  # fmt: skip
+    loaders = [f"--loader:.{ending}=dataurl" for ending in ("svg", "woff2", "ttf")]
+    given = ['--define:process.env.NODE_ENV="production"', "--define:global=window", "--log-level=error"]
+    esbuild = ["node_modules/.bin/esbuild", "draw.jsx", "--bundle", "--outfile=draw.js", "--jsx=transform"]
+    subprocess.run([*esbuild, *loaders, *given], cwd=PLACE, check=True)
 
 
 def draw(browser: Browser, board: dict, dark: bool) -> tuple[Path, list[str]]:
@@ -96,14 +96,13 @@ def draw(browser: Browser, board: dict, dark: bool) -> tuple[Path, list[str]]:
     picture = PLACE / f"{board['uid']}-{'dark' if dark else 'light'}.png"
     page_file = PLACE / "page.html"
     given = json.dumps({"board": board, "dark": dark}).replace("</", "<\\/")
-    text = f'<!doctype html><body><div id="root"></div><script>window.given = {given}</script>'
-    page_file.write_text(f'{text}<script src="draw.js"></script>', encoding="utf-8")
+    page_file.write_text(PAGE.replace("GIVEN", given), encoding="utf-8")
     context = browser.new_context(viewport={"width": WIDTH, "height": 900})
     page = context.new_page()
     failed: list[str] = []
     page.on("pageerror", lambda error: failed.append(str(error)))
     page.goto(page_file.as_uri())
-    page.wait_for_selector("body[data-drawn=yes]", timeout=60_000)
+    until(lambda: failed or page.locator("body[data-drawn=yes]").count(), timeout_s=60)
     failed += page.locator(".failed").all_inner_texts()
     page.screenshot(path=picture, full_page=True)
     context.close()
@@ -112,10 +111,16 @@ def draw(browser: Browser, board: dict, dark: bool) -> tuple[Path, list[str]]:
 
 def main() -> int:
     """Draw all dashboards, light and dark. Returns 1 if a panel could not be drawn."""
+    parser = argparse.ArgumentParser(prog="python -m tests.panels", description=__doc__)
+    parser.add_argument("--again", action="store_true", help="with the answers of the run before")
+    given = parser.parse_args()
     bundle()
     worst = 0
-    with tempfile.TemporaryDirectory() as directory, scene(Path(directory)) as prometheus:
-        boards = [answered(board, prometheus) for board in built().values()]
+    answers = PLACE / "answers.json"
+    if not given.again:
+        with tempfile.TemporaryDirectory() as directory, scene(Path(directory)) as prometheus:
+            answers.write_text(json.dumps([answered(board, prometheus) for board in built().values()]))
+    boards = json.loads(answers.read_text())
     with chromium() as browser:
         for board in boards:
             for dark in (False, True):

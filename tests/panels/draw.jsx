@@ -1,6 +1,10 @@
 // Draws the panels of one dashboard with Grafana's own components: window.panels holds them with Prometheus' answers.
-import {
+import "uplot/dist/uPlot.min.css";
+
+// As CommonJS: their ES modules import defaults of CommonJS packages, which bundlers resolve differently.
+const {
   applyFieldOverrides,
+  cacheFieldDisplayNames,
   createTheme,
   dateTime,
   FieldConfigOptionsRegistry,
@@ -10,18 +14,22 @@ import {
   standardTransformersRegistry,
   ThemeContext,
   transformDataFrame,
-} from "@grafana/data";
-import { BarGauge, BigValue, GlobalStyles, Table, TimeSeries } from "@grafana/ui";
-import React from "react";
-import { createRoot } from "react-dom/client";
+} = require("@grafana/data");
+const { BarGauge, BigValue, GlobalStyles, TimeSeries } = require("@grafana/ui");
+const { TableNG } = require("@grafana/ui/unstable"); // the table of Grafana's application
+const React = require("react");
+const { createRoot } = require("react-dom/client");
 
 const COLUMNS = 24;
 const ROW_PIXELS = 38;
 const { board, dark } = window.given;
+// What Grafana's panels of that kind add by themselves.
+const DEFAULTS = { timeseries: { color: { mode: "palette-classic" } } };
 const theme = createTheme({ colors: { mode: dark ? "dark" : "light" } });
 
 standardTransformersRegistry.setInit(() =>
-  Object.values(standardTransformers).map((transformation) => ({
+  // Two of its names are one transformation.
+  [...new Map(Object.values(standardTransformers).map((each) => [each.id, each])).values()].map((transformation) => ({
     id: transformation.id, transformation: () => Promise.resolve(transformation), name: transformation.name, editor: () => null,
   })),
 );
@@ -45,7 +53,7 @@ const legend = (format, labels) =>
     : format.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, name) => labels[name] ?? "");
 
 // As Grafana's Prometheus data source does: one frame for each series, or one table for each target.
-function framesOf(target) {
+function framesOf(target, _, targets) {
   if (target.format === "table") {
     const names = [...new Set(target.result.flatMap((series) => Object.keys(series.metric)))].filter((name) => name !== "__name__").sort();
     const field = (name, type, values) => ({ name, type, values, config: { filterable: true } });
@@ -55,7 +63,7 @@ function framesOf(target) {
       fields: [
         field("Time", FieldType.time, target.result.map((series) => series.value[0] * 1000)),
         ...names.map((name) => field(name, FieldType.string, target.result.map((series) => series.metric[name] ?? ""))),
-        field(`Value #${target.refId}`, FieldType.number, target.result.map((series) => Number(series.value[1]))),
+        field(targets.length > 1 ? `Value #${target.refId}` : "Value", FieldType.number, target.result.map((series) => Number(series.value[1]))),
       ],
     }];
   }
@@ -86,14 +94,15 @@ function transformed(panel) {
 function Body({ panel, frames, width, height }) {
   const data = applyFieldOverrides({
     data: frames,
-    fieldConfig: panel.fieldConfig ?? { defaults: {}, overrides: [] },
+    fieldConfig: { overrides: [], ...panel.fieldConfig, defaults: { ...DEFAULTS[panel.type], ...panel.fieldConfig?.defaults } },
     fieldConfigRegistry: optionsOf(panel),
     replaceVariables: (text) => text,
     theme,
     timeZone: "utc",
   });
+  cacheFieldDisplayNames(data);
   if (data.length === 0) return <p>No data</p>;
-  if (panel.type === "table") return <Table data={data[0]} width={width} height={height} />;
+  if (panel.type === "table") return <TableNG data={data[0]} width={width} height={height} />;
   if (panel.type === "timeseries") {
     const times = data.flatMap((frame) => frame.fields[0].values);
     const from = dateTime(Math.min(...times)), to = dateTime(Math.max(...times));

@@ -109,7 +109,9 @@ def _health_routes(reader: Reader) -> APIRouter:
     def health(lack: str = "") -> Response:
         lives = watch.counters.lives
         still = [
-            f"the loop {each.name!r} has not finished a round for {each.age_s():.0f} s" for each in lives if _lacks(each)
+            f"the loop {each.name!r} has not finished a round for {each.age_s():.0f} s"
+            for each in lives
+            if _lacks(each)
         ]
         found = Health(
             service="ncclwatch",
