@@ -193,9 +193,7 @@ class Records:
 
     def _let_go(self, engine: Engine) -> None:
         """Let go of a file that is not the store any more, and see to it that the next one gets all that is known."""
-        log.error(
-            "the file of the store was deleted or replaced: notifications that were sent, and the silences, are recorded again"
-        )
+        log.error("the file of the store was deleted or replaced: sent notifications and silences are recorded again")
         self._loaded, self._reopen = False, True
         engine.dispose()
         now = time.time()
