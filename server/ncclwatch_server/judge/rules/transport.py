@@ -39,8 +39,8 @@ def _words(root: InsideRoot) -> str:
     if root.by_files:
         return (
             "Every member has entered it and is blocked in nothing earlier, as far as recorded with the same arguments:"
-            " the code agrees (reduce ops and roots may not be recorded), the transfer does not end. A kernel before it "
-            "may be what hangs, where start times are not recorded."
+            " the code agrees (reduce ops and roots may not be recorded), the transfer does not end. A kernel "
+            "before it may be what hangs, where start times are not recorded."
         )
     return (
         f"Every member has entered with the same arguments and none has used CPU for "
