@@ -3,30 +3,35 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from ncclwatch.contract.words.masking import CUT, names_secret
+from ncclwatch.contract.words.masking import CUT, names_secret, without_comment
 
 
 def without_secrets(lines: Sequence[str], tree: ast.Module) -> tuple[str, ...]:
-    """Return the lines of a source file; the texts in quotes of a statement that names a secret are cut.
+    """Return the lines of a source file; the texts in quotes and comments of a statement that names a secret are cut.
 
     A line of its own does not show that: in `login(` with the token on the next line, or in a text of several lines.
     Of a compound statement (`if`, `with`, `def`) its head is one statement, and each one under it another.
     """
     shown = list(lines)
-    statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-    texts = [text for each in statements if names_secret("\n".join(_head(lines, each))) for text in _texts(each)]
+    heads = [(node, _head(node)) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    secret = [(node, head) for node, head in heads if names_secret("\n".join(lines[head.start : head.stop]))]
+    texts = [text for node, _ in secret for text in _texts(node)]
     for text in sorted(texts, key=lambda each: (each.lineno, each.col_offset), reverse=True):
         _cut(shown, text)  # from the last one: a cut moves what is right of it
+    for number in {number for _, head in secret for number in head if number < len(shown)}:
+        shown[number] = without_comment(shown[number])
     return tuple(shown)
 
 
-def _head(lines: Sequence[str], statement: ast.stmt) -> Sequence[str]:
+def _head(statement: ast.stmt) -> range:
+    """Return the places of its lines: without the statements under it, with the decorators above it."""
+    first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
     last = statement.end_lineno or statement.lineno
     if isinstance(statement, ast.Match):
         last = statement.subject.end_lineno or statement.lineno
     elif body := getattr(statement, "body", None):
         last = max(statement.lineno, body[0].lineno - 1)
-    return lines[statement.lineno - 1 : last]
+    return range(first - 1, last)
 
 
 def _texts(node: ast.AST) -> Iterator[ast.expr]:

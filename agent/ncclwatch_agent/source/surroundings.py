@@ -4,6 +4,7 @@ import ast
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ncclwatch.contract.words.masking import masked_line
 from ncclwatch_agent.source.callers import Callers
 from ncclwatch_agent.source.communication import Communication
 from ncclwatch_agent.source.rank_words import dotted, mentions, names_holding_rank
@@ -356,4 +357,5 @@ def _handler_text(node: ast.ExceptHandler) -> str:
 
 
 def _text(node: ast.AST) -> str:
-    return ast.unparse(node)[:TEXT_MAX]
+    # Masked before it is cut short: what is left of a text need not show that it is a secret.
+    return masked_line(ast.unparse(node))[:TEXT_MAX]

@@ -311,6 +311,13 @@ def test_the_test_at_the_callers_is_among_the_lines(tmp_path: Path) -> None:
         ('os.environ[\'WANDB_API_KEY\'] = "s3\\"cret"', "os.environ['…'] = \"…\""),
         ("url = 'https://me:s3cret@host/x'", "url = '…'"),
         ("name = 'plain'", "name = 'plain'"),
+        ("# export HF_TOKEN=s3cret", "# …"),
+        ("a = 1  # don't show the token 's3cret'", "a = 1  # …"),
+        ("hfToken = 's3cret'", "hfToken = '…'"),
+        ("headers = {'X-Api-Key': 's3cret'}", "headers = {'…': '…'}"),
+        ("url = 'https://hooks.slack.com/services/s3cret'", "url = 'https://hooks.slack.com/…'"),
+        ("api = HfApi('hf_s3cretabcdefghijklmnop')", "api = HfApi('…')"),
+        ("hf_model_name_or_path = 'plain'", "hf_model_name_or_path = 'plain'"),
     ],
 )
 def test_what_is_quoted_beside_a_secret_does_not_travel(tmp_path: Path, line: str, shown: str) -> None:
@@ -323,7 +330,12 @@ def test_what_is_quoted_beside_a_secret_does_not_travel(tmp_path: Path, line: st
     [
         ("login(\n    's3cret',\n)", ("login(", "    '…',", ")")),
         ("K = {\n 'token': 's3cret', 'lr': 's3cret'\n}", ("K = {", " '…': '…', '…': '…'", "}")),
-        ('TOKEN = """\n  s3cret\n  more"""  # x', ('TOKEN = "…', "…", '…"  # x')),
+        ('TOKEN = """\n  s3cret\n  more"""  # x', ('TOKEN = "…', "…", '…"  # …')),
+        ("login(\n    a,  # s3cret\n)", ("login(", "    a,  # …", ")")),
+        (
+            "@login(\n    's3cret')\ndef f(): f('plain')",
+            ("@login(", "    '…')", "def f(): f('plain')"),
+        ),
         ("a = auth(f'é{x}s3cret'); b = f('plain')", ("a = auth('…'); b = f('…')",)),  # the line as a whole is masked
         (
             "if login('s3cret',\n         's3cret'):\n    f('plain')",
@@ -353,9 +365,14 @@ def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
 def test_nor_does_it_in_the_line_of_the_call_its_loop_or_its_test(tmp_path: Path) -> None:
     source = "for x in load(token='s3cret'):\n  if rank == user(token='s3cret'):\n    call(x, token='s3cret')  # here"
     note = note_of(tmp_path, source)
-    assert (note.text, note.loop) == ("call(x, token='…')  # here", "for x in load(token='…')")
+    assert (note.text, note.loop) == ("call(x, token='…')  # …", "for x in load(token='…')")
     assert "s3cret" not in repr(note)
     assert note.condition.startswith("if rank == user(")
+
+
+def test_nor_does_it_where_a_long_test_is_cut_short(tmp_path: Path) -> None:
+    test = f"rank == f({'x' * 160}, token='{'s3cret' * 10}')"
+    assert "s3cret" not in repr(note_of(tmp_path, f"if {test}:\n    dist.barrier()  # here"))
 
 
 def test_no_lines_of_a_library_travel(tmp_path: Path) -> None:
