@@ -14,14 +14,16 @@ def check_log_url(template: str) -> str:
     if not template:
         return ""
     try:
-        named = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         raise ConfigError(f"--log-url {template!r} cannot be read: {error}") from error
     if not template.startswith(("https://", "http://")):
         raise ConfigError(f"--log-url {template!r} is no address: it begins with https:// or http://")
-    if unknown := sorted(named.difference(PLACES)):
+    if unknown := sorted({str(name) for _, name, _, _ in parts}.difference(PLACES)):
         known = ", ".join(f"{{{name}}}" for name in PLACES)
         raise ConfigError(f"--log-url {template!r} names {{{unknown[0]}}}; what can be put in is {known}")
+    if formed := next((name for _, name, form, conversion in parts if form or conversion), None):
+        raise ConfigError(f"--log-url {template!r} has a format in {{{formed}}}; write {{{formed}}} alone")
     return template
 
 

@@ -24,6 +24,9 @@ def test_without_a_template_there_is_no_link():
         ("https://logs/{job", "cannot be read"),
         ("https://logs/{job.__class__}", "names"),
         ("https://logs/{}", "names"),
+        ("https://logs/{rank:d}", r"has a format in \{rank\}; write \{rank\} alone"),
+        ("https://logs/{job!r}", "has a format"),
+        ("https://logs/{job:{host}}", "has a format"),
     ],
 )
 def test_a_template_that_cannot_work_is_refused(template: str, reason: str):
