@@ -39,10 +39,10 @@ class ReportFile:
             self.draft.unlink(missing_ok=True)
 
 
-def prepare(path: Path) -> ReportFile:
-    """Make sure that a report can be written there later. Raises `ConfigError`."""
+def prepare(path: Path, what: str = "the report", option: str = "--report") -> ReportFile:
+    """Make sure that a file can be written there later, which an option has named. Raises `ConfigError`."""
     if path.is_dir():
-        raise ConfigError(f"cannot write the report to {path}: it is a directory; name a file with --report")
+        raise ConfigError(f"cannot write {what} to {path}: it is a directory; name a file with {option}")
     if is_stream(path):
         return ReportFile(path=path, draft=None)
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
@@ -50,8 +50,8 @@ def prepare(path: Path) -> ReportFile:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(
-            f"cannot write the report to {path} ({error.strerror}); name a file in a directory that exists and "
-            "that you can write to with --report"
+            f"cannot write {what} to {path} ({error.strerror}); name a file in a directory that exists and "
+            f"that you can write to with {option}"
         ) from error
     return ReportFile(path=path, draft=draft, fd=fd)
 

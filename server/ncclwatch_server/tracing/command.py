@@ -39,6 +39,8 @@ def trace(what: tuple[str, ...], output: Path | None, ranks: str, server: str) -
         raise ConfigError(f"{len(what)} jobs were named; name one, or files")
     if output is not None and output.suffix not in SUFFIXES:
         raise ConfigError(f"cannot tell what to write to {output}; a trace has the suffix {SUFFIXES[0]}")
+    if what and not paths and (what[0].startswith(("/", "./", "../", "~")) or what[0].endswith(".ring")):
+        raise ConfigError(f"there is no {what[0]}; name files and directories, or one job or incident")
     if paths:
         name, data = paths[0].resolve().name, _of_files(paths)
     else:
@@ -47,7 +49,14 @@ def trace(what: tuple[str, ...], output: Path | None, ranks: str, server: str) -
         with Progress(f"asking the nodes of job {name} for what their ranks recorded"):
             data = client.trace(name, ranks_of(ranks) if ranks else None)
     target = output if output is not None else Path(f"{name.replace('/', '-')}{SUFFIXES[0]}")
-    prepare(target).write(data)
+    file = prepare(target, "the trace", "--output")
+    try:
+        file.write(data)
+    except OSError as error:
+        file.discard()
+        raise ConfigError(
+            f"cannot write the trace to {target} ({error.strerror}); name another file with --output"
+        ) from error
     put(f"{target} ({bytes_words(len(data))}): open it at https://ui.perfetto.dev, which reads it in the browser")
 
 
