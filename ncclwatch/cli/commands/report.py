@@ -47,7 +47,7 @@ def report(incident: str, form: str | None, output: Path | None, server: str) ->
     written; of several incidents in it the first critical one, or FILE:ID.
     """
     form = form or (form_of(output) if output is not None else "text" if sys.stdout.isatty() else "json")
-    target = prepare(output) if output is not None else None
+    target = prepare(output, option="--output") if output is not None else None
     try:
         with Progress("asking the server"):
             made = _made(incident, form, server)
@@ -127,7 +127,10 @@ def _saved(named: str) -> bytes | None:
 
 
 def _chosen(incidents: tuple[msgspec.Raw, ...], wanted: str, path: Path) -> bytes:
-    known = [(msgspec.json.decode(each, type=Whole), each) for each in incidents]
+    try:
+        known = [(msgspec.json.decode(each, type=Whole), each) for each in incidents]
+    except UNDECODABLE as error:
+        raise ConfigError(f"{path} is no report of this version of ncclwatch ({error}); name another file") from error
     for whole, raw in sorted(known, key=lambda pair: pair[0].severity != "critical"):
         if wanted in ("", whole.id):
             return bytes(raw)

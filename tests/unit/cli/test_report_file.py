@@ -1,5 +1,6 @@
 """A report file is private, is never written through a link, and a pipe that was named gets it too."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -83,3 +84,20 @@ def test_a_pipe_needs_no_suffix(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     assert form_of(tmp_path / "pipe") == "json"
     assert form_of(Path("/dev/stdout")) == "json"
+
+
+@pytest.mark.parametrize("incident", [{}, {"id": 5}, {"id": "0123456789ab"}])
+def test_a_saved_report_of_another_version_is_an_error_that_says_so(tmp_path: Path, incident: dict[str, object]):
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps({"incidents": [incident]}))
+    done = CliRunner().invoke(main, ["report", str(saved)])
+    assert done.exit_code == 2
+    assert f"{saved} is no report of this version of ncclwatch" in done.stderr
+
+
+def test_the_option_that_named_a_place_is_the_one_to_change(tmp_path: Path):
+    saved = tmp_path / "saved.json"
+    saved.write_text('{"incidents": []}')
+    done = CliRunner().invoke(main, ["report", str(saved), "-o", str(tmp_path / "none" / "report.html")])
+    assert done.exit_code == 2
+    assert done.stderr.strip().endswith("that you can write to with --output")
