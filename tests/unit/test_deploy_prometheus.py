@@ -60,6 +60,13 @@ def test_examples_of_configuration_are_accepted(tool: str, arguments: tuple[str,
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_hang_keeps_back_nothing_about_a_job_of_the_same_name_at_another_server() -> None:
+    for name in ("alertmanager.yml", "alertmanager-people.yml"):
+        settings = yaml.safe_load((DEPLOY / name).read_text())
+        assert {"job_id", "instance"} <= set(settings["route"]["group_by"]), name
+        assert all({"job_id", "instance"} <= set(rule["equal"]) for rule in settings.get("inhibit_rules", ())), name
+
+
 def rendered(template: str, tmp_path: Path, **alert: str) -> str:
     """Return what people read of one alert with these annotations."""
     labels = {"severity": "critical"}
