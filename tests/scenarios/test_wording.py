@@ -53,6 +53,13 @@ def test_a_headline_is_one_sentence_and_begins_with_ranks_or_with_what_is_wrong(
             assert re.match(r"ranks? \d|one of ranks|deadlock|the ranks|ranks ", verdict.summary), verdict.summary
 
 
+def test_advice_calls_no_rank_at_work_of_which_the_headline_says_that_it_shows_no_activity(
+    verdicts: list[tuple[str, Verdict]],
+) -> None:
+    wrong = [name for name, v in verdicts if "no activity" in v.summary and "No rank is stuck" in v.advice]
+    assert wrong == []
+
+
 def test_the_brief_text_has_ten_lines_and_the_fix(verdicts: list[tuple[str, Verdict]]) -> None:
     long = []
     for name, verdict in verdicts:
@@ -60,9 +67,10 @@ def test_the_brief_text_has_ten_lines_and_the_fix(verdicts: list[tuple[str, Verd
             id="0123456789ab", key=JobKey(name="job", instance="i", attempt=0), job="job", world_size=8,
             state=IncidentState.OPEN, verdict=verdict, onset_to_open_s=2.0, opened_at=1e9,
         )  # fmt: skip
-        lines = brief(incident)
-        if len(lines) > BRIEF_LINES or not any(line.startswith("  do ") for line in lines):
-            long.append("\n".join([name, *lines]))
+        for width in (60, 80, 100):
+            lines = brief(incident, width)
+            if len(lines) > BRIEF_LINES or not any(line.startswith("  do ") for line in lines):
+                long.append("\n".join([f"{name}, {width} columns", *lines]))
     assert long == []
 
 

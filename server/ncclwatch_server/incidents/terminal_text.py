@@ -41,22 +41,33 @@ _PLAIN = str.maketrans(
 def brief(incident: Incident, width: int = WIDTH) -> list[str]:
     """Return what a person needs at once, in at most ten lines: the sentence, why, what to do, who, how certain.
 
-    Of the explanation and the advice the first sentences are shown, as many as there is room for.
+    Of the explanation and the advice the first sentences are shown, as many as there is room for. Where not even the
+    headline and the first sentence of the advice have room, the longer one of them ends early.
     """
     verdict = incident.verdict
     lines = _headline(incident, width)
     label = "one of" if verdict.one_of else "culprit"
-    last: list[str] = []
+    whom: list[str] = []
     if verdict.culprits:
         others = len(verdict.culprits) - 1
         more = f"; and {others} more rank{'s' if others > 1 else ''}" if others else ""
-        last += _field(label, _whom(verdict.culprits[0], verdict.summary) + more, width)
-    last += _field("certainty", certainty(incident), width)
-    last += _field("more", f"ncclwatch report {incident.id}", width)
-    why, do = _fitting(
-        sentences_of(verdict.explanation), sentences_of(verdict.advice), BRIEF_LINES - len(lines + last), width
-    )
-    return [*lines, *_field("why", why, width), *_field("do", do, width), *last]
+        whom = _field(label, _whom(verdict.culprits[0], verdict.summary) + more, width)
+    last = [*_field("certainty", certainty(incident), width), *_field("more", f"ncclwatch report {incident.id}", width)]
+    room = BRIEF_LINES - len(lines + whom + last)
+    why, do = _fitting(sentences_of(verdict.explanation), sentences_of(verdict.advice), room, width)
+    fix = _field("do", do, width)
+    while sum(map(len, (lines, fix, whom, last))) > BRIEF_LINES:
+        _end_earlier(max((lines, fix, whom), key=len), width)
+    return [*lines, *_field("why", why, width), *fix, *whom, *last]
+
+
+def _end_earlier(lines: list[str], width: int) -> None:
+    """Take the last of several lines away, and show that there was more."""
+    lines.pop()
+    text = lines[-1].removesuffix(" ...")
+    if len(text) > width - 4:
+        text = text[: width - 3].rpartition(" ")[0]
+    lines[-1] = f"{text} ..."
 
 
 def _fitting(why: list[str], do: list[str], room: int, width: int) -> tuple[str, str]:

@@ -25,6 +25,10 @@ ADVICE = (
     "Raise the timeout in init_process_group(timeout=...), or share the work among the ranks, if that work takes "
     "longer than it. No rank is stuck: the other ranks wait for one that is working."
 )
+ADVICE_STILL = (
+    "Look at what this line waits for: a child process, a file, a lock or an answer from the network. It shows no "
+    "activity, and is reported as a hang if that lasts; `ncclwatch stacks` shows where it is now."
+)
 ADVICE_LOOP = (
     "Check that the line ends at all: a loop's condition and counter, a regular expression, the input that only this "
     "rank has. If it is real work, bound it, share it among the ranks, or raise the group's timeout."
@@ -128,9 +132,9 @@ def _alarm_words(lateness: Lateness, habit: Habit | None, left_s: float) -> str:
 
 
 def _advice(case: Case, ranks: Sequence[int]) -> str:
-    if any(is_lost(case.views[rank]) for rank in ranks):
-        return f"{ADVICE} {ADVICE_GIL}"
-    return ADVICE
+    views = [case.views[rank] for rank in ranks]
+    advice = ADVICE_STILL if min(map(still_s_of, views), default=0.0) else ADVICE
+    return f"{advice} {ADVICE_GIL}" if any(map(is_lost, views)) else advice
 
 
 def _doing_words(case: Case, ranks: Sequence[int]) -> str:
