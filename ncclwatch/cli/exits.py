@@ -25,7 +25,7 @@ _MEANINGS: dict[Exit, str] = {
     Exit.DONE: "What was asked for is done; for run: the command ended well.",
     Exit.BAD_NEWS: (
         "It is done, and the news is bad: status --exit-code found a critical incident, diagnose a rank that is stuck, "
-        "doctor something that works with less."
+        "doctor something that works with less, simulate a wrong verdict."
     ),
     Exit.NOT_DONE: (
         "It could not be done: a wrong flag or setting, no server, a refused token, an unknown job or incident, "

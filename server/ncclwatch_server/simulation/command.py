@@ -26,6 +26,7 @@ from ncclwatch_server.simulation.nodes import Nodes, NoServer
 from ncclwatch_server.simulation.offline import heard_offline
 
 EXIT_WRONG, EXIT_UNUSABLE = 1, 2
+RANKS_MAX = 100_000
 _POLL_S = 0.5
 _ASK_S = 10.0
 SLOW_S = 60.0  # in which a slow rank is to be found
@@ -165,6 +166,10 @@ def _layout(ranks: int | None, text: str | None) -> Layout:
         layout = Layout.parse(text or f"dp={ranks or 64}")
     except ValueError as error:
         raise Unusable(str(error)) from error
+    if layout.world_size > RANKS_MAX:
+        raise Unusable(
+            f"a job of {layout.world_size:,} ranks is too large to simulate; name at most {RANKS_MAX:,} ranks"
+        )
     if ranks is not None and layout.world_size != ranks:
         raise Unusable(
             f"--layout {text} is a job of {layout.world_size} ranks (tp x pp x dp) and --ranks says {ranks}; "
