@@ -39,6 +39,6 @@ COMMANDS = {
 def main() -> None:
     """Show which rank, on which host, at which line, hangs a PyTorch training job.
 
-    Answers go to standard output: text on a terminal, JSON elsewhere (--json and --text choose). Everything else goes
-    to standard error. NO_COLOR turns colours off.
+    Answers go to standard output. Commands that take --text print text on a terminal, and JSON elsewhere; others that
+    take --json print text without it. Everything else goes to standard error. NO_COLOR turns colours off.
     """
