@@ -30,7 +30,7 @@ def wanted_rows(wanted: Wanted, held: frozenset[str], limit: int) -> Query:
         # In the JSON of the body a quote or backslash has a backslash before it.
         written = msgspec.json.encode(storable(wanted.text)).decode()[1:-1]
         found = found.where(
-            or_(c.body.icontains(written, autoescape=True), c.job.icontains(wanted.text, autoescape=True))
+            or_(c.body.icontains(written, autoescape=True), c.job.icontains(storable(wanted.text), autoescape=True))
         )
     if wanted.after is not None:
         found = found.where(c.opened_at < wanted.after.until_s)
