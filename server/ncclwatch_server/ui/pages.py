@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from markupsafe import Markup
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -111,6 +113,7 @@ def add_pages(app: FastAPI, site: Site) -> None:
     add_login(app, site.gate)
     app.add_exception_handler(LoginNeeded, to_login)
     app.add_exception_handler(StarletteHTTPException, _tell)
+    tell_of_addresses(app)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(SafeHeaders)
 
@@ -123,6 +126,21 @@ async def _tell(request: Request, error: Exception) -> Response:
         return await allowed_methods.tell(request, error)
     html = PAGES.render("missing.html", title=f"{error.status_code}", sentence=str(error.detail))
     return HTMLResponse(html, status_code=error.status_code, headers=error.headers)
+
+
+def tell_of_addresses(app: FastAPI) -> None:
+    """Have an address that no page can have answered with a page."""
+    app.add_exception_handler(RequestValidationError, _tell_of_address)
+
+
+async def _tell_of_address(request: Request, error: Exception) -> Response:
+    """Say to a person what the address of a page has that it cannot have, and to a machine as ever."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    if request.url.path.startswith(MACHINES) or "text/html" not in request.headers.get("accept", ""):
+        return await request_validation_exception_handler(request, error)
+    wrong = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+    return HTMLResponse(PAGES.render("missing.html", title="422", sentence=". ".join(wrong)), status_code=422)
 
 
 def _list_routes(site: Site) -> APIRouter:

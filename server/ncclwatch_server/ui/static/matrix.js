@@ -326,7 +326,7 @@ function pan(columns) {
 // What is named in the address of the page: a rank, a moment, an order.
 function readAddress() {
   const named = new URLSearchParams(location.hash.slice(1));
-  const rank = Number(named.get("rank") ?? NaN);
+  const rank = Number(named.get("rank") || NaN);
   const time = Date.parse(named.get("t") ?? "") / 1000;
   return {
     rank: Number.isInteger(rank) && rank >= 0 && rank < world ? rank : null,
@@ -439,6 +439,7 @@ canvas.addEventListener("keydown", (event) => {
 });
 let drag = null; // {x, edge}: the past is pulled into the picture
 canvas.addEventListener("pointerdown", (event) => {
+  if (event.button !== 0) return; // a context menu names no moment
   drag = { x: event.clientX, edge: right(), moved: false };
   canvas.setPointerCapture(event.pointerId);
 });
