@@ -4,7 +4,10 @@ Whatever a command needs is imported when it is called for. Entry points are loo
 own has the name: reading those of all installed packages takes longer than the rest.
 """
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
 GROUP = "ncclwatch.commands"
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Lazy(NamedTuple):
@@ -76,6 +80,9 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that was asked for. What could not be done is one sentence and exit code 2."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # it was closed before the program began
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (to the end of the program)
         try:
             return super().invoke(ctx)
         except NcclwatchError as error:
@@ -83,6 +90,15 @@ class Commands(click.Group):
             sys.exit(Exit.NOT_DONE)
         except KeyboardInterrupt:
             sys.exit(Exit.INTERRUPTED)
+        except BrokenPipeError:
+            raise  # click ends the program for it: whoever read the answer has read enough
+        except OSError as error:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
+                raise
+            console.complain(f"the answer cannot be written to standard output ({error.strerror}); write it elsewhere")
+            with contextlib.suppress(OSError, ValueError):  # what is left in the buffer would fail again at the exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(Exit.NOT_DONE)
 
 
 def entry_points(group: str) -> "EntryPoints":

@@ -129,8 +129,8 @@ def test_the_pages_of_incidents_are_the_list(url: str) -> None:
 
 def test_incidents_are_listed_with_their_sentence(url: str) -> None:
     shown = " ".join(told(url, "incidents", "--job", "hung").split())
-    assert "INCIDENT OPENED JOB STATE WHAT" in shown
-    assert "hung open critical rank_conditional_collective, PROVEN: rank 0 did not enter all_reduce" in shown
+    assert "INCIDENT OPENED STATE JOB" in shown
+    assert "open critical hung rank_conditional_collective, PROVEN: rank 0 did not enter all_reduce" in shown
 
 
 def test_stacks_show_who_stands_where(url: str) -> None:
@@ -205,7 +205,7 @@ def test_what_is_unknown_is_told_with_what_to_type(url: str) -> None:
         (("stacks",), "4 jobs report to the server at"),
         (("stacks", "hung", "--rank", "2"), "job 'hung' has no rank 2; name ranks of 0-1"),
         (("status", "nope"), "knows no job 'nope'"),
-        (("report", "nope"), "no incident 'nope' is known to this server"),
+        (("report", "nope"), "no incident 'nope' is known to this server; `ncclwatch incidents` lists all"),
         (("incidents", "--before", "nope"), "no incident 'nope' is known any more"),
     ):
         done = ask(url, *arguments)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 SUMMARY_CHARS_MAX = 300  # the report has the rest
+STATE_CHARS = 17
 LIMIT_MAX = config.INCIDENTS_PAGE_MAX - 1  # one more tells whether there are more
 
 
@@ -89,9 +90,10 @@ def page(found: tuple[msgspec.Raw, ...], limit: int, incomplete: str = "") -> Pa
 
 def render(found: Page) -> "Iterator[RenderableType]":
     """Yield the answer for people."""
+    from rich.padding import Padding
     from rich.text import Text
 
-    from ncclwatch.cli.output.terminal import local_time, said, table, word
+    from ncclwatch.cli.output.terminal import local_time, said, word
 
     listed = [msgspec.json.decode(incident, type=Listed) for incident in found.incidents]
     if found.incomplete:
@@ -101,11 +103,16 @@ def render(found: Page) -> "Iterator[RenderableType]":
     if not listed:
         yield said("no incident fits; `ncclwatch incidents` without filters lists all")
         return
-    rows = []
+    # The sentence has lines of its own: beside the name of a job a narrow terminal leaves it a few columns.
+    yield said(f"{'INCIDENT':<12}  {'OPENED':<19}  {'STATE':<{STATE_CHARS}}  JOB", "bold")
     for each in listed:
-        state = Text.assemble(word(each.state), " ", word(each.severity))
+        head = Text.assemble(said(f"{each.id:<12}", "bold"), "  ", said(f"{local_time(each.opened_at):<19}"), "  ")
+        head.append_text(Text.assemble(word(each.state), " ", word(each.severity)))
+        head.append_text(said(f"{'':{max(0, STATE_CHARS - len(each.state) - 1 - len(each.severity))}}  {each.job}"))
+        head.overflow = "fold"
+        yield head
         what = Text.assemble(said(f"{each.cause}, {each.certainty}: ", "dim"), said(each.summary[:SUMMARY_CHARS_MAX]))
-        rows.append([said(each.id, "bold"), said(local_time(each.opened_at)), said(each.job), state, what])
-    yield table(["INCIDENT", "OPENED", "JOB", "STATE", "WHAT"], rows, flexible="WHAT")
+        what.overflow = "fold"
+        yield Padding(what, (0, 0, 0, 2), expand=False)
     if found.next is not None:
         yield said(f"there are more: add --before {found.next}", "dim")

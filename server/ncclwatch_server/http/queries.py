@@ -89,7 +89,8 @@ class Reader:
         """Return one incident, of the store if it is in memory no more. Raises 404, and 503 if the store cannot say."""
         found = await self.find(incident)
         if found is None:
-            raise HTTPException(status_code=404, detail=f"no incident {incident!r} is known to this server")
+            detail = f"no incident {incident!r} is known to this server; `ncclwatch incidents` lists all"
+            raise HTTPException(status_code=404, detail=detail)
         return found
 
     async def page(self, wanted: Wanted) -> Page:

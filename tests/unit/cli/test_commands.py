@@ -148,3 +148,20 @@ def test_a_moment_without_a_zone_is_the_readers_own(monkeypatch: pytest.MonkeyPa
 def test_what_is_no_time_is_told_with_examples(written: str):
     with pytest.raises(ConfigError, match="write 2h, 3d, 2026-11-20"):
         moment(written)
+
+
+@pytest.mark.parametrize("form", ["--json", "--text"])
+def test_an_answer_that_cannot_be_written_is_a_sentence_and_no_bad_news(form: str):
+    command = [sys.executable, "-m", "ncclwatch", "config", "show", form]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == Exit.NOT_DONE
+    assert done.stderr.count("\n") == 1 and "cannot be written to standard output" in done.stderr
+
+
+def test_no_standard_output_at_all_is_no_error():
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m ncclwatch version --json >&-', sys.executable],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

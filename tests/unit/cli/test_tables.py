@@ -2,10 +2,13 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
 from ncclwatch.cli.client.answers import HostRanks, Incident, Job, JobStacks, Node, Standing, Unseen
+from ncclwatch.cli.commands.incidents import Page
+from ncclwatch.cli.commands.incidents import render as render_incidents
 from ncclwatch.cli.commands.stacks import render as render_stacks
 from ncclwatch.cli.commands.status import render as render_status
 from ncclwatch.cli.commands.top import RATE_OVER_S, Rates
@@ -113,3 +116,14 @@ def test_steps_per_second_are_those_of_the_last_seconds():
 def test_a_moment_is_shown_in_the_readers_time_and_nonsense_as_it_is():
     assert local_time("2026-11-21T10:00:00+00:00").startswith("2026-11-2")
     assert local_time("no time") == "no time"
+
+
+def test_the_sentence_of_an_incident_has_lines_of_its_own_on_a_narrow_terminal():
+    listed = {
+        "id": "0123456789ab", "job": "team-a/a-name-of-a-job-that-is-long", "state": "open", "severity": "critical",
+        "cause": "host_stall", "certainty": "STALLED", "opened_at": "2026-11-21T10:00:00+00:00",
+        "summary": "rank 1 has made no progress at train.py:44 for 5.0 s.",
+    }  # fmt: skip
+    found = Page(schema=1, incidents=(msgspec.Raw(msgspec.json.encode(listed)),), next=None)
+    text = shown(list(render_incidents(found)), 80)
+    assert "  host_stall, STALLED: rank 1 has made no progress at train.py:44 for 5.0 s." in text.splitlines()
