@@ -88,7 +88,7 @@ def _made(incident: str, form: str, server: str) -> str:
 
 
 def written(data: bytes, form: str, text: Callable[[], str] | None) -> str:
-    """Return an incident in one of the forms. `text` gets the server's own; without it there is a shorter one."""
+    """Return an incident in one of the forms. `text` gets the server's own; without it there is one made here."""
     if form == "json":
         return json_text(data) + "\n"
     try:
@@ -99,6 +99,10 @@ def written(data: bytes, form: str, text: Callable[[], str] | None) -> str:
         from ncclwatch.cli.output.report_html import html
 
         return html(whole, data)
+    if form == "text" and text is None:
+        from ncclwatch.cli.output.report_text import text as plain
+
+        return plain(whole)
     if form == "md" or text is None:
         from ncclwatch.cli.output.report_markdown import markdown
 

@@ -15,7 +15,7 @@ from ncclwatch.contract.words.printable import one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
 _LINKED = re.compile(r"([@#](?=\w)|://|\bwww(?=\.))", re.IGNORECASE)
-_APART = "\u200b"
+_APART = "&#8203;"  # in letters that a terminal shows and every file keeps
 
 
 def prose(text: str) -> str:
@@ -26,7 +26,7 @@ def prose(text: str) -> str:
 
 def in_html(text: str) -> str:
     """Return a text as it is read between tags of HTML, where backslashes escape nothing."""
-    return html.escape(_unlinked(one_line(text)))
+    return html.escape(_unlinked(one_line(text))).replace(html.escape(_APART), _APART)
 
 
 def _unlinked(text: str) -> str:

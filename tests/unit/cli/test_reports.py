@@ -124,7 +124,10 @@ def test_a_tracker_makes_no_mention_no_link_and_no_number_of_a_ticket():
     said = prose("@everyone see #12 at http://evil and www.evil.com, me@x.org")
     for linked in ("@everyone", "#12", "://", "www.", "@x"):
         assert linked not in said
-    assert said.replace("\u200b", "") == "@everyone see #12 at http://evil and www.evil.com, me@x.org"
+    assert (
+        said.isprintable()
+        and said.replace("&#8203;", "") == "@everyone see #12 at http://evil and www.evil.com, me@x.org"
+    )
 
 
 @settings(deadline=None)
@@ -142,16 +145,26 @@ def test_the_json_in_the_page_is_the_incident():
     assert json.loads(body[body.index("{\n") : body.rindex("}") + 1]) == data
 
 
-def test_both_forms_say_everything_that_matters():
+def test_a_saved_incident_is_plain_text_on_a_terminal():
+    said = msgspec.json.decode(msgspec.json.encode(incident("all_reduce under `if rank == 0`, operation #12")))
+    plain = written(msgspec.json.encode(said), "text", None)
+    assert plain.startswith(
+        "ncclwatch: CRITICAL all_reduce under `if rank == 0`, operation #12\n  why       all_reduce under"
+    )
+    assert "\\" not in plain and "**" not in plain and plain.isascii()
+
+
+def test_all_forms_say_everything_that_matters():
     seen = incident("plain")
     for made in (written(msgspec.json.encode(seen), form, None) for form in ("html", "md", "text")):
         text = " ".join((tags(made).text if made.startswith("<!doctype") else made).replace("\\", "").split())
         for part in (
             "CRITICAL plain", "0123456789ab", "ranks 0-2", "PROVEN; reported 2.5 s",
             "plain:7 in plain()", "rank 3: plain (proc)", "Number 4 of group plain", "main (/home/u/a.py:9)",
-            "Who keeps the others waiting", "0-2 plain",
+            "0-2 plain",
         ):  # fmt: skip
             assert part in text, part
+        assert "Who keeps the others waiting" in text or "culprit rank 3, host plain, pid 12" in text
 
 
 def test_one_of_several_culprits_is_not_called_the_culprit():
