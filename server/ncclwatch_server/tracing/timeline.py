@@ -16,6 +16,7 @@ from ncclwatch_server.tracing.operations import Operations, Seen, batches, opera
 
 RANKS_MAX = 256  # as tracks; of more, those that matter
 CLOCKS_TOLD_MAX = 64
+LEFT_TOLD_MAX = 100_000  # a ring that is not whole may say any number of ranks
 NOTE_CHARS_MAX = 1000
 STATE_S = 1.0  # between two columns
 
@@ -59,8 +60,10 @@ def timeline(known: Known) -> Timeline:
     views = {view.rank: view for view in known.views}
     notes = []
     if len(shown) < known.world_size:
-        left = sorted(set(range(known.world_size)).difference(shown))
-        notes.append(f"{len(left)} of {known.world_size} ranks are left out: {rank_list(left)}"[:NOTE_CHARS_MAX])
+        here = set(shown)
+        left = itertools.islice((rank for rank in range(known.world_size) if rank not in here), LEFT_TOLD_MAX)
+        number = known.world_size - len(shown)
+        notes.append(f"{number} of {known.world_size} ranks are left out: {rank_list(left)}"[:NOTE_CHARS_MAX])
     without = [rank for rank in shown if rank not in views]
     if views and without:
         notes.append(f"no operations are known of {len(without)} of the ranks shown")
@@ -85,8 +88,13 @@ def chosen(known: Known, culprits: Iterable[int], most: int = RANKS_MAX) -> tupl
     viewed = [view.rank for view in known.views]
     first_of_host = list({host: rank for rank, host in sorted(known.hosts.items(), reverse=True)}.values())
     victims = [rank for incident in known.incidents for rank in incident.verdict.victims]
-    order = (*culprits, *_odd(known.history), *viewed, *first_of_host, *victims, *range(known.world_size))
-    return tuple(sorted([rank for rank in dict.fromkeys(order) if 0 <= rank < known.world_size][:most]))
+    found: dict[int, None] = {}
+    for rank in itertools.chain(culprits, _odd(known.history), viewed, first_of_host, victims, range(known.world_size)):
+        if 0 <= rank < known.world_size:
+            found[rank] = None
+        if len(found) == most:
+            break
+    return tuple(sorted(found))
 
 
 def _odd(history: History) -> list[int]:

@@ -23,7 +23,7 @@ from ncclwatch_server.jobs.rank_states import RankState
 from ncclwatch_server.tracing.model import Slice, Timeline, Track
 from ncclwatch_server.tracing.operations import Seen
 from ncclwatch_server.tracing.perfetto import encode
-from ncclwatch_server.tracing.timeline import History, Known, chosen, history_of, timeline
+from ncclwatch_server.tracing.timeline import RANKS_MAX, History, Known, chosen, history_of, timeline
 from tests.unit.server.server_values import KEY, VERDICT, view
 
 SITE = CallSite(file="/u/train.py", line=44, function="step")
@@ -178,3 +178,9 @@ def test_hostile_names_are_spelt_out_in_the_file():
     data = encode(Timeline(job="j\u202e", ranks=(), incidents=(evil,), clocks=(), notes=()))
     assert "\u202e".encode() not in data
     assert b"\x1b[31m" not in data
+
+
+def test_a_ring_that_says_an_absurd_number_of_ranks_costs_no_memory():
+    found = timeline(known(rank(0, op(1, 1.0)), world_size=2**31))
+    assert len(found.ranks) == RANKS_MAX
+    assert found.notes[0].startswith(f"{2**31 - RANKS_MAX} of {2**31} ranks are left out: 256-")
