@@ -124,6 +124,13 @@ def test_a_torn_ring_is_a_note(tmp_path: Path):
     assert any("9-9.ring" in note and "truncated" in note for note in said(tmp_path)["notes"])
 
 
+def test_a_ring_that_says_an_absurd_number_of_ranks_is_a_note(tmp_path: Path):
+    for writer in ranks(tmp_path):
+        writer.leave(1.0)
+    RingFile(str(tmp_path / "9-9.ring"), rank=9, local_rank=9, world=(300_000, 8), attempt=0).close()
+    assert any("9-9.ring" in note and "300000 ranks" in note for note in said(tmp_path)["notes"])
+
+
 def test_rings_of_some_ranks_and_dumps_of_others_go_together(tmp_path: Path):
     made = ranks(tmp_path, 4)[:1]
     made[0].issue(numel=100, done=False)

@@ -14,6 +14,7 @@ from ncclwatch.contract.ring.layout import MAGIC, Word
 from ncclwatch.contract.ring.members import unpacked
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.views import Picture, parse_note, rank_view
+from ncclwatch_server.limits import RANKS_MAX
 from ncclwatch_server.offline.errors import Unreadable
 
 __all__ = ["MAGIC", "Left", "read", "views_of"]
@@ -35,6 +36,8 @@ def read(path: str, history_max: int = config.HISTORY_MAX) -> Left:
     """Return what a ring tells, with so many operations. Raises `Unreadable`."""
     try:
         with Ring(path) as ring:
+            if max(ring.header.world_size, ring.header.rank + 1) > RANKS_MAX:
+                raise Unreadable(f"it says that its job has {ring.header.world_size} ranks, and is damaged")
             left_ns = max(ring.words()[Word.PULSE_NS], ring.header.created_ns)
             return _left(Picture.of(ring, left_ns, history_max), path)
     except (RingError, ValueError) as error:
