@@ -19,7 +19,9 @@ from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
 from tests.integration.agent_node import NO_SERVER, ROOT, Node
 from tests.integration.agent_stub import Stub, url_of
 from tests.integration.fake_agent import until
-from tests.integration.real_jobs import mine, torchrun
+from tests.integration.real_jobs import mine, runtime, torchrun
+
+__all__ = ["runtime"]  # a fixture
 
 pytestmark = pytest.mark.integration
 
@@ -29,16 +31,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path / "run")
     yield node
     node.close()
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[Path]:
-    """Give a runtime directory, and kill whatever still carries it afterwards."""
-    place = tmp_path / "runtime"
-    yield place
-    for process in mine(place):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 @contextlib.asynccontextmanager

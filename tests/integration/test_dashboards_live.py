@@ -3,7 +3,8 @@
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -49,10 +50,9 @@ def healthy() -> SimulatedJob:
     return SimulatedJob(name="healthy", timeline=plan(layout, STEADY, None, healthy_s=150.0, seed=2))
 
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Give a Prometheus that knows all of it for some seconds."""
-    directory = tmp_path_factory.mktemp("prometheus")
+@contextmanager
+def watched(directory: Path) -> Iterator[Prometheus]:
+    """Give a Prometheus that scrapes a server with both jobs, once one of them hangs."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = server(port, directory / "incidents.db")
@@ -66,17 +66,24 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             ) as found,
         ):
             until(lambda: incidents(url), timeout_s=60)
-            until(lambda: found.query("ncclwatch_suspect_rank_info"), timeout_s=20)
-            # A rate needs two scrapes of everything, a rule one evaluation after that.
-            seen = time.time()
-            until(
-                lambda: found.query(f"min(timestamp(job_id:ncclwatch_hang_seconds:increase1d)) > {seen + 2}"),
-                timeout_s=20,
-            )
             yield found
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Give a Prometheus that knows all of it for some seconds."""
+    with watched(tmp_path_factory.mktemp("prometheus")) as found:
+        until(lambda: found.query("ncclwatch_suspect_rank_info"), timeout_s=20)
+        # A rate needs two scrapes of everything, a rule one evaluation after that.
+        seen = time.time()
+        until(
+            lambda: found.query(f"min(timestamp(job_id:ncclwatch_hang_seconds:increase1d)) > {seen + 2}"),
+            timeout_s=20,
+        )
+        yield found
 
 
 def substituted(expr: str, values: dict[str, str]) -> str:

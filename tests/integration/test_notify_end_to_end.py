@@ -8,7 +8,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -18,9 +17,11 @@ import pytest
 from ncclwatch.contract.model.rank import Ending
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import FakeAgent, until
-from tests.integration.real_jobs import incidents, mine, running, torchrun
+from tests.integration.real_jobs import incidents, mine, running, runtime, torchrun
 from tests.integration.receiver import Received, Receiver
 from tests.integration.server_process import ServerProcess
+
+__all__ = ["runtime"]  # a fixture
 
 pytestmark = pytest.mark.integration
 
@@ -43,16 +44,6 @@ def is_signed(received: Received) -> bool:
     content = f"{said['webhook-id']}.{said['webhook-timestamp']}.".encode() + received.body
     expected = base64.b64encode(hmac.new(SECRET.encode(), content, hashlib.sha256).digest()).decode()
     return said["webhook-signature"] == f"v1,{expected}"
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[Path]:
-    """Give a runtime directory, and kill whatever still carries it afterwards."""
-    place = tmp_path / "runtime"
-    yield place
-    for process in mine(place):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 @pytest.mark.timeout(300)

@@ -18,22 +18,11 @@ from ncclwatch.contract.ring.reader import Ring
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.witnesses.asking import WitnessDesk
 from tests.integration.launch import PROGRAMS, environment, run_ranks, started
+from tests.integration.real_jobs import until
 from tests.ports import free_port
 from tests.zoo.forking.torch_once import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
-DEADLINE_S = 60.0
-
-
-def until(found, what: str) -> object:
-    """Poll until something true comes back, and return it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"not within {DEADLINE_S} s: {what}")
 
 
 @contextlib.contextmanager
@@ -84,32 +73,32 @@ def modes_of_sockets(directory: Path) -> list[int]:
 def test_a_rank_that_holds_the_gil_forever_is_heard(tmp_path: Path):
     with job(tmp_path, "agree", 2) as rings:
         expected = {0: [(3, 3)], 1: [(2, 2)]}
-        until(lambda: enqueued(hear(rings, 2)) == expected, "both frontiers")
+        until(lambda: enqueued(hear(rings, 2)) == expected)
         (at_work,) = hear(rings, 2)[0].groups
         assert (at_work.pending.seq, at_work.pending.name, at_work.completed) == (3, "all_reduce", 2)
         (holder,) = hear(rings, 2)[1].groups
         assert (holder.pending, holder.completed, holder.newest[-1].numel) == (None, 2, 4)
         # The pulse needs the GIL: without one rank 1 has really been asked behind its back.
         ring = Ring(str(next(rings.glob("1-*.ring"))))
-        until(lambda: (time.monotonic_ns() - ring.words()[0]) / 1e9 > 2, "a lost pulse")
+        until(lambda: (time.monotonic_ns() - ring.words()[0]) / 1e9 > 2)
         assert enqueued(hear(rings, 2)) == expected
 
 
 def test_a_call_on_the_backend_object_is_seen_by_the_recorder_alone(tmp_path: Path):
     with job(tmp_path, "past", 3) as rings:
-        until(lambda: enqueued(hear(rings, 3)) == {0: [(3, 3)], 1: [(2, 2)], 2: [(2, 3)]}, "the three frontiers")
+        until(lambda: enqueued(hear(rings, 3)) == {0: [(3, 3)], 1: [(2, 2)], 2: [(2, 3)]})
 
 
 def test_the_socket_is_ours_alone_and_nobody_is_told_of_it(tmp_path: Path):
     with job(tmp_path, "agree", 2) as rings:
-        until(lambda: enqueued(hear(rings, 2)).get(0) == [(3, 3)], "the hang")
+        until(lambda: enqueued(hear(rings, 2)).get(0) == [(3, 3)])
         # A rank may answer before its pulse has come as far as the mode: torch itself makes the socket.
-        until(lambda: modes_of_sockets(rings.parent) == [0o600] * 2, "two sockets that are ours alone")
+        until(lambda: modes_of_sockets(rings.parent) == [0o600] * 2)
 
 
 def test_a_rank_that_must_not_answer_is_no_witness(tmp_path: Path):
     with job(tmp_path, "agree", 2, NCCLWATCH_WITNESS="0") as rings:
-        said = until(lambda: hear(rings, 2), "two rings")
+        said = until(lambda: hear(rings, 2))
         assert [each.failure for each in said.values()] == ["it has no worker server"] * 2
         assert list(rings.parent.glob(f"*{sockets.SUFFIX}")) == []
 

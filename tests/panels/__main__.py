@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser
@@ -22,11 +20,8 @@ from playwright.sync_api import Browser
 from grafana.dashboards_of import built
 from tests.integration.browser import chromium
 from tests.integration.fake_agent import until
-from tests.integration.prometheus import Exporter, Prometheus
-from tests.integration.real_jobs import incidents, server
-from tests.integration.simulated_nodes import SimulatedNodes
-from tests.integration.test_dashboards_live import DCGM, NODE, chosen, healthy, hung, substituted
-from tests.ports import free_port
+from tests.integration.prometheus import Prometheus
+from tests.integration.test_dashboards_live import chosen, substituted, watched
 
 HERE = Path(__file__).parent
 PLACE = HERE.parents[1] / "build" / "panels"
@@ -35,29 +30,6 @@ WIDTH = 1600
 PAGE = """<!doctype html><html lang="en"><link rel="stylesheet" href="draw.css"><body><div id="root"></div>
 <script>window.given = GIVEN</script><script src="draw.js"></script>
 """
-
-
-@contextmanager
-def scene(directory: Path) -> Iterator[Prometheus]:
-    """Give a Prometheus that has watched a job hang for a while."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    process = server(port, directory / "incidents.db")
-    try:
-        with (
-            SimulatedNodes(url, (hung(), healthy())),
-            Exporter(DCGM) as dcgm,
-            Exporter(NODE) as node,
-            Prometheus(
-                directory, {"ncclwatch": f"127.0.0.1:{port}", "dcgm": dcgm.address, "node": node.address}
-            ) as found,
-        ):
-            until(lambda: incidents(url), timeout_s=60)
-            time.sleep(HISTORY_S)
-            yield found
-    finally:
-        process.kill()
-        process.wait()
 
 
 def answered(board: dict, prometheus: Prometheus) -> dict:
@@ -118,7 +90,8 @@ def main() -> int:
     worst = 0
     answers = PLACE / "answers.json"
     if not given.again:
-        with tempfile.TemporaryDirectory() as directory, scene(Path(directory)) as prometheus:
+        with tempfile.TemporaryDirectory() as directory, watched(Path(directory)) as prometheus:
+            time.sleep(HISTORY_S)
             answers.write_text(json.dumps([answered(board, prometheus) for board in built().values()]))
     boards = json.loads(answers.read_text())
     with chromium() as browser:
