@@ -79,13 +79,19 @@ EXIT_NOT_INSTALLED = 3
     is_flag=True,
     help="Keep nothing, and end 10 s after the last agent has left, or with --parent only when that has ended.",
 )
+@click.option(
+    "--remote",
+    default="",
+    metavar="HOST",
+    help="Let agents of other nodes in on this address as well; needs --ephemeral and NCCLWATCH_AGENT_TOKEN.",
+)
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
     allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
-    log_url: str, ephemeral: bool, listen_fd: int | None, ready_fd: int | None, parent: int | None,
+    log_url: str, ephemeral: bool, remote: str, listen_fd: int | None, ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -99,20 +105,23 @@ def main(  # noqa: PLR0913  (one for each flag)
         from ncclwatch_server.app import create_app
         from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.security.peers import proxies
-        from ncclwatch_server.serving.uvicorn_server import Serving, check_tls, inherited, listen, serve
+        from ncclwatch_server.serving.uvicorn_server import Remote, Serving, check_tls, inherited, listen, serve
         from ncclwatch_server.ui.log_links import check_log_url
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ncclwatch"):
             raise
         _fail(f"the server needs the package {error.name}: pip install 'ncclwatch[server]'", EXIT_NOT_INSTALLED)
     try:
-        grants = settings.read_grants(private=ephemeral)
+        remote_grants = settings.read_remote_grants(remote, ephemeral=ephemeral)
+        grants = settings.read_grants(private=ephemeral) if not remote else ()
         settings.check_exposure(host, guarded=bool(grants))
         settings.check_strength(grants, host, private=ephemeral)
+        settings.check_strength(remote_grants, remote)
         trusted = proxies(trusted_proxy)
         tls = check_tls(tls_cert, tls_key)
         targets = read_targets(notify)
         listener = listen(host, port) if listen_fd is None else inherited(listen_fd)
+        entrance = Remote.open(remote) if remote else None
         app = create_app(
             settings.Settings(
                 store="" if ephemeral else settings.store_url(store),
@@ -122,6 +131,7 @@ def main(  # noqa: PLR0913  (one for each flag)
                 private=ephemeral,
                 users=settings.user_ids(allow_user),
                 trusted=trusted,
+                remote=remote_grants,
                 log_url=check_log_url(log_url),
             ),
             targets=targets,
@@ -132,7 +142,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         log.warning("tokens and stacks travel to %s in clear text; --tls-cert and --tls-key encrypt them", host)
     serving = Serving(
         host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls,
-        trusted=tuple(map(str, trusted)),
+        trusted=tuple(map(str, trusted)), remote=entrance,
     )  # fmt: skip
     serve(app, serving, listener)
 

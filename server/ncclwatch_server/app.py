@@ -17,8 +17,8 @@ from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.http.routes import add_routes
 from ncclwatch_server.http.trace_routes import trace_routes
 from ncclwatch_server.incidents.book import IncidentBook
-from ncclwatch_server.ingest.session import Door
-from ncclwatch_server.ingest.websocket import HOST, Host
+from ncclwatch_server.ingest.session import Door, RemoteEntrance
+from ncclwatch_server.ingest.websocket import HOST, REMOTE_HOST, Host
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
 from ncclwatch_server.notify.notifier import Notifier
@@ -30,7 +30,7 @@ from ncclwatch_server.security.access import TOLD_EVERY_S, AuditedGate, Gate, te
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.boundary import Boundary
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours
-from ncclwatch_server.security.scopes import Lack, Scope
+from ncclwatch_server.security.scopes import Access, Lack, Scope
 from ncclwatch_server.settings import Settings
 from ncclwatch_server.state.waits.history import Memory
 from ncclwatch_server.store.incident_store import Store
@@ -58,8 +58,9 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch.counters.notified = notifier.counts
     watch.counters.unrecorded = lambda: records.dropped
     access, trail = settings.access(), AuditTrail(kept)
-    watch.counters.denied = lambda: {lack.value: access.denials[lack] for lack in Lack}
-    door = Door(watch, access, settings.hosts, settings.trusted)
+    remote = Access(settings.remote)
+    watch.counters.denied = lambda: {lack.value: access.denials[lack] + remote.denials[lack] for lack in Lack}
+    door = Door(watch, access, settings.hosts, settings.trusted, remote)
     private, guarded = settings.private or not access.guarded, access.guarded
     neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)
     reader = Reader(watch, kept)
@@ -83,7 +84,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
                 asyncio.create_task(keep(board.life, log, board.run)),
                 asyncio.create_task(keep(guesses, log, lambda: tell_guesses(access, trail, guesses))),
             ]
-            yield {HOST: door, NEIGHBOURS: neighbours}
+            yield {HOST: door, NEIGHBOURS: neighbours, REMOTE_HOST: RemoteEntrance(door, remote)}
             for task in tasks:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

@@ -37,6 +37,7 @@ class Settings:
     private: bool = False  # only for the user who starts it, tokens or not; without any token it always is
     users: frozenset[int] = frozenset()  # others of this machine who may connect to a private one
     trusted: tuple[Network, ...] = ()  # proxies that say truly for whom they ask
+    remote: tuple[Grant, ...] = ()  # the tokens of agents of other nodes, who come by a socket of their own
     log_url: str = ""  # template of addresses of ranks' logs, see `ui.log_links`; "": pages link to none
 
     def access(self) -> Access:
@@ -68,6 +69,24 @@ def read_grants(environ: Mapping[str, str] = os.environ, *, private: bool = Fals
                 f"one is bound to {str(token.bounds) or 'a number'}; move it to {config.ENV_AGENT_TOKEN} or its _FILE"
             )
     return tuple(Grant(token=token, scopes=_SCOPES[variable]) for variable, token in found)
+
+
+def read_remote_grants(host: str, *, ephemeral: bool, environ: Mapping[str, str] = os.environ) -> tuple[Grant, ...]:
+    """Return the tokens of agents of other nodes, who come by an address of their own; none without one.
+
+    Raises `ConfigError`: with such an address there must be one.
+    """
+    if not host:
+        return ()
+    found = tuple(
+        Grant(token=token, scopes=frozenset({Scope.AGENT})) for token in tokens.read(config.ENV_AGENT_TOKEN, environ)
+    )
+    if not ephemeral or not found:
+        raise ConfigError(
+            f"--remote is for a server that an agent starts for one job: it needs --ephemeral, and a token in "
+            f"{config.ENV_AGENT_TOKEN}. For a server of its own use --host and --tls-cert"
+        )
+    return found
 
 
 def is_loopback(host: str) -> bool:

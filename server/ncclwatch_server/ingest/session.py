@@ -306,6 +306,7 @@ class Door:
         access: Access,
         hosts: frozenset[str] | None = None,
         trusted: tuple[Network, ...] = (),
+        remote: Access | None = None,
     ) -> None:
         self.watch = watch
         self._access = access
@@ -314,8 +315,9 @@ class Door:
         self._hosts = hosts  # names to which the server answers: see `boundary`
         self._numbers = 0
         self._by_holder: Counter[str] = Counter()  # agents that are heard, by whose token they have
-        self.host_names = HostNames(access.bounds)
-        self.namespaces = frozenset(each for _, bounds in access.bounds for each in bounds.namespaces)
+        bounds = (*access.bounds, *(remote.bounds if remote is not None else ()))
+        self.host_names = HostNames(bounds)
+        self.namespaces = frozenset(each for _, bound in bounds for each in bound.namespaces)
         self._sessions: dict[int, _Session] = {}
         self.desk = Desk(1, "ncclwatch-views")
         self._looking: asyncio.TimerHandle | None = None
@@ -330,14 +332,15 @@ class Door:
             return 404, f"there is no WebSocket at {path[:100]!r}; agents connect to {wire.AGENT_PATH}"
         return problem(headers, self._hosts, changes=True)
 
-    def meet(self, line: AgentLine, headers: Headers) -> _Session:
-        """Return who talks on a line that is about to open."""
+    def meet(self, line: AgentLine, headers: Headers, access: Access | None = None) -> _Session:
+        """Return who talks on a line that is about to open. `access` says who may, if it is not this door's own."""
+        access = access or self._access
         request = HTTPConnection({"type": "websocket", "headers": headers.raw})
         address = origin(line.peer, headers.get("x-forwarded-for", ""), self._trusted)
-        word = shown(request, self._access.sessions)
-        found, wait_s = self._access.recognise(address, word, Scope.AGENT)
-        caller = self._access.permit(found, Scope.AGENT)
-        return _Session(self, line, caller, _Wait(guesses=self._access.guesses, address=address, seconds=wait_s))
+        word = shown(request, access.sessions)
+        found, wait_s = access.recognise(address, word, Scope.AGENT)
+        caller = access.permit(found, Scope.AGENT)
+        return _Session(self, line, caller, _Wait(guesses=access.guesses, address=address, seconds=wait_s))
 
     def welcome(self, data: bytes, caller: Caller) -> Link:
         """Hear a hello. Raises `WireError` if this is no agent of ours."""
@@ -402,6 +405,25 @@ class Door:
             session.look()
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(limits.PING_S, self._look) if self._sessions else None
+
+
+class RemoteEntrance:
+    """The same door for agents of other nodes: under any name of this host, and by a token of its own."""
+
+    def __init__(self, door: Door, access: Access) -> None:
+        self._door = door
+        self._access = access
+        self.budget, self.turns = door.budget, door.turns
+
+    def problem(self, path: str, headers: Headers) -> tuple[int, str]:
+        """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""
+        if path != wire.AGENT_PATH:
+            return 404, f"here agents connect to {wire.AGENT_PATH}, and nothing else is served"
+        return problem(headers, None, changes=True)
+
+    def meet(self, line: AgentLine, headers: Headers) -> _Session:
+        """Return who talks on a line that is about to open."""
+        return self._door.meet(line, headers, self._access)
 
 
 def _refuse_at_the_end(caller: Caller, link: Link) -> asyncio.TimerHandle | None:

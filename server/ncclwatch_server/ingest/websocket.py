@@ -38,6 +38,7 @@ except ImportError:  # its C was not built for this platform
     from websockets.utils import apply_mask
 
 HOST = "host_of_agents"  # name of the `Host` in the state of the application's lifespan
+REMOTE_HOST = "host_of_agents_of_other_nodes"  # the same of connections to the socket for them
 
 # The library tells of each connection at level INFO.
 _log = logging.getLogger("ncclwatch.server.line")

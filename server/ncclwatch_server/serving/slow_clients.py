@@ -7,11 +7,14 @@ the time of a reader that does not read. This bounds all four: who is beyond is 
 import asyncio
 from typing import Any
 
+from starlette.responses import JSONResponse
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from ncclwatch.contract import wire
 from ncclwatch_server import limits
+from ncclwatch_server.ingest.websocket import HOST, REMOTE_HOST
 from ncclwatch_server.security.crowd import SEAT, Seat
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Refusal, as_upgrade_refused
 
@@ -21,6 +24,9 @@ _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 35\r\nconnection: close\r\n\r\nThe request's headers are too long."
 )
+
+
+_AGENTS_ONLY = JSONResponse({"detail": f"here agents connect to {wire.AGENT_PATH}, and nothing else is served"}, 404)
 
 
 class PatientHttp(HttpToolsProtocol):
@@ -40,6 +46,14 @@ class PatientHttp(HttpToolsProtocol):
         """Return one for a connection that has a seat."""
         made = cls(config, server_state, {**app_state, SEAT: seat})
         made._seat = seat
+        return made
+
+    @classmethod
+    def remote(cls, config: Config, server_state: ServerState, app_state: dict[str, Any], seat: Seat) -> "PatientHttp":
+        """Return one for a connection to the socket of agents of other nodes."""
+        known = {name: value for name, value in app_state.items() if name != NEIGHBOURS}  # their token decides
+        made = cls.seated(config, server_state, {**known, HOST: app_state[REMOTE_HOST]}, seat)
+        made.app = _AGENTS_ONLY
         return made
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

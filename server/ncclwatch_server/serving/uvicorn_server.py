@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import signal
@@ -56,6 +57,24 @@ class Serving:
     parent: int | None
     tls: Tls | None = None
     trusted: tuple[str, ...] = ()  # addresses of proxies that are believed
+    remote: "Remote | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Where agents of other nodes come in: they must show a token, and nothing else is served there."""
+
+    listener: socket.socket
+    context: ssl.SSLContext
+    certificate: str  # PEM
+
+    @classmethod
+    def open(cls, host: str) -> "Remote":
+        """Return one at a free port of an address, with a certificate of its own. Raises `ConfigError`."""
+        from ncclwatch_server.serving.certificate import make  # it takes a tenth of a second to import
+
+        context, certificate = make()
+        return cls(listener=listen(host, 0), context=context, certificate=certificate)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -135,7 +154,7 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
     gc.freeze()
     gc.enable()  # off while the command imported and built all of this
     crowd = _make_room(app, serving)
-    server = _Server(settings, crowd)
+    server = _Server(settings, crowd, serving.remote)
     try:
         uvloop.run(_serve(server, serving, listener, app.state.watch))
     except SystemExit as error:  # of any callback: it ends the event loop
@@ -162,9 +181,10 @@ def _make_room(app: FastAPI, serving: Serving) -> Crowd:
 class _Server(uvicorn.Server):
     """uvicorn, which here ends with code 0 on the signals that are meant to end it, and seats who comes."""
 
-    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
+    def __init__(self, config: uvicorn.Config, crowd: Crowd, remote: Remote | None) -> None:
         super().__init__(config)
         self.crowd = crowd
+        self._remote = remote
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve: as uvicorn does, but for who takes connections."""
@@ -175,7 +195,12 @@ class _Server(uvicorn.Server):
         def seated(seat: Seat) -> PatientHttp:
             return PatientHttp.seated(self.config, self.server_state, self.lifespan.state, seat)
 
+        def remote(seat: Seat) -> PatientHttp:
+            return PatientHttp.remote(self.config, self.server_state, self.lifespan.state, seat)
+
         acceptors = [Acceptor(listener, seated, self.crowd, self.config.ssl) for listener in sockets or ()]
+        if self._remote is not None:
+            acceptors.append(Acceptor(self._remote.listener, remote, self.crowd, self._remote.context))
         self.servers = acceptors  # type: ignore[assignment]  # uvicorn closes them and waits for it
         for acceptor in acceptors:
             acceptor.start()
@@ -231,6 +256,13 @@ async def _tell_ready(server: _Server, serving: Serving, listener: socket.socket
     if serving.ready_fd is not None:
         # Whoever waited may have gone.
         with contextlib.suppress(OSError):
-            os.write(serving.ready_fd, f"{port}\n".encode())
+            os.write(serving.ready_fd, _ready_words(port, serving.remote).encode())
             if serving.ready_fd > 2:  # a connection must not take the number of a standard stream
                 os.close(serving.ready_fd)
+
+
+def _ready_words(port: int, remote: Remote | None) -> str:
+    """Return what whoever started this reads: the port, and on a second line, as JSON, what other nodes need."""
+    if remote is None:
+        return f"{port}\n"
+    return f"{port}\n{json.dumps({'port': remote.listener.getsockname()[1], 'certificate': remote.certificate})}\n"
