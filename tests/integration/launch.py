@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,12 @@ def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) ->
             each.kill()
         said = (error.stdout or b"").decode(errors="replace")
         raise AssertionError(f"a rank did not end within {RANKS_S_MAX:.0f} s; it said:\n{said}\n{where}") from None
+
+
+def _endings(ranks: list[subprocess.Popen[str]], reading: "list[Future[tuple[str, str]]]") -> str:
+    """Return how the ranks ended that did, and what they said: the others may wait for one of them."""
+    ended = [(rank, each.result()) for rank, each in zip(ranks, reading, strict=True) if each.exception() is None]
+    return "\n".join(f"process {rank.pid} ended with code {rank.returncode}:\n{out}{err}" for rank, (out, err) in ended)
 
 
 def _stacks(pid: int) -> str:
@@ -92,7 +98,11 @@ def run_ranks(
     try:
         # All are read at once: a rank whose pipe is full waits in print() for its reader, and the others for it.
         with ThreadPoolExecutor(max_workers=count) as readers:
-            outputs = list(readers.map(lambda rank: _outputs(rank, ranks), ranks))
+            reading = [readers.submit(_outputs, rank, ranks) for rank in ranks]
+        late = next((each.exception() for each in reading if each.exception() is not None), None)
+        if late is not None:
+            raise AssertionError(f"{late}\n{_endings(ranks, reading)}") from None
+        outputs = [each.result() for each in reading]
     finally:
         for rank in ranks:
             rank.kill()
