@@ -367,6 +367,10 @@ def _moved_on(verdict: Verdict, before: Verdict) -> bool:
     return verdict.lateness is not before.lateness or places[0] != places[1]
 
 
+def _culprits(verdict: Verdict) -> set[int]:
+    return {culprit.rank for culprit in verdict.culprits}
+
+
 def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
     """Whether a verdict's text should replace the one of its incident."""
     old = incident.verdict
@@ -384,5 +388,7 @@ def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
         return old.one_of
     if verdict.explained[0] != old.explained[0]:
         return verdict.explained[0] > old.explained[0]
+    if verdict.cause is old.cause and verdict.explained == (0, 0) and _culprits(verdict) > _culprits(old):
+        return True  # nothing hangs, and more ranks have been seen to do it
     # Equally good. The older text stays as long as the judge still says it.
     return not still_shown and (verdict.cause, verdict.culprits) != (old.cause, old.culprits)

@@ -86,6 +86,12 @@ def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_on
     assert book.match(KEY, crash, 215.1) is None
 
 
+both_write, all_write = (
+    verdict(Cause.CONFLICTING_SAVE, culprits=ranks, victims=(), severity=Severity.WARNING, explained=(0, 0))
+    for ranks in ((1, 2), (0, 1, 2))
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "shown", "better"),
     [
@@ -103,6 +109,9 @@ def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_on
         (verdict(Cause.UNDETERMINED), verdict(Cause.RANK_CRASHED), False, True),
         (VERDICT, verdict(certainty=Certainty.STALLED, disputed=True), True, True),
         (verdict(certainty=Certainty.STALLED, disputed=True), VERDICT, False, False),
+        (both_write, all_write, True, True),
+        (all_write, both_write, True, False),
+        (verdict(culprits=(1, 2)), verdict(culprits=(0, 1, 2)), True, False),
     ],
 )
 def test_a_better_verdict_takes_the_place_of_the_old_one(old: Verdict, new: Verdict, shown: bool, better: bool) -> None:
