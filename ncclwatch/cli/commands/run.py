@@ -15,8 +15,9 @@ from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
-from ncclwatch.cli.running.training import CommandFailed, Training, own_name
-from ncclwatch.contract import config, job_names
+from ncclwatch.cli.running.names import name_of
+from ncclwatch.cli.running.training import CommandFailed, Training
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network import tls, urls
 from ncclwatch.contract.words.console import Progress, complain
@@ -69,7 +70,6 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
     code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
     """
-    named = os.environ.get(config.ENV_JOB, "").strip() or own_name(command)
     try:
         urls.check(server, "--server")
         if tls.is_secure(server):
@@ -80,7 +80,7 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
             server=server,
             token=token(),
             report=prepare(report) if report is not None else None,
-            job=job_names.canonical(named),
+            job=name_of(command, server),
             verbose=verbose,
             inject=inject,
         )

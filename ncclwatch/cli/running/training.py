@@ -5,7 +5,6 @@ a handler would need this process to be in the right place, a queue of signals c
 """
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -104,10 +103,3 @@ def _send(tree: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in tree:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
-
-
-def own_name(command: Sequence[str]) -> str:
-    """Return a fresh name for a job that people recognise: its script, the time, this process."""
-    script = next((part for part in command if part.endswith(".py")), command[0])
-    stem = os.path.basename(script).removesuffix(".py")  # noqa: PTH119
-    return f"{stem[:40]}-{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"

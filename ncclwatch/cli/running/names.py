@@ -1,0 +1,53 @@
+"""Names the job of a command that `ncclwatch run` starts."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from ncclwatch.contract import config, job_names
+
+
+def name_of(command: Sequence[str], server: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of a job: the one that somebody gave it, or one that people recognise.
+
+    With a server that other nodes may use as well, each of them runs this beside its own launcher. Then the name comes
+    from what the launchers share, as the ranks would take it from there.
+    """
+    named = environ.get(config.ENV_JOB, "").strip()
+    if not named and server:
+        named = _shared(command, environ)
+    return job_names.canonical(named or _fresh(command))
+
+
+def _fresh(command: Sequence[str]) -> str:
+    """Return a name with the script, the time, this process."""
+    script = next((part for part in command if part.endswith(".py")), command[0])
+    stem = os.path.basename(script).removesuffix(".py")  # noqa: PTH119
+    return f"{stem[:40]}-{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _shared(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return what the launchers of all nodes say of their job, "" if it runs on this node alone."""
+    if environ.get("SLURM_JOB_ID"):
+        return job_names.from_environment(environ)
+    if _option(command, "nnodes", environ) in ("", "1", "1:1"):
+        return ""
+    run_id = _option(command, "rdzv-id", environ)
+    if run_id not in ("", "none"):
+        return run_id
+    endpoint = _option(command, "rdzv-endpoint", environ)
+    if not endpoint:
+        endpoint = f"{_option(command, 'master-addr', environ)}:{_option(command, 'master-port', environ) or '29500'}"
+    return endpoint.replace(":", "-")
+
+
+def _option(command: Sequence[str], name: str, environ: Mapping[str, str]) -> str:
+    """Return an option of torchrun: `--name X`, `--name=X`, the same with `_`, or PET_NAME. "" if it is not there."""
+    spellings = (f"--{name}", f"--{name.replace('-', '_')}")
+    for part, following in zip(command, (*command[1:], ""), strict=True):
+        option, equals, value = part.partition("=")
+        if option in spellings:
+            return value if equals else following
+        if part.endswith(".py"):  # what follows is the script's
+            break
+    return environ.get(f"PET_{name.replace('-', '_').upper()}", "")
