@@ -20,6 +20,7 @@ _AGENT, _SERVER, _CONTRACT = "agent/ncclwatch_agent", "server/ncclwatch_server",
 _DIRS = f"{_CONTRACT}/machine/private_dirs.py"
 _TESTS = "tests/integration"
 _LIVE, _FOREIGN = f"{_TESTS}/test_second_user.py", f"{_TESTS}/test_foreign_servers.py"
+_REMOTE = f"{_TESTS}/test_remote_agents.py"
 _ANYBODY = Change(_DIRS, "    if found.st_mode & _ANYBODY_ELSE:", "    if False:")
 _PEER = Change(f"{_CONTRACT}/network/peer_uid.py", "    return uid in (0, os.geteuid())", "    return True")
 _OWNER = Change(
@@ -30,6 +31,15 @@ _OWNER = Change(
 
 # By the test that a row names. The first change is made, then undone, then the next: the test must notice each.
 CHANGES: dict[str, tuple[Change, ...]] = {
+    f"{_REMOTE}::test_an_agent_sends_nothing_to_whoever_has_another_certificate": (
+        Change(f"{_CONTRACT}/network/pinned_tls.py", "!= wanted:", "!= wanted and False:"),
+    ),
+    f"{_REMOTE}::test_the_token_opens_that_job_only": (
+        Change(f"{_CONTRACT}/network/tokens.py", "return _matches(self.jobs, name) and", "return"),
+    ),
+    f"{_REMOTE}::test_nothing_but_agents_is_served_there": (
+        Change(f"{_SERVER}/serving/slow_clients.py", "        made.app = _AGENTS_ONLY\n", ""),
+    ),
     f"{_LIVE}::test_a_rank_whose_directory_somebody_made_first_trains_unwatched_after_one_warning": (_OWNER,),
     f"{_LIVE}::test_no_agent_lives_where_somebody_else_can_reach": (_ANYBODY,),
     f"{_LIVE}::test_a_directory_of_ours_that_was_open_to_all_is_closed_and_what_was_put_there_is_not_touched": (
@@ -362,7 +372,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
         ),
     ),
     "tests/unit/server/ingest/test_session.py::test_one_bound_token_does_not_take_the_connections_of_all_others": (
-        Change(f"{_SERVER}/ingest/session.py", "int(self.agents_max * limits.AGENTS_SHARE_MAX)", "self.agents_max"),
+        Change(f"{_SERVER}/ingest/session.py", "1 if self._for_one_job else limits.AGENTS_SHARE_MAX", "1"),
     ),
     "tests/unit/server/security/test_boundary.py::test_a_wrong_token_is_counted_and_waits_whatever_is_asked": (
         Change(

@@ -316,6 +316,7 @@ class Door:
         self._numbers = 0
         self._by_holder: Counter[str] = Counter()  # agents that are heard, by whose token they have
         bounds = (*access.bounds, *(remote.bounds if remote is not None else ()))
+        self._for_one_job = remote is not None and len(bounds) == len(remote.bounds) == 1
         self.host_names = HostNames(bounds)
         self.namespaces = frozenset(each for _, bound in bounds for each in bound.namespaces)
         self._sessions: dict[int, _Session] = {}
@@ -349,7 +350,8 @@ class Door:
                 f"this server already hears {len(self._sessions)} agents, as many as it may ({self.limit_words}); "
                 "start another one"
             )
-        share = int(self.agents_max * limits.AGENTS_SHARE_MAX)
+        # A server that was started for one job has one token, and nobody whom that could crowd out.
+        share = int(self.agents_max * (1 if self._for_one_job else limits.AGENTS_SHARE_MAX))
         if caller.bounds != UNBOUND and self._by_holder[caller.holder] >= share:
             raise WireError(
                 f"this server already hears {share} agents with the token of {caller.name}, as many as one bound token "

@@ -34,10 +34,7 @@ def make() -> tuple[ssl.SSLContext, str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # `ssl` reads keys from files only: this one is in memory, and no other process can open it.
-    descriptor = os.memfd_create("ncclwatch-key", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, secret + shown)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+    with open(os.memfd_create("ncclwatch-key", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        file.write(secret + shown)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context, shown.decode()

@@ -224,7 +224,9 @@ async def _serve(server: _Server, serving: Serving, listener: socket.socket, wat
     tasks = [asyncio.create_task(_tell_ready(server, serving, listener))]
     if serving.parent is not None:
         tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
-    elif serving.ephemeral:  # whoever started it ends it: a training may prepare for minutes before its first rank
+    # With a parent it ends only then, since a training may prepare for minutes before its first rank. A server for
+    # several nodes ends in both cases: without its agent the others would go on with it, though another one follows.
+    if serving.ephemeral and (serving.parent is None or serving.remote is not None):
         waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic)
         tasks.append(asyncio.create_task(_then_stop(server, waiting)))
     try:

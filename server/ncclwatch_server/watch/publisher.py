@@ -117,8 +117,11 @@ class Publisher:
 
     def _tell(self, job: Job, incident: Incident) -> None:
         log.warning("job %s: %s (incident %s)", job.id, first_line(incident), incident.id)
-        # One terminal is enough: torchrun and srun bring the output of all ranks together.
-        teller = next((served for served in job.living() if served.terminal), None)
+        # One terminal is enough: torchrun and srun bring the output of all ranks together. Of several nodes it is the
+        # one of rank 0, where people look first.
+        first = job.served.get(job.state.owner(0))
+        able = [served for served in job.living() if served.terminal]
+        teller = first if first in able else next(iter(able), None)
         if teller is not None:
             # Evidence and stacks can be asked for later only where they are kept.
             lines = brief(incident) if self._keeper.lasting else lines_of(incident)
