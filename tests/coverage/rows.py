@@ -378,6 +378,22 @@ def functional_all_reduce() -> None:
     functional.wait_tensor(functional.all_reduce(ones(), "sum", dist.group.WORLD))
 
 
+@torch.jit.script
+def _all_reduced(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.ops._c10d_functional.all_reduce(tensor, "sum", "0")
+
+
+@torch.jit.script
+def _all_reduced_by_torch(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.jit.wait(torch.jit.fork(_all_reduced, tensor))
+
+
+@row
+def functional_in_a_thread_of_torch() -> None:
+    """Such a thread has no frames of Python: nor has autograd's for a GPU, which issues the buckets of DDP there."""
+    functional.wait_tensor(_all_reduced_by_torch(ones()))
+
+
 @row
 def functional_all_gather() -> None:
     functional.wait_tensor(functional.all_gather_tensor(ones(), 0, dist.group.WORLD))

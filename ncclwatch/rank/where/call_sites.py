@@ -49,7 +49,10 @@ class Sites:
         parts: list[object] = []
         codes: list[CodeType] = []
         users, others, left = self._users, self._others, DEPTH_MAX
-        frame: FrameType | None = sys._getframe(depth)
+        try:
+            frame: FrameType | None = sys._getframe(depth)
+        except ValueError:  # a thread of torch's own, such as autograd's for a GPU, has no frames but ours
+            return 0
         while frame is not None and left:
             code = frame.f_code
             at = id(code)
@@ -72,7 +75,10 @@ class Sites:
 
     def line_here(self, depth: int = 2) -> int:
         """Return the id of the user's line that led to the caller's caller, whoever called it; 0 if there is none."""
-        frame = self.users_frame(sys._getframe(depth))
+        try:
+            frame = self.users_frame(sys._getframe(depth))
+        except ValueError:  # as above
+            return 0
         return 0 if frame is None else self.of(frame.f_code, frame.f_lineno)
 
     def of_backward(self) -> int:
