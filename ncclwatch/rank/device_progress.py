@@ -7,7 +7,8 @@ completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with t
 without its entries costs microseconds and takes no lock of CUDA's; one with them is never taken during a capture.
 
 What is taken from it is how many are outstanding, enqueued and not completed, and never their numbers: NCCL
-counts a coalesced batch once, and does not enqueue what a CUDA graph captures.
+counts a coalesced batch once, and does not enqueue what a CUDA graph captures. An operation whose call has not returned,
+as where the queue of the device is full, has been issued, and may or may not be enqueued.
 
 A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. So is one with sends and
 receives: NCCL numbers them apart, and puts both numbers into the same field. For these, and until an account of a
@@ -15,12 +16,15 @@ group has been seen, the ring says that nobody knows what of it is complete.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclwatch.contract.ring.layout import NO_GROUP, Flag
+from ncclwatch.contract.ring import layout
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag, Word
 from ncclwatch.rank.operations import Group
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.ring.ringfile import RingFile
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON
 
@@ -33,6 +37,7 @@ class DeviceProgress:
         self._dump = dump
         self._names: dict[str, str] = {}  # the flight recorder's number of a group -> its name
         self._asked: set[str] = set()
+        self._ahead: dict[str, int] = {}  # by that number: issued and not counted by NCCL, while no call was under way
 
     def look(self) -> None:
         """Note what is complete. Raises whatever the flight recorder raises; the pulse goes on."""
@@ -41,6 +46,7 @@ class DeviceProgress:
             return
         # Read before the account: what is issued meanwhile is outstanding in it, and is not taken for complete.
         enqueued = {group.name: self._enqueued(group) for group in groups}
+        inside = _waits_by_group(self._recorder.ring)
         status = _read(self._dump(False)).get("pg_status", {})
         unknown = set(status) - set(self._names)
         # Once for each: only an entry tells a number with its name, and telling its state asks CUDA.
@@ -51,7 +57,8 @@ class DeviceProgress:
         numbers = {self._names[number]: number for number in sorted(status, key=int) if number in self._names}
         for group in groups:
             if group.name in numbers:
-                self._note(group, enqueued[group.name], status[numbers[group.name]])
+                number = numbers[group.name]
+                self._note(group, number, status[number], enqueued[group.name], inside[group.number])
 
     def give_up(self) -> None:
         """Say in the ring that nobody knows any more what is complete."""
@@ -62,12 +69,28 @@ class DeviceProgress:
     def _enqueued(self, group: Group) -> int:
         return 0 if group.number == NO_GROUP else self._recorder.ring.group_enqueued(group.number)
 
-    def _note(self, group: Group, enqueued: int, status: Mapping[str, Any]) -> None:
-        outstanding = int(status["last_enqueued_collective"]) - int(status["last_completed_collective"])
+    def _note(self, group: Group, number: str, status: Mapping[str, Any], issued: int, inside: int) -> None:
+        enqueued = int(status["last_enqueued_collective"])
+        outstanding = enqueued - int(status["last_completed_collective"])
+        if inside == 0 and self._enqueued(group) == issued:
+            self._ahead[number] = issued - enqueued
+        elif issued - enqueued != self._ahead.get(number):
+            outstanding += inside  # what is being issued, and NCCL has not counted yet
         known = outstanding >= 0 and group.number not in self._recorder.ring.p2p_groups
         if known:
-            self._recorder.set_completed(group.name, enqueued - outstanding)
+            self._recorder.set_completed(group.name, issued - outstanding)
         self._recorder.flag(group, Flag.BLIND, on=not known)
+
+
+def _waits_by_group(ring: RingFile) -> Counter[int]:
+    """Count the threads that issue an operation of a group, or wait for one, by the group's number in the ring."""
+    found: Counter[int] = Counter()
+    for row in range(ring.word(Word.THREADS_USED)):
+        at = layout.THREADS_AT + row * layout.THREAD_BYTES + layout.WAIT_AT
+        _, _, _, _, _, group, kind, _, _ = layout.WAIT.unpack_from(ring.memory, at)
+        if kind:
+            found[group] += 1
+    return found
 
 
 def group_names(dump: Mapping[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model.rank import Op
+from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import OPS, Flag
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
@@ -127,6 +127,29 @@ def test_what_is_issued_while_the_account_is_taken_is_not_complete(recorder: Rec
 
     DeviceProgress(recorder, dump).look()
     assert (group.enqueued, group.completed) == (7, 5)  # the names were asked for as well
+
+
+def test_what_is_inside_its_call_is_not_taken_for_enqueued(recorder: Recorder):
+    """Where the device's queue is full, the host stays in the call of an operation that NCCL has not counted yet."""
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.completed["0"] = 2
+    progress = DeviceProgress(recorder, backend.dump)
+    progress.look()
+    recorder.enter(WaitKind.COLLECTIVE, 0, recorder.issue(group, ALL_REDUCE, 4, (-1, 1, 1), 0))
+    progress.look()
+    assert (group.enqueued, group.completed) == (6, 2)
+    backend.enqueued["0"] = 6  # now it is: the same thread waits for it
+    backend.completed["0"] = 5
+    progress.look()
+    assert group.completed == 5
+
+
+def test_before_a_first_quiet_moment_what_is_inside_its_call_counts_as_outstanding(recorder: Recorder):
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.enqueued["0"], backend.completed["0"] = 4, 4
+    recorder.enter(WaitKind.COLLECTIVE, 0, recorder.newest())
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 4
 
 
 def test_a_group_made_again_under_its_name_goes_by_its_newest_account(recorder: Recorder):
