@@ -579,15 +579,16 @@ void track(State& state, const Issued& issued, const c10::IValue* result) {
   if (result != nullptr && result->isObject()) {
     work = c10::static_intrusive_pointer_cast<c10d::Work>(result->toObjectRef().getSlot(0).toCapsule());
   }
+  // A GPU's tensors are not kept alive, and NCCL's works are not asked: it tells itself how far it is. Of a call
+  // that only is in the order of its stream (async_op=False) it returns none.
+  const bool held_until_done = issued.on_host || !group.by_account;
   if (!work) {
-    if (!collective) return;
+    if (!collective || !held_until_done) return;
     std::lock_guard<std::mutex> guard(group.lock);
     group.completed = std::max(group.completed.load(), issued.seq);
     show_done(state, group);
     return;
   }
-  // A GPU's tensors are not kept alive, and NCCL's works are not asked: it tells itself how far it is.
-  const bool held_until_done = issued.on_host || !group.by_account;
   {
     std::lock_guard<std::mutex> guard(state.open_lock);
     const bool fresh = state.open.insert_or_assign(work.get(), issued).second;
