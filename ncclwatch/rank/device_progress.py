@@ -7,8 +7,8 @@ completed (`pg_status` in torch/csrc/distributed/c10d/FlightRecorder.hpp, with t
 without its entries costs microseconds and takes no lock of CUDA's; one with them is never taken during a capture.
 
 What is taken from it is how many are outstanding, enqueued and not completed, and never their numbers: NCCL
-counts a coalesced batch once, and does not enqueue what a CUDA graph captures. An operation whose call has not returned,
-as where the queue of the device is full, has been issued, and may or may not be enqueued.
+counts a coalesced batch once, and does not enqueue what a CUDA graph captures. An operation whose call has not
+returned, as where the queue of the device is full, has been issued, and may or may not be enqueued.
 
 A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. So is one with sends and
 receives: NCCL numbers them apart, and puts both numbers into the same field. For these, and until an account of a

@@ -1,8 +1,8 @@
 """Keeps what this rank has issued, what is through and who waits, and writes it to the ring.
 
 Each operation is recorded once, before it is handed to the backend, with the sequence number
-it gets in its group. A work is held until it is complete (so that its completion can be seen)
-and at most WORKS_MAX of a group at a time, so that tensors are not kept alive for long.
+it gets in its group. A work is held until it is seen to be complete, and at most WORKS_MAX of
+a group at a time, so that tensors are not kept alive for long.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ from ncclwatch.rank.operations import (
     is_through,
 )
 from ncclwatch.rank.ring.ringfile import RingFile
-from ncclwatch.rank.where.call_sites import Sites, describe_exception
+from ncclwatch.rank.where.call_sites import Sites, describe_exception, started_by_python
 
 Batch = TypeVar("Batch")
 
@@ -65,6 +65,7 @@ class Recorder:
         self.groups: dict[str, Group] = {}
         self.nameless: WeakKeyDictionary[object, Group] = WeakKeyDictionary()  # those of torch's process groups
         self.threads: dict[int, int] = {}  # Python thread id -> row
+        self._foreign: dict[int, dict[str, Any]] = {}  # by native id: Python drops the state of a visitor
         self.open_works: dict[int, Issued] = {}  # id of a held Work -> what it belongs to
         self.batch_word = 0
         self.forwards = 0
@@ -90,20 +91,25 @@ class Recorder:
 
     def thread(self) -> ThreadState:
         """Return this thread's state, giving it a row in the ring at first sight."""
-        state = self._thread
-        if state.row == UNSEEN:
-            state.row = self._new_row()
-        return state
+        if self._thread.row == UNSEEN:
+            self._thread.row = self._new_row()
+        return self._thread
 
     def _new_row(self) -> int:
-        main = threading.get_ident() == threading.main_thread().ident
-        row = self.ring.add_thread(threading.get_native_id(), main)
+        tid = threading.get_native_id()
+        if tid in self._foreign:
+            vars(self._thread).update(self._foreign[tid])
+            self._foreign[tid] = vars(self._thread)
+            return self._thread.row
+        row = self.ring.add_thread(tid, threading.get_ident() == threading.main_thread().ident)
         if row < 0:
             return NO_ROW
-        for ident, known in list(self.threads.items()):
-            if known == row:  # of one that has ended, in a full table
-                self.threads.pop(ident, None)
+        for ident in [ident for ident, known in list(self.threads.items()) if known == row]:
+            self.threads.pop(ident, None)  # of one that has ended, in a full table
+        self._foreign = {other: state for other, state in list(self._foreign.items()) if state["row"] != row}
         self.threads[threading.get_ident()] = row
+        if not started_by_python():
+            self._foreign[tid] = vars(self._thread)
         return row
 
     def enter(self, kind: WaitKind, site: int = 0, issued: Issued | None = None, number: int = 0) -> bytes:
@@ -120,10 +126,9 @@ class Recorder:
 
     def leave(self, outer: bytes) -> None:
         """Say that this thread left its wait, and is back in the outer one, if any."""
-        state = self._thread
-        state.wait = outer
-        if state.row >= 0:
-            self.ring.set_wait(state.row, outer)
+        self._thread.wait = outer
+        if self._thread.row >= 0:
+            self.ring.set_wait(self._thread.row, outer)
 
     def leave_issue(self, outer: bytes, issued: Issued) -> None:
         """Say that an operation has been issued; what issues and waits in one go is said to wait for it now."""
@@ -158,7 +163,7 @@ class Recorder:
 
     def newest(self) -> Issued | None:
         """Return the operation that this thread issued last."""
-        return self._thread.newest
+        return self.thread().newest
 
     # -- operations ----------------------------------------------------------------------------
 

@@ -380,7 +380,7 @@ def functional_all_reduce() -> None:
 
 @torch.jit.script
 def _all_reduced(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.ops._c10d_functional.all_reduce(tensor, "sum", "0")
+    return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(tensor, "sum", "0"))
 
 
 @torch.jit.script
@@ -391,7 +391,7 @@ def _all_reduced_by_torch(tensor: torch.Tensor) -> torch.Tensor:
 @row
 def functional_in_a_thread_of_torch() -> None:
     """Such a thread has no frames of Python: nor has autograd's for a GPU, which issues the buckets of DDP there."""
-    functional.wait_tensor(_all_reduced_by_torch(ones()))
+    _all_reduced_by_torch(ones())
 
 
 @row

@@ -111,7 +111,8 @@ def test_the_callers_of_a_helper_are_recorded(recorded):
     assert (found["function"], found["callers"]) == ("mean", [*outside, "<module>"])  # the last is who forked the rank
 
 
-SITES = {"checkpoint_async_save": ""}  # where it is not rows.py: a thread that torch starts has no line of the user's
+# Where it is not rows.py: a thread that torch starts has no line of the user's.
+SITES = dict.fromkeys(("checkpoint_async_save", "functional_in_a_thread_of_torch"), "")
 # What gloo numbers without an operation of its own being issued: found by torch's flight recorder.
 BACKEND_SPENDS_MORE = {"reduce_scatter": 1, "monitored_barrier": 1}
 

@@ -379,8 +379,14 @@ inline PyObject* wait_for_work(PyObject* self, PyObject* const* given, Py_ssize_
 }
 
 // Whether what this thread issued last is still to be waited for: `newest` is left empty where not.
-inline bool find_newest(const Hot& hot, Ref* newest) {
+inline bool find_newest(const Hot& hot, PyObject* recorder, Ref* newest) {
   const Ref state = state_in(hot);
+  uint64_t row = 0;
+  if (state == nullptr || !number_in_dict(state, g_names.row, &row)) return false;
+  // A thread that is not Python's own: what it has issued is kept for it by the recorder.
+  if (static_cast<int64_t>(row) == kUnseen && Ref(PyObject_CallMethodNoArgs(recorder, g_names.thread)) == nullptr) {
+    return false;
+  }
   Ref found = Ref::to(state == nullptr ? nullptr : PyDict_GetItemWithError(state, g_names.newest));
   if (found == nullptr || found == Py_None) return found != nullptr || PyErr_Occurred() == nullptr;
   uint64_t seq = 0, completed = 0;
@@ -420,7 +426,7 @@ inline PyObject* wait_tensor(PyObject* self, PyObject* given, PyObject* names) {
   if (recorder == Py_None) return call();
   Hot* hot = hot_of(recorder);
   Ref newest;
-  if ((hot == nullptr || !find_newest(*hot, &newest)) && !settled(waiter->settle, recorder)) return nullptr;
+  if ((hot == nullptr || !find_newest(*hot, recorder, &newest)) && !settled(waiter->settle, recorder)) return nullptr;
   return newest == nullptr ? call() : watched(*hot, recorder, newest, waiter->settle, 0, call);
 }
 

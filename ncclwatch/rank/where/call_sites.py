@@ -27,6 +27,13 @@ _PARTS_MAX = 2 * (1 + CALLERS_MAX)  # a code object and its instruction for each
 KNOWN_MAX = 16_384  # of these tables: a program that makes code at run time must not grow them for ever
 
 
+def started_by_python() -> bool:
+    """Say whether this thread is one of Python's; torch has others, which only visit."""
+    # Not current_thread(): that makes an object for good of each thread that Python does not know.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
 class Sites:
     """Finds call sites and gives them ids in the ring's string table."""
 
@@ -87,10 +94,8 @@ class Sites:
         Autograd's threads have no frames of the user's. Nor has a library's own thread (an asynchronous checkpoint),
         which does nothing for a backward.
         """
-        # Not current_thread(): that makes an object for good of each thread that Python does not know.
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        known = thread is not None and not isinstance(thread, threading._DummyThread)
-        return 0 if known and thread is not threading.main_thread() else self._ring.word(Word.BACKWARD_SITE)
+        other = started_by_python() and threading.get_ident() != threading.main_thread().ident
+        return 0 if other else self._ring.word(Word.BACKWARD_SITE)
 
     def of(self, code: CodeType, line: int | None) -> int:
         """Return the id of a line of some code."""
