@@ -213,9 +213,9 @@ def modes(state: State, words: list[str]) -> None:
 
 
 def engine(state: State, words: list[str]) -> None:
-    """engine RANKS: a thread of the autograd engine that has issued buckets and has no Python frame now."""
+    """engine RANKS [spins]: a thread of the autograd engine that has issued buckets and has no Python frame now."""
     for rank in ranks_of(words[0]):
-        thread = ThreadView(tid=3000 + rank, main=False, issued=9, cpu_still_s=9.0)
+        thread = ThreadView(tid=3000 + rank, main=False, issued=9, cpu_still_s=0.0 if "spins" in words else 9.0)
         state.change(rank, threads=(*state.ranks[rank].threads, thread))
 
 

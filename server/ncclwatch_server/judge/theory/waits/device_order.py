@@ -62,6 +62,18 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
     return (pending[0], *own)
 
 
+def launches_in_vain(view: RankView, thread: ThreadView) -> bool:
+    """Say whether a thread of autograd's stands where the launch queue is full, in the backward of a held up main thread.
+
+    It spins there and has no frames of Python. What tells is that the rank has issued nothing for so long.
+    """
+    main = next((each for each in view.threads if each.main), None)
+    if main is None or main.wait is None or main.wait.kind is not WaitKind.BACKWARD or not waits_on_device(view, main):
+        return False
+    newest = min((each.age_s for each in view.history), default=0.0)
+    return thread.wait is None and not (thread.main or thread.leaf or thread.name) and newest >= SPINNING_S
+
+
 def reads_from_device(thread: ThreadView) -> bool:
     """Say whether a thread is in a call that only its device can hold up: one that reads, or one that issues."""
     return thread.calling in READS or (thread.wait is not None and thread.wait.kind in _OPERATIONS)

@@ -23,7 +23,7 @@ from ncclwatch.contract.model.rank import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.theory.waits.device_order import held_back_by, waits_on_device
+from ncclwatch_server.judge.theory.waits.device_order import held_back_by, launches_in_vain, waits_on_device
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
 IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
@@ -110,10 +110,14 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
 
 
 def _has_free_thread(view: RankView, blocks: Sequence[Block]) -> bool:
-    """Say whether a thread that issues operations is neither blocked nor idle."""
+    """Say whether a thread that issues operations is neither blocked nor idle, nor at work for one that is."""
     blocked = {block.thread.tid for block in blocks}
     return any(
-        thread.alive and thread.tid not in blocked and (thread.main or thread.issued) and not _is_idle(thread)
+        thread.alive
+        and thread.tid not in blocked
+        and (thread.main or thread.issued)
+        and not _is_idle(thread)
+        and not launches_in_vain(view, thread)
         for thread in view.threads
     )
 
