@@ -13,6 +13,7 @@ from ncclwatch_server.judge.theory.repair.findings import Finding
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
+from ncclwatch_server.judge.theory.waits.left_members import past_the_gone
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
@@ -88,7 +89,7 @@ def open_case(snapshot: JobSnapshot) -> Case:
     complete = told_apart(without_older_files(with_members(views, snapshot.world_size, partly=True)))
     if complete is not snapshot.ranks:
         snapshot = replace(snapshot, ranks=complete)
-    found = standings(snapshot)
+    found = past_the_gone(standings(snapshot))
     graph = build(found, snapshot.silent, snapshot.unasked)
     return Case(snapshot=snapshot, found=found, graph=graph, search=SmallestRepair(found))
 

@@ -129,7 +129,7 @@ def _standing_in_file(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     """
     main = next((thread for thread in view.threads if thread.main), None)
     heads = [
-        _device_block(view, main or ThreadView(tid=0, main=True, issued=0), group.pending)
+        device_block(view, main or ThreadView(tid=0, main=True, issued=0), group.pending)
         for group in view.groups
         if group.pending is not None and not group.destroyed
     ]
@@ -156,7 +156,7 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
     wait = thread.wait
     held_up = [each for each in waits_on_device(view, thread) if each.age_s >= BLOCKED_S_MIN]
     if held_up:
-        return [_device_block(view, thread, issued) for issued in held_up]
+        return [device_block(view, thread, issued) for issued in held_up]
     if wait is None or wait.age_s < BLOCKED_S_MIN:
         return []
     if wait.kind is WaitKind.BACKWARD:
@@ -187,7 +187,8 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
     return (Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None),)
 
 
-def _device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
+def device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
+    """Return the block of a thread whose device is held up in an operation."""
     return Block(
         rank=view.rank,
         operation=_collective(view, issued.group, issued.seq),
