@@ -227,8 +227,16 @@ def through(state: State, words: list[str]) -> None:
             dataclasses.replace(op, completed=True) if (op.group, op.seq) == (name, int(seq)) else op
             for op in state.ranks[rank].history
         )
+        on_device = any(group.name == name and group.asynchronous for group in state.ranks[rank].groups)
         state.change(rank, history=tuple(history))
         state.put_group(rank, name, int(seq), None)
+        groups = state.ranks[rank].groups
+        state.change(
+            rank,
+            groups=tuple(
+                dataclasses.replace(group, asynchronous=on_device) if group.name == name else group for group in groups
+            ),
+        )
         goes_on(state, [str(rank)])
 
 

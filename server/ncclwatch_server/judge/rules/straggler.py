@@ -8,18 +8,19 @@ from collections.abc import Sequence
 
 from ncclwatch.contract.model.job import Habit, WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.model.rank import ProcessState, RankView
 from ncclwatch.contract.model.verdict import Cause, Lateness, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.saves import save_words
 from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, end_words, evidence_of
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.roots import LateRoot, Root
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN, signs_of, still_s_of
+from ncclwatch_server.judge.theory.waits.device_order import reads_what_its_device_does
 
 ADVICE = (
     "Raise the timeout in init_process_group(timeout=...), or share the work among the ranks, if that work takes "
@@ -32,6 +33,11 @@ ADVICE_STILL = (
 ADVICE_LOOP = (
     "Check that the line ends at all: a loop's condition and counter, a regular expression, the input that only this "
     "rank has. If it is real work, bound it, share it among the ranks, or raise the group's timeout."
+)
+ADVICE_DEVICE = (
+    "Look at what its device runs. If it computes, share that work among the ranks. It may also wait in what is not "
+    "recorded while it runs: make sure that all ranks replay a CUDA graph with collectives equally often, and that "
+    "NCCL's sends and receives pair up."
 )
 _PHASE_WORDS = {
     Phase.STEP: "a step",
@@ -134,6 +140,8 @@ def _alarm_words(lateness: Lateness, habit: Habit | None, left_s: float) -> str:
 def _advice(case: Case, ranks: Sequence[int]) -> str:
     views = [case.views[rank] for rank in ranks]
     advice = ADVICE_STILL if min(map(still_s_of, views), default=0.0) else ADVICE
+    if all(map(_reads_from_device, views)):
+        advice = ADVICE_DEVICE
     return f"{advice} {ADVICE_GIL}" if any(map(is_lost, views)) else advice
 
 
@@ -153,7 +161,14 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
         return "computing with the GIL held"
     if all(min(signs_of(view)) > 0 and len(signs_of(view)) < SIGNS_MIN for view in views):
         return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"
+    if all(map(_reads_from_device, views)):
+        return f"held up by {'its device' if len(views) == 1 else 'their devices'}"
     return "working"
+
+
+def _reads_from_device(view: RankView) -> bool:
+    thread = main_thread(view)
+    return thread is not None and reads_what_its_device_does(view, thread)
 
 
 RULE = Rule(cause=Cause.STRAGGLER, advice=ADVICE, recognise=recognise)

@@ -12,8 +12,8 @@ from ncclwatch_server.judge.theory.repair import SmallestRepair
 from ncclwatch_server.judge.theory.repair.findings import Finding
 from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
-from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.left_members import past_the_gone
+from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 

@@ -12,6 +12,7 @@ from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, Wait
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.call_sites import note_at
 from ncclwatch_server.judge.theory.places import cannot_look, place_of
+from ncclwatch_server.judge.theory.waits.device_order import reads_what_its_device_does
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of
 
 OVERLONG_S = 12.0  # of pure computation, before a rank is compared with its peers
@@ -59,6 +60,8 @@ def _computes(view: RankView) -> bool:
     """Say whether the main thread of a rank does nothing but compute, in no call that is known to take long."""
     thread, process = main_thread(view), view.process
     if thread is None or thread.wait is not None or thread.work is not None or not view.history:
+        return False
+    if reads_what_its_device_does(view, thread):
         return False
     reads = process.io_still_s == 0 and not process.io_unknown
     known = process.state in (ProcessState.RUNNING, ProcessState.SLEEPING)

@@ -63,7 +63,7 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
 
 
 def launches_in_vain(view: RankView, thread: ThreadView) -> bool:
-    """Say whether a thread of autograd's stands where the launch queue is full, in the backward of a held up main thread.
+    """Say whether a thread of autograd's stands where the launch queue is full, in a backward that main waits for.
 
     It spins there and has no frames of Python. What tells is that the rank has issued nothing for so long.
     """
@@ -77,6 +77,14 @@ def launches_in_vain(view: RankView, thread: ThreadView) -> bool:
 def reads_from_device(thread: ThreadView) -> bool:
     """Say whether a thread is in a call that only its device can hold up: one that reads, or one that issues."""
     return thread.calling in READS or (thread.wait is not None and thread.wait.kind in _OPERATIONS)
+
+
+def reads_what_its_device_does(view: RankView, thread: ThreadView) -> bool:
+    """Say whether a thread stands where it reads a value of its device, whatever that is doing.
+
+    It computes, or is in what nobody records while it runs: the collectives of a CUDA graph, a send or a receive.
+    """
+    return thread.calling in READS and thread.same_s >= READING_S and any(group.asynchronous for group in view.groups)
 
 
 def may_wait_on_device(view: RankView, thread: ThreadView) -> bool:
