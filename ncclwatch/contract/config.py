@@ -13,6 +13,7 @@ DEFAULT_PORT = 8470
 # Environment of a rank.
 ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server; default http://$MASTER_ADDR:8470
 ENV_SERVER_OWN = "NCCLWATCH_SERVER_OWN"  # the same URL, if a program of ours started that server for this user
+ENV_SHARE = "NCCLWATCH_SHARE"  # "0": no server is started for a job on several nodes
 ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
 ENV_DISABLE = "NCCLWATCH_DISABLE"  # "1": attach() does nothing
 ENV_ANY_TORCH = "NCCLWATCH_ANY_TORCH"  # "1": attach() also to a torch that is older than any it was tried with
@@ -87,6 +88,11 @@ SPOOL_BYTES_MAX = 8 * 1024 * 1024
 # Files beside a ring, where stacks can only be told by the rank itself.
 ASK_SUFFIX = ".ask"  # the agent's question
 ANSWER_SUFFIX = ".stacks"  # the rank's answer
+
+# Files beside a ring with which an agent and its rank pass the address of a job's server from node to node.
+OFFER_SUFFIX = ".offer"  # the agent beside rank 0: what the rank puts into the job's store
+FOUND_SUFFIX = ".found"  # the rank: what it found there
+OFFER_BYTES_MAX = 8192
 
 # A file beside a ring with what the rank says of how it was set up, see `contract.preflight`.
 FACTS_SUFFIX = ".facts"

@@ -5,6 +5,7 @@ recording. A forked child of one that is armed or records is armed: DataLoader w
 init_process_group; a child that calls it is one.
 """
 
+import contextlib
 import errno
 import os
 import sys
@@ -19,7 +20,7 @@ from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.words.printable import harmless
-from ncclwatch.rank import endings, identity, torch_versions, worker_server
+from ncclwatch.rank import endings, identity, store_exchange, torch_versions, worker_server
 from ncclwatch.rank.checks import resume
 from ncclwatch.rank.patches import collector
 from ncclwatch.rank.patches.patching import Patches
@@ -33,6 +34,7 @@ WITHOUT_TORCH = "without-torch"  # as `native`: only the hot path that knows no 
 _recorder: Recorder | None = None
 _patches: Patches | None = None
 _pulse: Pulse | None = None
+_exchange: store_exchange.Exchange | None = None
 _changing = threading.RLock()
 _said: set[str] = set()  # subjects of the warnings so far
 _fork_watched = False
@@ -245,12 +247,16 @@ def _note_if_initialised() -> None:
 
     if _recorder is not None and dist.is_available() and dist.is_initialized():
         note_initialised(_recorder, in_use=True)
+        _exchange_by({"store": dist.distributed_c10d._get_default_store()})
 
 
 def detach() -> None:
     """Stop recording and restore every patched name. See `ncclwatch.detach`."""
-    global _recorder, _patches, _pulse
+    global _recorder, _patches, _pulse, _exchange
     with _changing:
+        if _exchange is not None:
+            _exchange.end()
+            _exchange = None
         recorder, _recorder = _recorder, None
         patches, _patches = _patches, None
         pulse, _pulse = _pulse, None
@@ -280,6 +286,8 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
     """
     if _recorder is not None:
         _recorder.ring.set_word(Word.DETACHED, 0)  # a child may have said so, see `_take_over`
+        if said is not None:
+            _exchange_by(said)
         return
     with _changing:
         try:
@@ -289,10 +297,30 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
             if _recorder is None and place is not None:
                 _take_over(place)
                 _begin(*place)
+                _exchange_by(said or {})
         except Exception as error:
             if raised_by_handler(error):
                 raise
             warn(f"not watching this rank: {type(error).__name__}: {error}. Training goes on without ncclwatch.")
+
+
+def _exchange_by(said: Mapping[str, object]) -> None:
+    """Let the agents of a job on several nodes hear of its server, through the store of this call or of the group."""
+    global _exchange
+    recorder, place = _recorder, _place
+    with contextlib.suppress(NcclwatchError, OSError, ValueError):
+        local_rank, local_world = (int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        if recorder is None or place is None or _exchange is not None or (local_rank and place[0]):
+            return
+        endpoint = store_exchange.endpoint_of(said) if store_exchange.is_wanted(place[1], local_world) else None
+        if endpoint is not None:
+            ring = recorder.ring
+            _exchange = store_exchange.Exchange(
+                ring.place.again(), ring.file_name, endpoint,
+                attempt=int(_launch_environment().get("TORCHELASTIC_RESTART_COUNT") or 0),
+                nodes=-(-place[1] // local_world),
+            )  # fmt: skip
+            _exchange.begin()
 
 
 def _forget() -> None:
@@ -300,7 +328,7 @@ def _forget() -> None:
 
     A lock that another thread of the parent held at that moment is nobody's in here.
     """
-    global _recorder, _pulse, _changing, _parents
+    global _recorder, _pulse, _changing, _parents, _exchange
     _changing = threading.RLock()
     if _recorder is not None:
         collector.end()
@@ -308,6 +336,7 @@ def _forget() -> None:
         _parents = _recorder.ring
     _recorder = None
     _pulse = None
+    _exchange = None
 
 
 def _take_over(place: identity.Place) -> None:

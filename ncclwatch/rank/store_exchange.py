@@ -1,0 +1,125 @@
+"""Passes the address of a job's server from node to node, through the store that its ranks share already.
+
+The agent beside rank 0 starts a server for a job on several nodes and leaves an offer beside that rank's ring: address,
+certificate, token. This puts it into the store; on every other node the first rank looks for it there, and leaves it
+beside its own ring for its agent. What the offer says is the agents' business, here it is bytes.
+
+A client of its own talks to the store, in a thread of its own: the client of training has a lock that a wait holds, and
+a store that does not answer keeps this thread alone.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ncclwatch.contract import config
+from ncclwatch.contract.machine import quiet_threads
+from ncclwatch.contract.machine.private_dirs import PrivateDir
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+ANSWER_S = 5.0  # in which a store must take a connection, and answer what is no wait
+SOON_S, LATER_S = 0.25, 5.0  # between looks, in the first half minute and after it
+EARLY_LOOKS = 120
+QUESTIONS_PER_S = 500.0  # that all nodes together may ask of the store, which is one thread on rank 0's node
+
+Endpoint = tuple[str, int]
+
+
+def endpoint_of(said: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Endpoint | None:
+    """Return where the store of a call of init_process_group listens, None where it is none of TCP."""
+    store: object = said.get("store")
+    while store is not None and hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if store is not None:
+        host, port = getattr(store, "host", ""), getattr(store, "port", 0)
+        return (host, port) if host and isinstance(port, int) else None
+    method = said.get("init_method")
+    if isinstance(method, str) and method.startswith("tcp://"):
+        parts = urlsplit(method)
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    if method in (None, "env://") and environ.get("MASTER_PORT", "").isdigit():
+        return environ.get("MASTER_ADDR") or "localhost", int(environ["MASTER_PORT"])
+    return None
+
+
+def is_wanted(world_size: int, local_world_size: int, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a job runs on several nodes, and nobody has named a server for it or wants none."""
+    spans = 0 < local_world_size < world_size
+    return spans and config.server_naming(environ) == config.UNNAMED and environ.get(config.ENV_SHARE) != "0"
+
+
+def look_s(looks: int, nodes: int) -> float:
+    """Return the pause after so many looks, on one of so many nodes."""
+    return max(SOON_S if looks < EARLY_LOOKS else LATER_S, nodes / QUESTIONS_PER_S)
+
+
+class Exchange:
+    """Carries one rank's offer into the store, or what is there to this rank's agent. `begin` it once."""
+
+    def __init__(self, place: PrivateDir, ring: str, endpoint: Endpoint, *, attempt: int, nodes: int) -> None:
+        self._place = place  # held open by whoever gives it; this is closed with the thread
+        self._offer, self._found = ring + config.OFFER_SUFFIX, ring + config.FOUND_SUFFIX
+        self._endpoint = endpoint
+        self._key = f"ncclwatch/server/{attempt}"
+        self._nodes = nodes
+        self._put = b""
+        self._seen = b""
+        self._store: Store | None = None
+        self._over = threading.Event()
+
+    def begin(self) -> None:
+        """Start, in a thread that no exit waits for."""
+        quiet_threads.start(threading.Thread(target=self._run, name="ncclwatch-store", daemon=True))
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def _run(self) -> None:
+        with self._place, contextlib.suppress(OSError):  # of the directory: it is not ours any more
+            looks = 0
+            while not self._over.wait(look_s(looks, self._nodes)):
+                looks += 1
+                # Whatever torch says of a store that went: it may come back.
+                with contextlib.suppress(RuntimeError):
+                    self.look()
+
+    def look(self) -> None:
+        """Carry what is new, one way or the other. Raises RuntimeError of a store that does not answer."""
+        offer = self._place.read(self._offer, config.OFFER_BYTES_MAX)
+        if offer:
+            if offer != self._put and (store := self._dial()) is not None:
+                store.set(self._key, offer.decode(errors="replace"))  # it is JSON
+                self._put = offer
+            return
+        if self._seen and self._place.stat(self._found) is not None:
+            self._store = (
+                None  # until the agent takes that file away: its server is gone, and it wants to hear of another
+            )
+            return
+        store = self._dial()
+        if store is not None and store.check([self._key]):
+            # get() is recorded as a wait of this rank, wherever it is called.
+            self._seen = bytes(store.multi_get([self._key])[0])[: config.OFFER_BYTES_MAX]
+            self._place.write(self._found, self._seen)
+
+    def _dial(self) -> "Store | None":
+        """Return a client of the store, None if it does not answer: torch would complain on the terminal for minutes."""
+        if self._store is None:
+            try:
+                socket.create_connection(self._endpoint, ANSWER_S).close()
+            except (OSError, ValueError):
+                return None
+            from torch._C._distributed_c10d import TCPStore
+
+            self._store = TCPStore(
+                *self._endpoint, is_master=False, timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False
+            )
+        return self._store

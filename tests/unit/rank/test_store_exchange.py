@@ -1,0 +1,120 @@
+"""An offer goes from one node's ring through the job's store to the other node's ring."""
+
+import socket
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from ncclwatch.contract import config
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.rank.store_exchange import LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
+
+
+@pytest.fixture
+def store() -> Iterator[dist.TCPStore]:
+    """Run the store of a job."""
+    yield dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
+
+
+def node(directory: Path, port: int, attempt: int = 0) -> tuple[Exchange, Path, Path]:
+    place = open_private(str(directory), make=True)
+    exchange = Exchange(place, "0-1.ring", ("127.0.0.1", port), attempt=attempt, nodes=2)
+    ring = str(directory / "0-1.ring")
+    return exchange, Path(ring + config.OFFER_SUFFIX), Path(ring + config.FOUND_SUFFIX)
+
+
+def test_what_one_agent_offers_the_other_finds(tmp_path: Path, store: dist.TCPStore):
+    host, offer, _ = node(tmp_path / "a", store.port)
+    guest, _, found = node(tmp_path / "b", store.port)
+    guest.look()
+    assert not found.exists()
+    offer.write_bytes(b"one")
+    host.look()
+    guest.look()
+    assert found.read_bytes() == b"one"
+
+
+def test_a_new_offer_is_found_once_the_agent_asks_for_it(tmp_path: Path, store: dist.TCPStore):
+    host, offer, _ = node(tmp_path / "a", store.port)
+    guest, _, found = node(tmp_path / "b", store.port)
+    for said in (b"one", b"two"):
+        offer.write_bytes(said)
+        host.look()
+        guest.look()
+    assert found.read_bytes() == b"one"
+    found.unlink()
+    guest.look()
+    assert found.read_bytes() == b"two"
+
+
+def test_another_attempt_finds_nothing_of_the_one_before(tmp_path: Path, store: dist.TCPStore):
+    host, offer, _ = node(tmp_path / "a", store.port)
+    guest, _, found = node(tmp_path / "b", store.port, attempt=1)
+    offer.write_bytes(b"one")
+    host.look()
+    guest.look()
+    assert not found.exists()
+
+
+def test_no_key_of_training_is_touched_and_no_worker_counted(tmp_path: Path, store: dist.TCPStore):
+    before = store.num_keys()
+    guest, _, _ = node(tmp_path / "b", store.port)
+    guest.look()
+    assert store.num_keys() == before
+
+
+def test_a_store_that_is_not_there_yet_is_asked_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    guest, _, found = node(tmp_path / "b", port)
+    guest.look()
+    later = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    later.set("ncclwatch/server/0", "one")
+    guest.look()
+    assert found.read_bytes() == b"one"
+    assert capfd.readouterr().err == ""
+
+
+def test_the_thread_carries_it_and_ends(tmp_path: Path, store: dist.TCPStore):
+    host, offer, _ = node(tmp_path / "a", store.port)
+    guest, _, found = node(tmp_path / "b", store.port)
+    offer.write_bytes(b"one")
+    host.begin()
+    guest.begin()
+    deadline = time.monotonic() + 20
+    while not found.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    host.end()
+    guest.end()
+
+
+def test_where_the_store_is_comes_from_the_call(store: dist.TCPStore):
+    environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    assert endpoint_of({}, environ) == ("node0", 29500)
+    assert endpoint_of({"init_method": "env://"}, environ) == ("node0", 29500)
+    assert endpoint_of({"init_method": "tcp://node1:1234"}, environ) == ("node1", 1234)
+    assert endpoint_of({"init_method": "file:///shared/x"}, environ) is None
+    assert endpoint_of({"store": dist.PrefixStore("a", dist.PrefixStore("b", store))}, environ) == (
+        "127.0.0.1", store.port,
+    )  # fmt: skip
+    assert endpoint_of({"store": dist.HashStore()}, environ) is None
+    assert endpoint_of({}, {}) is None
+
+
+def test_only_a_job_on_several_nodes_without_a_named_server_wants_it():
+    assert is_wanted(8, 4, {})
+    assert not is_wanted(4, 4, {})
+    assert not is_wanted(4, 0, {})  # nobody says how many ranks are here
+    assert not is_wanted(8, 4, {config.ENV_SHARE: "0"})
+    assert not is_wanted(8, 4, {config.ENV_SERVER: "http://head:8470"})
+
+
+def test_many_nodes_together_ask_the_store_no_more_often():
+    assert (look_s(0, 2), look_s(1000, 2)) == (SOON_S, LATER_S)
+    assert look_s(0, 12_500) == pytest.approx(25.0)
