@@ -158,7 +158,8 @@ class Agent:
 
     def _is_unneeded(self) -> bool:
         idle_s = (time.monotonic_ns() - self._alive_ns) / 1e9
-        return self._settings.spawned and not self._jobs and idle_s >= IDLE_S
+        needed = self._jobs or self._servers.needed_elsewhere
+        return self._settings.spawned and not needed and idle_s >= IDLE_S
 
     def _tick(self, now_ns: int) -> None:
         """Look at everything once and send what is new."""
@@ -205,6 +206,7 @@ class Agent:
     def _send_news(self, job: LocalJob, now_ns: int, pids: set[int]) -> None:
         """Tell a job's server what is new."""
         self._report_ends(job)
+        self._servers.tend(job)
         self._servers.ask_again(job, now_ns / 1e9)
         digest = self._digest(job, now_ns)
         if all(rank.ring.is_whole() for rank in job.everyone()):  # else it tells of zeros

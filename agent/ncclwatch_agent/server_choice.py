@@ -21,6 +21,7 @@ from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.uplink.connection import Callbacks, Failure, News, Uplink
 from ncclwatch_agent.uplink.local_server import Answer, LocalServer, missing_parts, wanted_port
 from ncclwatch_agent.uplink.proof import HOW_TO_SHARE
+from ncclwatch_agent.uplink.shared_servers import SharedServers
 
 COMPLAIN_S = 10.0  # a server that is merely not there yet is told of on the terminal after this long
 FLUSH_S_MAX = 2.0
@@ -85,12 +86,13 @@ class Servers:
         self._closing: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
+        self._shared = SharedServers()
 
     def of(self, job: LocalJob) -> Uplink:
         """Return the way to a job's server, dialling it if it is a new one."""
         known = self._uplinks.get(_name(job))
         if known is None:
-            uplink = Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
+            uplink = Uplink(_name(job)[0], self._hello, token_for(job.server, job.naming), job.naming)
             callbacks = Callbacks(
                 picture=lambda: self._picture(uplink),
                 command=lambda command: self._desk.take(uplink, command),
@@ -102,6 +104,16 @@ class Servers:
             self._uplinks[_name(job)] = known
         return known[0]
 
+    @property
+    def needed_elsewhere(self) -> bool:
+        """Whether a server of ours runs that other nodes may use."""
+        return self._shared.serving
+
+    def tend(self, job: LocalJob) -> None:
+        """Do what a job on several nodes needs so that its agents find each other."""
+        if job.naming == config.SHARED and (missing := self._shared.tend(job, self.of(job))):
+            self._tell_job(job, missing)
+
     def ask_again(self, job: LocalJob, now_s: float) -> None:
         """Announce a job anew that its server had no room for a while ago."""
         uplink = self.of(job)
@@ -112,10 +124,11 @@ class Servers:
     def drop_unused(self, now_s: float) -> None:
         """Hang up where no job has been for a while."""
         used = {_name(job) for job in self._jobs()}
+        self._shared.forget({job.key for job in self._jobs()})
         for name in list(self._uplinks):
             if name in used:
                 self._unused_since.pop(name, None)
-            elif now_s - self._unused_since.setdefault(name, now_s) >= UNUSED_S:
+            elif now_s - self._unused_since.setdefault(name, now_s) >= (0.0 if name[1] == config.SHARED else UNUSED_S):
                 del self._unused_since[name]
                 uplink, task = self._uplinks.pop(name)
                 closing = asyncio.create_task(_hang_up(uplink, task))
@@ -140,6 +153,7 @@ class Servers:
         await asyncio.gather(*self._telling, return_exceptions=True)
         self._uplinks.clear()
         await self._local.stop()
+        await self._shared.close()
 
     def _jobs_of(self, uplink: Uplink) -> list[LocalJob]:
         return [job for job in self._jobs() if _name(job) == (uplink.name, uplink.naming)]
@@ -211,7 +225,8 @@ class Servers:
 
 
 def _name(job: LocalJob) -> _Name:
-    return job.server, job.naming
+    """Return what one connection is for: a job with a server of its own shares none."""
+    return f"job {job.index} by its store" if job.naming == config.SHARED else job.server, job.naming
 
 
 async def _hang_up(uplink: Uplink, task: asyncio.Task[None]) -> None:

@@ -38,6 +38,7 @@ EVEN_BATCHES_GROUP = "ncclwatch even_batches"  # description of the groups in wh
 # machine; any other must prove that it belongs to the same user, or to root, before it hears a word.
 NAMED = "1"  # a user wrote it
 UNNAMED = "0"  # nobody did: it is the default
+SHARED = "shared"  # nobody did, and the job runs on several nodes: its agents are told through its store
 OWN = "own"  # a program of ours started it for this user, and wrote it
 
 # Limits of a ring.

@@ -383,6 +383,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "host": os.uname().nodename,
         "server": config.server_url(os.environ),
         "server_named": config.server_naming(os.environ),
+        "share": "0" if os.environ.get(config.ENV_SHARE) == "0" else "1",
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
         "argv": " ".join(sys.argv)[:500],
         "title": _title(launched),

@@ -111,7 +111,7 @@ class Exchange:
             self._place.write(self._found, self._seen)
 
     def _dial(self) -> "Store | None":
-        """Return a client of the store, None if it does not answer: torch would complain on the terminal for minutes."""
+        """Return a client of the store, None if nobody listens: torch would complain of that on the terminal."""
         if self._store is None:
             try:
                 socket.create_connection(self._endpoint, ANSWER_S).close()

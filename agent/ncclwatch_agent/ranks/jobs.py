@@ -39,6 +39,11 @@ class JobKey:
         )
 
 
+def spans(rank: LocalRank) -> bool:
+    """Whether a job runs on several nodes, as far as its launcher told this rank."""
+    return 0 < rank.header.local_world_size < rank.header.world_size
+
+
 class LocalJob:
     """One job's ranks on this node."""
 
@@ -49,6 +54,8 @@ class LocalJob:
         self.server = config.without_credentials(first.identity.get("server") or config.server_url({}))
         naming = first.identity.get("server_named")
         self.naming = naming if naming in (config.NAMED, config.OWN) else config.UNNAMED
+        if self.naming == config.UNNAMED and first.identity.get("share") == "1" and spans(first):
+            self.naming = config.SHARED
         self.wants_terminal = first.identity.get("terminal", "1") != "0"
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}
@@ -94,6 +101,11 @@ class LocalJob:
             return False
         self.over_since_ns = self.over_since_ns or now_ns
         return True
+
+    @property
+    def store_host(self) -> str:
+        """Return on which host the store of its ranks is, "" if nobody says so."""
+        return self.key.instance.partition("/")[0].rpartition(":")[0]
 
     def spans_nodes(self) -> bool:
         """Whether some of the job's ranks run elsewhere, as far as its launcher said."""

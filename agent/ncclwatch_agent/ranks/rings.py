@@ -18,6 +18,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.process.procfs import parse_stat, read_text, user_of
 from ncclwatch_agent.ranks import preflight
 from ncclwatch_agent.stacks import own_stacks
+from ncclwatch_agent.uplink.invitation import exchanged_files
 
 SUFFIX = ".ring"
 RINGS_MAX = 4096
@@ -137,6 +138,8 @@ class RingDirectory:
             place.unlink(name)
             own_stacks.forget(place, name)
             preflight.forget(place, name)
+            for ending in exchanged_files():
+                place.unlink(name + ending)
         self._top.rmdir(job)
 
     def forget(self, path: str) -> None:

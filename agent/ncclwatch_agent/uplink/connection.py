@@ -22,11 +22,13 @@ from ncclwatch.contract.errors import ConfigError, NcclwatchError, WireError
 from ncclwatch.contract.network import tls
 from ncclwatch.contract.network.direct_websocket import DirectWebSocket
 from ncclwatch.contract.network.peer_uid import NotOurs
+from ncclwatch.contract.network.pinned_tls import trusting
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
+from ncclwatch_agent.uplink.invitation import Invitation
 from ncclwatch_agent.uplink.local_server import Answer
-from ncclwatch_agent.uplink.proof import Elsewhere, connect_to_ours
+from ncclwatch_agent.uplink.proof import HOW_TO_SHARE, Elsewhere, connect_to_ours
 from ncclwatch_agent.uplink.refusals import Refusals
 from ncclwatch_agent.uplink.spool import Spool, SpooledViews
 
@@ -87,6 +89,12 @@ def explain(url: str, error: Exception) -> Failure:
             f"{config.ENV_TOKEN}"
         )
         return Failure(answer=Answer.FOREIGN, sentence=sentence)
+    if isinstance(error, NotInvited):
+        sentence = (
+            "this job runs on several nodes, and the address of the server that the agent beside rank 0 starts for it "
+            f"has not come through the job's store yet. If it never does, {HOW_TO_SHARE}"
+        )
+        return Failure(answer=Answer.NOBODY, sentence=sentence)
     if isinstance(error, Elsewhere):
         return Failure(answer=Answer.REFUSAL, sentence=f"{error}. Training goes on unwatched")
     if isinstance(error, InvalidURI):
@@ -127,6 +135,10 @@ def _stranger(url: str, what: str) -> str:
     )
 
 
+class NotInvited(NcclwatchError):
+    """The address of a job's own server has not come through its store yet."""
+
+
 class _Refusal(Exception):
     """The server said that it does not take this agent's news."""
 
@@ -157,6 +169,7 @@ class Uplink:
         self._idle = asyncio.Event()
         self._retry = asyncio.Event()
         self._told = ""
+        self._invitation: Invitation | None = None
         self.refusals = Refusals()
 
     @property
@@ -206,6 +219,14 @@ class Uplink:
         self.failures = 0
         self._retry.set()
 
+    def invite(self, invitation: Invitation) -> None:
+        """Dial the server that was started for this job, from now on, at once."""
+        assert self.naming == config.SHARED
+        if invitation != self._invitation:
+            self._invitation, self._token = invitation, invitation.token
+            self.failures, self._failing_since = 0, 0.0
+            self._retry.set()
+
     async def flush(self, wait_s: float) -> None:
         """Wait until everything is sent, at most so long."""
         if self._socket is not None:
@@ -239,7 +260,7 @@ class Uplink:
                 await self._talk(socket, callbacks)
         except _Refusal as error:
             sentence = f"{self.url} refused this agent: {error}"
-            if self.naming != config.NAMED:
+            if self.naming not in (config.NAMED, config.SHARED):
                 sentence += f" (no token was shown to it, for {config.ENV_SERVER} does not name it)"
             return Failure(answer=Answer.REFUSAL, sentence=sentence)
         except ConnectionClosed as error:
@@ -254,10 +275,17 @@ class Uplink:
 
     async def _dial(self) -> DirectWebSocket:
         """Return the connection to make: on a socket that was proven, unless somebody named the server."""
+        sock, trust = None, tls.trust() if tls.is_secure(self.url) else None
+        if self.naming == config.SHARED:
+            if self._invitation is None:
+                raise NotInvited
+            self.url = self._invitation.url(self.failures)
+            trust = trusting(self._invitation.certificate)
+        elif self.naming != config.NAMED:
+            sock = await connect_to_ours(self.url, OPEN_S_MAX)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        sock = None if self.naming == config.NAMED else await connect_to_ours(self.url, OPEN_S_MAX)
         return DirectWebSocket(
-            websocket_url(self.url), ssl=tls.trust() if tls.is_secure(self.url) else None, compression=None,
+            websocket_url(self.url), ssl=trust, compression=None,
             open_timeout=OPEN_S_MAX, additional_headers=headers,
             proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
             max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}", sock=sock,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import importlib.util
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -91,6 +92,8 @@ class LocalServer:
         self._starts = 0
         self._newest_line = ""
         self.port = 0
+        self.remote_port = 0  # where agents of other nodes come in, if they may
+        self.certificate = ""  # that is shown to them, PEM
 
     @property
     def url(self) -> str:
@@ -102,8 +105,11 @@ class LocalServer:
         """Whether it runs."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, port: int) -> str:
-        """Start it and wait until it listens. Returns "" or the sentence why there is none."""
+    async def start(self, port: int, *, remote: str = "", token: str = "") -> str:
+        """Start it and wait until it listens. Returns "" or the sentence why there is none.
+
+        With a `remote` address it lets agents of other nodes in there, who show this token.
+        """
         if self._process is not None and self._process.returncode == 0:
             self._starts = 0  # nobody needed it any more, and so it ended
         if self._starts >= STARTS_MAX:
@@ -114,8 +120,10 @@ class LocalServer:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--port", str(port), "--ephemeral", "--ready-fd", str(send),
+                *(("--remote", remote) if remote else ()),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(send,), start_new_session=True, cwd="/", env=tokens.without(),
+                pass_fds=(send,), start_new_session=True, cwd="/",
+                env=tokens.without() | ({config.ENV_AGENT_TOKEN: token} if token else {}),
             )  # fmt: skip
         except OSError as error:
             os.close(receive)
@@ -123,9 +131,12 @@ class LocalServer:
         finally:
             os.close(send)
         self._reading = asyncio.create_task(self._keep_output(self._process))
-        said = await _read_line(receive)
+        said, further = await _read_lines(receive, 2 if remote else 1)
         if said.strip().isdigit():
             self.port = int(said)
+            if remote:
+                shown = json.loads(further)
+                self.remote_port, self.certificate = shown["port"], shown["certificate"]
             log.info("started a server on http://127.0.0.1:%d (pid %d)", self.port, self._process.pid)
             return ""
         with contextlib.suppress(asyncio.TimeoutError):  # it has closed the pipe, so most likely it is ending
@@ -169,16 +180,17 @@ class LocalServer:
             log.info("server: %s", line.rstrip())
 
 
-async def _read_line(fd: int) -> str:
-    """Return the first line that arrives on a pipe, "" if it is closed before or READY_S_MAX is over."""
+async def _read_lines(fd: int, count: int) -> tuple[str, str]:
+    """Return the first lines that arrive on a pipe, at most two, "" for those that do not within READY_S_MAX."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
     )
     try:
-        return (await within(READY_S_MAX, reader.readline())).decode(errors="replace")
+        found = [(await within(READY_S_MAX, reader.readline())).decode(errors="replace") for _ in range(count)]
+        return found[0], found[-1]
     except asyncio.TimeoutError:
-        return ""
+        return "", ""
     finally:
         transport.close()

@@ -1,0 +1,73 @@
+"""What the agents of a job on several nodes must know of the server that one of them started."""
+
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.undecodable import UNDECODABLE
+
+HOSTS_MAX = 8
+_SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface, see netdevice(7)
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job's server is, how it proves who it is, and what it wants to be shown."""
+
+    hosts: tuple[str, ...]  # names and addresses under which it may be reached, the likeliest first
+    port: int
+    certificate: str  # PEM
+    token: str  # for that job only
+
+    def url(self, turn: int) -> str:
+        """Return the address to try in this turn."""
+        host = self.hosts[turn % len(self.hosts)]
+        return f"https://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def encode(invitation: Invitation) -> bytes:
+    """Return it as ranks carry it, at most `config.OFFER_BYTES_MAX` bytes."""
+    return msgspec.json.encode(invitation)
+
+
+def decode(data: bytes) -> Invitation:
+    """Return what came through a job's store. Raises `WireError`: any rank may write there."""
+    try:
+        found = msgspec.json.decode(data, type=Invitation)
+    except UNDECODABLE as error:
+        raise WireError(f"the job's store has no address of a server but {data[:60]!r} ({error})") from error
+    printable = all(host.isprintable() and 0 < len(host) < 256 for host in found.hosts)
+    if not 0 < found.port < 65536 or not 0 < len(found.hosts) <= HOSTS_MAX or not printable:
+        raise WireError(f"the job's store has no address of a server but {data[:60]!r}")
+    return found
+
+
+def hosts_of_this_node(master: str) -> tuple[str, ...]:
+    """Return the names and addresses under which other nodes may reach this one.
+
+    `master` is the name by which they reach the job's store, if that is here ("" if it is not): that is known to work.
+    """
+    found = dict.fromkeys(filter(None, (master, socket.gethostname(), *_addresses())))
+    return tuple(found)[:HOSTS_MAX]
+
+
+def _addresses() -> Iterator[str]:
+    """Yield the IPv4 addresses of the interfaces of this node, those of the loopback left out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has none
+                continue
+            address = socket.inet_ntoa(answer[20:24])
+            if not address.startswith("127."):
+                yield address
+
+
+def exchanged_files() -> tuple[str, ...]:
+    """Return the endings of files beside a ring that belong to this."""
+    return tuple(ending + more for ending in (config.OFFER_SUFFIX, config.FOUND_SUFFIX) for more in ("", ".new"))
