@@ -92,7 +92,7 @@ class Servers:
         """Return the way to a job's server, dialling it if it is a new one."""
         known = self._uplinks.get(_name(job))
         if known is None:
-            uplink = Uplink(_name(job)[0], self._hello, token_for(job.server, job.naming), job.naming)
+            uplink = Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
             callbacks = Callbacks(
                 picture=lambda: self._picture(uplink),
                 command=lambda command: self._desk.take(uplink, command),
@@ -225,8 +225,7 @@ class Servers:
 
 
 def _name(job: LocalJob) -> _Name:
-    """Return what one connection is for: a job with a server of its own shares none."""
-    return f"job {job.index} by its store" if job.naming == config.SHARED else job.server, job.naming
+    return job.server, job.naming
 
 
 async def _hang_up(uplink: Uplink, task: asyncio.Task[None]) -> None:

@@ -24,6 +24,7 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_JOB: ("name of the job", ""),
     config.ENV_SERVER: ("URL of the server that agents and this command dial", ""),
     config.ENV_SERVER_OWN: ("set by `ncclwatch run` for its own server: that URL must prove whose it is", ""),
+    config.ENV_SHARE: ("0: no server is started for a job on several nodes", "1"),
     config.ENV_DISABLE: ("1: attach() does nothing", "0"),
     config.ENV_ANY_TORCH: ("1: attach() also to a torch older than any it was tried with", "0"),
     config.ENV_AGENT: ("0: ranks start no agent", "1"),

@@ -15,30 +15,31 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALICE, MALLORY = 12_301, 12_302
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _CLONE_NEWUTS = 0x40000000, 0x04000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
-_HOLDER = "from tests.integration import machine; machine.hold()"
+_HOLDER = "import sys; from tests.integration import machine; machine.hold(*sys.argv[1:])"
 
 
 class Machine:
-    """Runs programs in one network namespace. What still runs is killed at the end."""
+    """Runs programs in one network namespace, as a host of some name. What still runs is killed at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "") -> None:
         self._processes: list[subprocess.Popen[str]] = []
         holder = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _HOLDER, host], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._processes.append(holder)
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
         self.pid = holder.pid
         self.net = f"/proc/{holder.pid}/ns/net"
+        self._enter = ["nsenter", f"--net={self.net}", f"--uts=/proc/{holder.pid}/ns/uts"]
 
     def start(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
         """Start a program of Python here, with these variables of ours alone."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH", "TORCHELASTIC", "RANK"))}
         process = subprocess.Popen(
-            ["nsenter", f"--net={self.net}", sys.executable, *command], cwd=ROOT, env=inherited | environ, text=True,
+            [*self._enter, sys.executable, *command], cwd=ROOT, env=inherited | environ, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._processes.append(process)
@@ -89,10 +90,12 @@ def needs_root() -> None:
         pytest.skip("needs root, and nsenter of util-linux, for a second user and a network of its own")
 
 
-def hold() -> None:
+def hold(host: str = "") -> None:
     """Make a network namespace with a loopback device that is up, and keep it until standard input ends."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET | _CLONE_NEWUTS):
         raise OSError(ctypes.get_errno(), "unshare")
+    if host:
+        socket.sethostname(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         wanted = struct.pack("16sh", b"lo", 0)
         flags = struct.unpack("16sh", fcntl.ioctl(control, _SIOCGIFFLAGS, wanted))[1]

@@ -55,7 +55,7 @@ class LocalJob:
         naming = first.identity.get("server_named")
         self.naming = naming if naming in (config.NAMED, config.OWN) else config.UNNAMED
         if self.naming == config.UNNAMED and first.identity.get("share") == "1" and spans(first):
-            self.naming = config.SHARED
+            self.naming, self.server = config.SHARED, f"job {index} by its store"  # a connection of its own
         self.wants_terminal = first.identity.get("terminal", "1") != "0"
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}
