@@ -18,10 +18,10 @@ from ncclwatch.contract.network import tokens
 from ncclwatch_agent.commands import CommandDesk, put_on_terminal
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.jobs import LocalJob
+from ncclwatch_agent.shared_servers import SharedServers
 from ncclwatch_agent.uplink.connection import Callbacks, Failure, News, Uplink
 from ncclwatch_agent.uplink.local_server import Answer, LocalServer, missing_parts, wanted_port
 from ncclwatch_agent.uplink.proof import HOW_TO_SHARE
-from ncclwatch_agent.uplink.shared_servers import SharedServers
 
 COMPLAIN_S = 10.0  # a server that is merely not there yet is told of on the terminal after this long
 FLUSH_S_MAX = 2.0
