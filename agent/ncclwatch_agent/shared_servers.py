@@ -1,8 +1,8 @@
 """Gives a job on several nodes a server that nobody had to start: the agent beside rank 0 does.
 
-Its address goes to the other nodes through the store that the job's ranks share (`ncclwatch.rank.store_exchange`), with
-its certificate and a token for this job alone, and all agents of the job connect to it in the same way. It ends when
-the last of them has gone.
+Its address goes to the other nodes through the store that the job's ranks share, with its certificate and a token for
+this job alone (`ncclwatch.rank.agents.store_exchange`). All agents of the job connect to it in the same way. It ends
+when the last of them has gone.
 """
 
 import asyncio

@@ -20,7 +20,8 @@ from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.words.printable import harmless
-from ncclwatch.rank import endings, identity, store_exchange, torch_versions, worker_server
+from ncclwatch.rank import endings, identity, torch_versions, worker_server
+from ncclwatch.rank.agents import store_exchange
 from ncclwatch.rank.checks import resume
 from ncclwatch.rank.patches import collector
 from ncclwatch.rank.patches.patching import Patches

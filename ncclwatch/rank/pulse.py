@@ -19,7 +19,8 @@ from ncclwatch.contract.machine import quiet_threads
 from ncclwatch.contract.model.phases import Phase, phase_of_frame
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.modules import write as write_module
-from ncclwatch.rank import launch, torch_versions, worker_server
+from ncclwatch.rank import torch_versions, worker_server
+from ncclwatch.rank.agents import launch
 from ncclwatch.rank.device_progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.where import own_stacks

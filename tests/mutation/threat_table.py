@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
         Change("ncclwatch/cli/client/proving.py", "            self._prove()\n", "            pass\n"),
     ),
     f"{_FOREIGN}::test_a_token_goes_to_another_host_only_if_that_was_named": (
-        Change(f"{_AGENT}/uplink/connection.py", "sock = None if self.naming == config.NAMED else", "sock = None if True else"),
+        Change(f"{_AGENT}/uplink/connection.py", "elif self.naming != config.NAMED:", "elif False:"),
     ),
     "tests/unit/agent/test_decides.py::"
     "test_a_token_is_shown_to_the_server_it_came_with_and_never_to_one_that_nobody_named": (

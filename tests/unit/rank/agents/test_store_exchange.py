@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
-from ncclwatch.rank.store_exchange import LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
+from ncclwatch.rank.agents.store_exchange import LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
 
 
 @pytest.fixture

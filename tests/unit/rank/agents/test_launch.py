@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.rank import launch
+from ncclwatch.rank.agents import launch
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""What a rank does so that an agent watches it, and that agents find each other."""
