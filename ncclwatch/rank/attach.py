@@ -128,10 +128,7 @@ def _begin(rank: int, world_size: int) -> None:
     launched = _launch_environment()
     job, attempt = job_names.from_environment(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     directory = config.runtime_dir()
-    local_rank, local_world = (
-        int(os.environ.get("LOCAL_RANK", rank)),
-        int(os.environ.get("LOCAL_WORLD_SIZE", 0)),
-    )
+    local_rank, local_world = identity.on_this_node(_place)
     try:
         with place_of_rings(directory, job) as place:
             ring = RingFile(
@@ -310,8 +307,10 @@ def _exchange_by(said: Mapping[str, object]) -> None:
     global _exchange
     recorder, place = _recorder, _place
     with contextlib.suppress(NcclwatchError, OSError, ValueError):
-        local_rank, local_world = (int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-        if recorder is None or place is None or _exchange is not None or (local_rank and place[0]):
+        if recorder is None or place is None or _exchange is not None:
+            return
+        local_rank, local_world = identity.on_this_node(place)
+        if local_rank and place[0]:
             return
         endpoint = store_exchange.endpoint_of(said) if store_exchange.is_wanted(place[1], local_world) else None
         if endpoint is not None:

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,6 +19,41 @@ def from_environment() -> Place | None:
         if os.environ.get(rank, "").isdigit() and os.environ.get(world, "").isdigit():
             return int(os.environ[rank]), int(os.environ[world])
     return None
+
+
+def on_this_node(place: Place, environ: Mapping[str, str] = os.environ) -> Place:
+    """Return which rank of how many on this node a process is, as far as its launcher says.
+
+    Where that is unknown, its own rank is returned for the first number, and 0 for the second. Slurm and MPI are
+    believed if they started as many processes as there are ranks: a process of theirs may also be a launcher itself.
+    """
+    rank, world_size = place
+    if environ.get("LOCAL_RANK", "").isdigit():
+        return int(environ["LOCAL_RANK"]), _count(environ, "LOCAL_WORLD_SIZE")
+    for world, local_rank, local_world in (
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ):
+        if _count(environ, world) == world_size and environ.get(local_rank, "").isdigit():
+            return int(environ[local_rank]), _count(environ, local_world)
+    if _count(environ, "SLURM_STEP_NUM_TASKS") == world_size and environ.get("SLURM_LOCALID", "").isdigit():
+        tasks = _tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        node = _count(environ, "SLURM_NODEID")
+        return int(environ["SLURM_LOCALID"]), tasks[node] if node < len(tasks) else 0
+    return rank, _count(environ, "LOCAL_WORLD_SIZE")
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    said = environ.get(name, "")
+    return int(said) if said.isdigit() else 0
+
+
+def _tasks_per_node(said: str) -> list[int]:
+    """Return the tasks on each node: Slurm writes `8(x2),4` for 8, 8 and 4 (sbatch(1), SLURM_TASKS_PER_NODE)."""
+    found: list[int] = []
+    for tasks, nodes in re.findall(r"(\d{1,6})(?:\(x(\d{1,6})\))?", said):
+        found += [int(tasks)] * int(nodes or 1)
+    return found
 
 
 def from_torch() -> Place | None:

@@ -8,7 +8,6 @@ A client of its own talks to the store, in a thread of its own: the client of tr
 a store that does not answer keeps this thread alone.
 """
 
-import contextlib
 import os
 import socket
 import threading
@@ -83,13 +82,16 @@ class Exchange:
         self._over.set()
 
     def _run(self) -> None:
-        with self._place, contextlib.suppress(OSError):  # of the directory: it is not ours any more
-            looks = 0
+        looks = 0
+        with self._place:
             while not self._over.wait(look_s(looks, self._nodes)):
                 looks += 1
-                # Whatever torch says of a store that went: it may come back.
-                with contextlib.suppress(RuntimeError):
+                try:
                     self.look()
+                except RuntimeError:  # of torch, about a store that went: it may come back
+                    self._store = None
+                except Exception:
+                    return
 
     def look(self) -> None:
         """Carry what is new, one way or the other. Raises RuntimeError of a store that does not answer."""
