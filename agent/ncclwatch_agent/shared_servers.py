@@ -13,6 +13,7 @@ from collections.abc import Collection
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
 from ncclwatch_agent.log import log
+from ncclwatch_agent.process.procfs import read_text
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.uplink import invitation
@@ -119,8 +120,8 @@ class SharedServers:
 
 
 def _any_address() -> str:
-    """Return the address that stands for all of this node's."""
-    if socket.has_ipv6:
+    """Return the address that stands for all of this node's, of IPv6 where that takes connections of IPv4 as well."""
+    if socket.has_ipv6 and read_text("/proc/sys/net/ipv6/bindv6only").strip() == "0":
         try:
             with socket.socket(socket.AF_INET6) as probe:
                 probe.bind(("::", 0))

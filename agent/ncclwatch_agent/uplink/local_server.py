@@ -120,7 +120,7 @@ class LocalServer:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--port", str(port), "--ephemeral", "--ready-fd", str(send),
-                *(("--remote", remote) if remote else ()),
+                *(("--remote", remote, "--parent", str(os.getpid())) if remote else ()),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(send,), start_new_session=True, cwd="/",
                 env=tokens.without() | ({config.ENV_AGENT_TOKEN: token} if token else {}),
