@@ -1,5 +1,6 @@
 """Real torchrun on two nodes, each with its own network, host name and runtime directory. Nothing is configured."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from psutil import Process
+from psutil import Error, Process
 
 from tests.integration.launch import PROGRAMS, environment
 from tests.integration.machine import Machine, needs_root
@@ -42,7 +43,8 @@ class Cluster:
     def end(self) -> None:
         """Kill everything."""
         for process in mine(self.runtime):
-            process.kill()
+            with contextlib.suppress(Error):  # it has ended by itself
+                process.kill()
 
 
 @pytest.fixture
