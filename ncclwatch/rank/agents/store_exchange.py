@@ -5,25 +5,19 @@ certificate, token. This puts it into the store; on every other node the first r
 beside its own ring for its agent. What the offer says is the agents' business, here it is bytes.
 
 A client of its own talks to the store, in a thread of its own: the client of training has a lock that a wait holds, and
-a store that does not answer keeps this thread alone.
+a store that does not answer keeps this thread alone. It is none of torch's, see `store_client`.
 """
 
 import os
-import socket
 import threading
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine import quiet_threads
 from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.rank.agents.store_client import StoreClient, StoreGone
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
-ANSWER_S = 5.0  # in which a store must take a connection, and answer what is no wait
 SOON_S, LATER_S = 0.25, 5.0  # between looks, in the first half minute and after it
 EARLY_LOOKS = 120
 QUESTIONS_PER_S = 500.0  # that all nodes together may ask of the store, which is one thread on rank 0's node
@@ -70,7 +64,7 @@ class Exchange:
         self._nodes = nodes
         self._put = b""
         self._seen = b""
-        self._store: Store | None = None
+        self._store: StoreClient | None = None
         self._over = threading.Event()
 
     def begin(self) -> None:
@@ -88,40 +82,35 @@ class Exchange:
                 looks += 1
                 try:
                     self.look()
-                except RuntimeError:  # of torch, about a store that went: it may come back
-                    self._store = None
+                except StoreGone:  # it may come back
+                    self.hang_up()
                 except Exception:
-                    return
+                    break
+            self.hang_up()
 
     def look(self) -> None:
-        """Carry what is new, one way or the other. Raises RuntimeError of a store that does not answer."""
+        """Carry what is new, one way or the other. Raises `StoreGone`."""
         offer = self._place.read(self._offer, config.OFFER_BYTES_MAX)
         if offer:
-            if offer != self._put and (store := self._dial()) is not None:
-                store.set(self._key, offer.decode(errors="replace"))  # it is JSON
+            if offer != self._put:
+                self._dial().set(self._key, offer)
                 self._put = offer
             return
         if self._seen and self._place.stat(self._found) is not None:
-            self._store = (
-                None  # until the agent takes that file away: its server is gone, and it wants to hear of another
-            )
+            self.hang_up()  # until the agent takes that file away: its server is gone, and it looks for another
             return
-        store = self._dial()
-        if store is not None and store.check([self._key]):
-            # get() is recorded as a wait of this rank, wherever it is called.
-            self._seen = bytes(store.multi_get([self._key])[0])[: config.OFFER_BYTES_MAX]
-            self._place.write(self._found, self._seen)
+        found = self._dial().get(self._key, config.OFFER_BYTES_MAX)
+        if found is not None:
+            self._seen = found
+            self._place.write(self._found, found)
 
-    def _dial(self) -> "Store | None":
-        """Return a client of the store, None if nobody listens: torch would complain of that on the terminal."""
+    def _dial(self) -> StoreClient:
         if self._store is None:
-            try:
-                socket.create_connection(self._endpoint, ANSWER_S).close()
-            except (OSError, ValueError):
-                return None
-            from torch._C._distributed_c10d import TCPStore
-
-            self._store = TCPStore(
-                *self._endpoint, is_master=False, timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False
-            )
+            self._store = StoreClient(*self._endpoint)
         return self._store
+
+    def hang_up(self) -> None:
+        """Let go of the store, until the next look."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None

@@ -1,6 +1,11 @@
 """An offer goes from one node's ring through the job's store to the other node's ring."""
 
+import contextlib
+import os
+import select
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,6 +16,7 @@ import torch.distributed as dist
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.rank.agents.store_client import StoreGone
 from ncclwatch.rank.agents.store_exchange import LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
 
 
@@ -20,11 +26,30 @@ def store() -> Iterator[dist.TCPStore]:
     yield dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
 
 
+_MADE: list[Exchange] = []
+
+
+@pytest.fixture(autouse=True)
+def _hung_up() -> Iterator[None]:
+    yield
+    while _MADE:
+        _MADE.pop().hang_up()
+
+
 def node(directory: Path, port: int, attempt: int = 0) -> tuple[Exchange, Path, Path]:
     place = open_private(str(directory), make=True)
     exchange = Exchange(place, "0-1.ring", ("127.0.0.1", port), attempt=attempt, nodes=2)
+    _MADE.append(exchange)
     ring = str(directory / "0-1.ring")
     return exchange, Path(ring + config.OFFER_SUFFIX), Path(ring + config.FOUND_SUFFIX)
+
+
+def put(store: dist.TCPStore, said: bytes) -> None:
+    """Wait until the store has an offer: it does not answer to whoever sets a key."""
+    deadline = time.monotonic() + 20
+    while not store.check(["ncclwatch/server/0"]) or bytes(store.get("ncclwatch/server/0")) != said:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_what_one_agent_offers_the_other_finds(tmp_path: Path, store: dist.TCPStore):
@@ -34,6 +59,7 @@ def test_what_one_agent_offers_the_other_finds(tmp_path: Path, store: dist.TCPSt
     assert not found.exists()
     offer.write_bytes(b"one")
     host.look()
+    put(store, b"one")
     guest.look()
     assert found.read_bytes() == b"one"
 
@@ -44,6 +70,7 @@ def test_a_new_offer_is_found_once_the_agent_asks_for_it(tmp_path: Path, store: 
     for said in (b"one", b"two"):
         offer.write_bytes(said)
         host.look()
+        put(store, said)
         guest.look()
     assert found.read_bytes() == b"one"
     found.unlink()
@@ -56,6 +83,7 @@ def test_another_attempt_finds_nothing_of_the_one_before(tmp_path: Path, store: 
     guest, _, found = node(tmp_path / "b", store.port, attempt=1)
     offer.write_bytes(b"one")
     host.look()
+    put(store, b"one")
     guest.look()
     assert not found.exists()
 
@@ -72,12 +100,66 @@ def test_a_store_that_is_not_there_yet_is_asked_again(tmp_path: Path, capfd: pyt
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     guest, _, found = node(tmp_path / "b", port)
-    guest.look()
+    with pytest.raises(StoreGone):
+        guest.look()
     later = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     later.set("ncclwatch/server/0", "one")
     guest.look()
     assert found.read_bytes() == b"one"
     assert capfd.readouterr().err == ""
+
+
+def test_a_store_that_goes_away_leaves_nothing_on_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        guest, _, _ = node(tmp_path / "b", listener.getsockname()[1])
+        guest.begin()
+        for _ in range(3):
+            listener.accept()[0].close()
+        guest.end()
+    assert capfd.readouterr().err == ""
+
+
+_ENDS_INSIDE = """
+import os, sys, time
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch.rank.agents.store_client import StoreGone
+from ncclwatch.rank.agents.store_exchange import Exchange
+
+class Late:
+    def __del__(self, write=os.write, sleep=time.sleep, told=int(sys.argv[3])):
+        write(told, b".")
+        sleep(0.5)  # without the GIL, which the thread would take as soon as the store has answered
+
+Exchange(open_private(sys.argv[1]), "0-1.ring", ("127.0.0.1", int(sys.argv[2])), attempt=0, nodes=2).begin()
+sys.modules["late"] = Late()
+sys.stdin.readline()
+"""
+
+
+def test_an_interpreter_that_ends_while_the_thread_waits_for_the_store_ends_as_ever(tmp_path: Path):
+    open_private(str(tmp_path / "b"), make=True).close()
+    read, write = os.pipe()
+    with contextlib.ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        port = str(listener.getsockname()[1])
+        rank = subprocess.Popen(
+            [sys.executable, "-c", _ENDS_INSIDE, str(tmp_path / "b"), port, str(write)], pass_fds=(write,),
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        os.close(write)
+        lines = [stack.enter_context(listener.accept()[0])]
+        if not lines[0].recv(1):  # only to see whether somebody listens
+            lines.append(stack.enter_context(listener.accept()[0]))
+        assert rank.stdin is not None
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+        assert select.select([read], [], [], 30)[0]
+        os.close(read)
+        for line in lines:
+            line.close()
+        assert rank.communicate(timeout=30)[1] == ""
+    assert rank.returncode == 0
 
 
 def test_the_thread_carries_it_and_ends(tmp_path: Path, store: dist.TCPStore):
