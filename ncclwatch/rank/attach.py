@@ -5,7 +5,6 @@ recording. A forked child of one that is armed or records is armed: DataLoader w
 init_process_group; a child that calls it is one.
 """
 
-import contextlib
 import errno
 import os
 import sys
@@ -295,7 +294,8 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
             if _recorder is None and place is not None:
                 _take_over(place)
                 _begin(*place)
-                _exchange_by(said or {})
+                if _exchange is None:
+                    _exchange_by(said or {})
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -303,24 +303,41 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
 
 
 def _exchange_by(said: Mapping[str, object]) -> None:
-    """Let the agents of a job on several nodes hear of its server, through the store of this call or of the group."""
+    """Let the agents of a job on several nodes hear of its server, through the store of this call or of the group.
+
+    A call after another one may have another store, or a new one at the same address.
+    """
     global _exchange
-    recorder, place = _recorder, _place
-    with contextlib.suppress(NcclwatchError, OSError, ValueError):
-        if recorder is None or place is None or _exchange is not None:
-            return
-        local_rank, local_world = identity.on_this_node(place)
-        if local_rank and place[0]:
-            return
-        endpoint = store_exchange.endpoint_of(said) if store_exchange.is_wanted(place[1], local_world) else None
-        if endpoint is not None:
-            ring = recorder.ring
-            _exchange = store_exchange.Exchange(
-                ring.place.again(), ring.file_name, endpoint,
-                attempt=int(_launch_environment().get("TORCHELASTIC_RESTART_COUNT") or 0),
-                nodes=-(-place[1] // local_world),
-            )  # fmt: skip
-            _exchange.begin()
+    try:
+        found = _exchange_through(said)
+        if found is not None:
+            if _exchange is not None:
+                _exchange.end()
+            _exchange = found
+            found.begin()
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        sentence = f"the nodes of this job do not find each other's agents: {type(error).__name__}: {error}"
+        warn(f"{sentence}. Training goes on.", "exchange")
+
+
+def _exchange_through(said: Mapping[str, object]) -> store_exchange.Exchange | None:
+    """Return what carries it through that store, None where there is none or another rank of this node does it."""
+    recorder, (rank, world_size) = _recorder, _place
+    local_rank, local_world = identity.on_this_node(_place)
+    if recorder is None or not store_exchange.is_wanted(world_size, local_world):
+        return None
+    if local_rank and rank % local_world:  # LOCAL_RANK may not be set
+        return None
+    endpoint = store_exchange.endpoint_of(said)
+    if endpoint is None:
+        return None
+    attempt = int(_launch_environment().get("TORCHELASTIC_RESTART_COUNT") or 0)
+    ring = recorder.ring
+    return store_exchange.Exchange(
+        ring.place.again(), ring.file_name, endpoint, attempt=attempt, nodes=-(-world_size // local_world)
+    )
 
 
 def _forget() -> None:
