@@ -59,8 +59,8 @@ class SharedServers:
     def _host(self, job: LocalJob, first: LocalRank, uplink: Uplink) -> str:
         hosting = self._hosting.setdefault(job.key, _Hosting())
         if hosting.starting is not None and not hosting.starting.done():
-            return ""
-        if not hosting.server.alive and not hosting.trouble:
+            return hosting.trouble
+        if not hosting.server.alive:  # it bounds how often
             hosting.starting = asyncio.create_task(self._start(job, hosting))
         elif hosting.invitation is not None:
             uplink.invite(hosting.invitation)
@@ -72,11 +72,13 @@ class SharedServers:
         return hosting.trouble
 
     async def _start(self, job: LocalJob, hosting: _Hosting) -> None:
-        hosting.trouble = missing_parts() or await hosting.server.start(
+        trouble = missing_parts() or await hosting.server.start(
             0, remote=_any_address(), token=f"{hosting.token} name=this-job job={_pattern(job.key.job)}"
         )
-        if hosting.trouble:
-            log.warning("%s", hosting.trouble)
+        if trouble and trouble != hosting.trouble:
+            log.warning("%s", trouble)
+        hosting.trouble = trouble
+        if trouble:
             return
         master = job.store_host
         hosting.invitation = Invitation(

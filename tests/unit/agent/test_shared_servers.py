@@ -1,0 +1,53 @@
+"""The server of a job on several nodes, as the agent beside rank 0 starts it."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ncclwatch.contract import config
+from ncclwatch.contract.machine.private_dirs import open_private
+from ncclwatch_agent import shared_servers
+from ncclwatch_agent.ranks.jobs import JobKey
+from ncclwatch_agent.shared_servers import SharedServers
+
+
+class SlowAtFirst:
+    """A server that is not ready in time when it is started first."""
+
+    starts = 0
+    alive = False
+    remote_port, certificate = 1234, "a certificate"
+
+    async def start(self, port: int, *, remote: str, token: str) -> str:
+        """Be started."""
+        self.starts += 1
+        self.alive = self.starts > 1
+        return "" if self.alive else "no server could be started here"
+
+    async def stop(self) -> None:
+        """End."""
+
+
+def test_a_server_that_could_not_be_started_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shared_servers, "LocalServer", SlowAtFirst)
+    key = JobKey(job="j", instance="127.0.0.1:1/", attempt=0, world_size=2)
+
+    async def told() -> list[str]:
+        with open_private(str(tmp_path / "b"), make=True) as place:
+            rank = SimpleNamespace(ring=SimpleNamespace(file_name="0-1.ring"), place=place)
+            job = SimpleNamespace(key=key, store_host="127.0.0.1", ranks={0: rank})
+            uplink = SimpleNamespace(invite=lambda _: None)
+            servers = SharedServers()
+            found: list[str] = []
+            for _ in range(20):
+                found.append(servers.tend(job, uplink))  # type: ignore[arg-type]
+                await asyncio.sleep(0.02)
+            assert b"1234" in place.read("0-1.ring" + config.OFFER_SUFFIX, config.OFFER_BYTES_MAX)
+            await servers.close()
+            return found
+
+    sentences = asyncio.run(told())
+    assert "no server could be started here" in sentences
+    assert sentences[-1] == ""
