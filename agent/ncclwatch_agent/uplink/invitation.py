@@ -1,7 +1,9 @@
 """What the agents of a job on several nodes must know of the server that one of them started."""
 
 import fcntl
+import re
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 
@@ -40,10 +42,25 @@ def decode(data: bytes) -> Invitation:
         found = msgspec.json.decode(data, type=Invitation)
     except UNDECODABLE as error:
         raise WireError(f"the job's store has no address of a server but {data[:60]!r} ({error})") from error
-    printable = all(host.isprintable() and 0 < len(host) < 256 for host in found.hosts)
-    if not 0 < found.port < 65536 or not 0 < len(found.hosts) <= HOSTS_MAX or not printable:
+    hosts = 0 < len(found.hosts) <= HOSTS_MAX and all(map(_is_host, found.hosts))
+    if not (0 < found.port < 65536 and hosts and _is_pem(found.certificate) and _is_word(found.token)):
         raise WireError(f"the job's store has no address of a server but {data[:60]!r}")
     return found
+
+
+def _is_host(host: str) -> bool:
+    return re.fullmatch(r"[\w.:%-]{1,255}", host) is not None
+
+
+def _is_word(token: str) -> bool:
+    return token.isascii() and token.isprintable()
+
+
+def _is_pem(certificate: str) -> bool:
+    try:
+        return bool(ssl.PEM_cert_to_DER_cert(certificate))
+    except ValueError:
+        return False
 
 
 def hosts_of_this_node(master: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ ANSWER_S = 5.0  # in which a store must take a connection, and give an answer
 _VALIDATE, _SET, _GET, _CHECK = 0, 1, 3, 5
 _MAGIC = 0x3C85F7CE
 _READY, _NOT_READY = b"\0", b"\1"
+_DISCARDED = 65536  # bytes at a time
 _SIZE = struct.Struct("=Q")
 
 
@@ -52,7 +53,7 @@ class StoreClient:
         self._send(bytes([_SET]) + _key(key) + _sized(value))
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
-        """Return the value of a key, None if it is not set. Of a longer one the beginning: ask nothing after that."""
+        """Return the value of a key, None if it is not set; of a longer one the beginning."""
         self._send(bytes([_CHECK]) + _SIZE.pack(1) + _key(key))
         answer = self._receive(1)
         if answer == _NOT_READY:
@@ -61,7 +62,11 @@ class StoreClient:
             raise StoreGone("its answer is none of a store")
         self._send(bytes([_GET]) + _key(key))
         (size,) = _SIZE.unpack(self._receive(_SIZE.size))
-        return self._receive(min(size, bytes_max))
+        value = self._receive(min(size, bytes_max))
+        # Who hangs up on a store that is writing makes it complain on its terminal.
+        for left in range(size - len(value), 0, -_DISCARDED):
+            self._receive(min(left, _DISCARDED))
+        return value
 
     def _send(self, data: bytes) -> None:
         try:

@@ -1,6 +1,8 @@
 """What agents pass each other through a job's store, where any rank may write."""
 
 import contextlib
+import json
+import ssl
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,9 @@ from ncclwatch_agent.shared_servers import _pattern
 from ncclwatch_agent.uplink.invitation import Invitation, decode, encode, hosts_of_this_node
 from ncclwatch_server.serving.certificate import make
 
-GOOD = Invitation(hosts=("head", "10.0.0.1", "fe80::1"), port=43721, certificate="x", token="t")
+GOOD = Invitation(
+    hosts=("head", "10.0.0.1", "fe80::1"), port=43721, certificate=ssl.DER_cert_to_PEM_cert(b"x"), token="t"
+)
 
 
 def test_an_invitation_comes_back_as_it_was_sent() -> None:
@@ -65,3 +69,22 @@ def test_the_token_is_for_a_job_of_that_name(name: str) -> None:
     assert token.bounds.allow_job(name)
     assert not token.bounds.allow_job(f"{name}x")
     assert token.bounds.jobs_max is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"certificate": "nope"},
+        {"hosts": ["[::"]},
+        {"hosts": ["a b"]},
+        {"hosts": ["u@h"]},
+        {"hosts": ["h/x"]},
+        {"token": "a\r\nb: c"},
+    ],
+)
+def test_what_could_be_no_address_or_certificate_is_no_invitation(wrong: dict[str, object]) -> None:
+    pem = ssl.DER_cert_to_PEM_cert(b"bytes")
+    right = {"hosts": ["10.0.0.1", "fe80::1%eth0", "node-0.x_y"], "port": 1, "certificate": pem, "token": "t"}
+    assert decode(json.dumps(right).encode()).port == 1
+    with pytest.raises(WireError, match="no address of a server"):
+        decode(json.dumps(right | wrong).encode())

@@ -32,6 +32,7 @@ def test_of_a_long_value_it_takes_the_beginning(store: dist.TCPStore):
     store.set("long", "x" * 1_000_000)
     with StoreClient("127.0.0.1", store.port) as client:
         assert client.get("long", 8192) == b"x" * 8192
+        assert client.get("short", 8192) is None  # the rest is out of the way
 
 
 def test_who_is_no_store_is_told_of():
