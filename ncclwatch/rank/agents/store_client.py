@@ -2,7 +2,7 @@
 
 torch's client is no use in a thread of ours. It writes a stack trace to the terminal for each store that goes away. And
 if the interpreter ends while a thread is inside it, the process aborts: CPython ends that thread where it wants the GIL
-back, and no C++ frame lets it pass. The protocol is the same in torch 2.6 to 2.15 (`TCPStoreBackend.hpp`), with both
+back, and no C++ frame lets it pass. The protocol is that of torch 2.13 (`TCPStoreBackend.hpp`), with both
 of its servers.
 """
 
