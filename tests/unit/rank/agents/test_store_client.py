@@ -16,20 +16,26 @@ def store(request: pytest.FixtureRequest) -> Iterator[dist.TCPStore]:
     yield dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=request.param)
 
 
+def put(store: dist.TCPStore, key: str, value: str) -> None:
+    """Set a key, and wait until it is set: the server answers to a get on the same connection after that."""
+    store.set(key, value)
+    store.get(key)
+
+
 def test_what_it_sets_torch_gets_and_the_other_way(store: dist.TCPStore):
     with StoreClient("127.0.0.1", store.port) as client:
         assert client.get("ours", 100) is None
         client.set("ours", b"\0one")
         assert client.get("ours", 100) == b"\0one"
         assert bytes(store.get("ours")) == b"\0one"
-        store.set("theirs", "two")
+        put(store, "theirs", "two")
         assert client.get("theirs", 100) == b"two"
-        store.set("theirs", "")
+        put(store, "theirs", "")
         assert client.get("theirs", 100) == b""
 
 
 def test_of_a_long_value_it_takes_the_beginning(store: dist.TCPStore):
-    store.set("long", "x" * 1_000_000)
+    put(store, "long", "x" * 1_000_000)
     with StoreClient("127.0.0.1", store.port) as client:
         assert client.get("long", 8192) == b"x" * 8192
         assert client.get("short", 8192) is None  # the rest is out of the way
