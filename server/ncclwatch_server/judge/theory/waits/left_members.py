@@ -8,9 +8,10 @@ in any case.
 import dataclasses
 from collections.abc import Mapping
 
-from ncclwatch.contract.model.rank import OpView, WaitKind
+from ncclwatch.contract.model.rank import OpView, RankView, WaitKind
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
+    Operation,
     RankStanding,
     Standing,
     device_block,
@@ -24,29 +25,37 @@ def past_the_gone(found: Mapping[int, RankStanding]) -> dict[int, RankStanding]:
     gone = {rank: each for rank, each in found.items() if each.standing is Standing.GONE}
     if not gone:
         return dict(found)
+    # Many ranks are in one operation, and it may have all of them as members.
+    operations = {block.operation for each in found.values() for block in each.blocks if block.on_device}
+    ends = {operation: _end_of(operation, found, gone) for operation in operations}
     return {
-        rank: dataclasses.replace(each, blocks=tuple(_moved(each, block, found, gone) for block in each.blocks))
+        rank: dataclasses.replace(each, blocks=tuple(_moved(each.view, block, ends) for block in each.blocks))
         if each.standing is Standing.BLOCKED and any(block.on_device for block in each.blocks)
         else each
         for rank, each in found.items()
     }
 
 
-def _moved(
-    standing: RankStanding, block: Block, found: Mapping[int, RankStanding], gone: Mapping[int, RankStanding]
-) -> Block:
-    if not block.on_device or block.operation.kind is not WaitKind.COLLECTIVE:
-        return block
-    members = block.operation.members
-    if not all(member in found and has_entered(found[member], block.operation) for member in members):
-        return block  # who is missing there is what it waits for
-    left = [gone[member] for member in members if member in gone]
-    ends = [group.enqueued for each in left if (group := group_of(each.view, block.operation.group)) is not None]
-    later = _first_after(standing, block, min(ends)) if ends else None
-    return block if later is None else device_block(standing.view, block.thread, later)
+def _end_of(operation: Operation, found: Mapping[int, RankStanding], gone: Mapping[int, RankStanding]) -> int | None:
+    """Return how many collectives of the group the gone members have made, the fewest; None: that is not what it needs.
+
+    Who has not entered the operation itself is what its members wait for.
+    """
+    if operation.kind is not WaitKind.COLLECTIVE:
+        return None
+    left = [gone[member] for member in operation.members if member in gone]
+    if not left or not all(member in found and has_entered(found[member], operation) for member in operation.members):
+        return None
+    groups = (group_of(each.view, operation.group) for each in left)
+    return min((group.enqueued for group in groups if group is not None), default=None)
 
 
-def _first_after(standing: RankStanding, block: Block, seq: int) -> OpView | None:
-    """Return the first operation of the block's group behind a number, as the rank has issued it."""
-    name = block.operation.group
-    return next((op for op in standing.view.history if op.group == name and op.seq > seq and not op.op.is_p2p), None)
+def _moved(view: RankView, block: Block, ends: Mapping[Operation, int | None]) -> Block:
+    end = ends[block.operation] if block.on_device else None
+    later = _first_after(view, block.operation.group, end) if end is not None else None
+    return block if later is None else device_block(view, block.thread, later)
+
+
+def _first_after(view: RankView, name: str, seq: int) -> OpView | None:
+    """Return the first collective of a group behind a number, as the rank has issued it."""
+    return next((op for op in view.history if op.group == name and op.seq > seq and not op.op.is_p2p), None)
