@@ -2,13 +2,12 @@
 
 torch's client is no use in a thread of ours. It writes a stack trace to the terminal for each store that goes away. And
 if the interpreter ends while a thread is inside it, the process aborts: CPython ends that thread where it wants the GIL
-back, and no C++ frame lets it pass. The protocol is that of torch 2.13 (`TCPStoreBackend.hpp`), with both
-of its servers.
+back, and no C++ frame lets it pass. The protocol is that of torch 2.13 (`TCPStoreBackend.hpp`), with both of its
+servers.
 """
 
 import socket
 import struct
-from types import TracebackType
 
 from ncclwatch.contract.errors import NcclwatchError
 
@@ -35,14 +34,6 @@ class StoreClient:
         except (OSError, ValueError, OverflowError) as error:
             raise StoreGone(str(error)) from error
         self._send(struct.pack("=BI", _VALIDATE, _MAGIC))
-
-    def __enter__(self) -> "StoreClient":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up."""

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch.distributed as dist
@@ -23,7 +24,7 @@ def put(store: dist.TCPStore, key: str, value: str) -> None:
 
 
 def test_what_it_sets_torch_gets_and_the_other_way(store: dist.TCPStore):
-    with StoreClient("127.0.0.1", store.port) as client:
+    with closing(StoreClient("127.0.0.1", store.port)) as client:
         assert client.get("ours", 100) is None
         client.set("ours", b"\0one")
         assert client.get("ours", 100) == b"\0one"
@@ -36,7 +37,7 @@ def test_what_it_sets_torch_gets_and_the_other_way(store: dist.TCPStore):
 
 def test_of_a_long_value_it_takes_the_beginning(store: dist.TCPStore):
     put(store, "long", "x" * 1_000_000)
-    with StoreClient("127.0.0.1", store.port) as client:
+    with closing(StoreClient("127.0.0.1", store.port)) as client:
         assert client.get("long", 8192) == b"x" * 8192
         assert client.get("short", 8192) is None  # the rest is out of the way
 
@@ -50,7 +51,7 @@ def test_who_is_no_store_is_told_of():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, args=(listener,))
         thread.start()
-        with StoreClient("127.0.0.1", listener.getsockname()[1]) as client, pytest.raises(StoreGone):
+        with closing(StoreClient("127.0.0.1", listener.getsockname()[1])) as client, pytest.raises(StoreGone):
             client.get("ours", 100)
         thread.join()
 
