@@ -1,10 +1,8 @@
 """What the agents of a job on several nodes must know of the server that one of them started."""
 
-import fcntl
 import re
 import socket
 import ssl
-import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -14,7 +12,6 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.undecodable import UNDECODABLE
 
 HOSTS_MAX = 8
-_SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface, see netdevice(7)
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,15 +71,12 @@ def hosts_of_this_node(master: str) -> tuple[str, ...]:
 
 def _addresses() -> Iterator[str]:
     """Yield the IPv4 addresses of the interfaces of this node, those of the loopback left out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has none
-                continue
-            address = socket.inet_ntoa(answer[20:24])
-            if not address.startswith("127."):
-                yield address
+    import psutil  # only where rank 0 is: an agent has no other use for it
+
+    for interface in psutil.net_if_addrs().values():
+        for each in interface:
+            if each.family == socket.AF_INET and not each.address.startswith("127."):
+                yield each.address
 
 
 def exchanged_files() -> tuple[str, ...]:
