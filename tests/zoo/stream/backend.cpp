@@ -165,6 +165,7 @@ struct Stream {
   std::mutex lock;
   std::condition_variable changed, shorter;
   std::deque<Item> items;
+  std::atomic<uint64_t> completed{0};
   bool closed = false;
 
   void put(Item item) {
@@ -198,6 +199,7 @@ struct Stream {
       shorter.notify_all();
       for (const StreamWorkPtr& before : item.after) before->block();
       item.work->run(item.operation);
+      ++completed;
     }
   }
 };
@@ -215,69 +217,69 @@ class StreamBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
 
   WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    return put(OpType::BROADCAST, tensors,
+    return call(options.asyncOp, OpType::BROADCAST, tensors,
                [=, inner = inner_]() mutable { return inner->broadcast(tensors, options); });
   }
 
   WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return put(OpType::ALLREDUCE, tensors,
+    return call(options.asyncOp, OpType::ALLREDUCE, tensors,
                [=, inner = inner_]() mutable { return inner->allreduce(tensors, options); });
   }
 
   WorkPtr allreduce_coalesced(std::vector<at::Tensor>& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override {
-    return put(OpType::ALLREDUCE_COALESCED, tensors,
+    return call(options.asyncOp, OpType::ALLREDUCE_COALESCED, tensors,
                [=, inner = inner_]() mutable { return inner->allreduce_coalesced(tensors, options); });
   }
 
   WorkPtr reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override {
-    return put(OpType::REDUCE, tensors, [=, inner = inner_]() mutable { return inner->reduce(tensors, options); });
+    return call(options.asyncOp, OpType::REDUCE, tensors, [=, inner = inner_]() mutable { return inner->reduce(tensors, options); });
   }
 
   WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                     const c10d::AllgatherOptions& options) override {
-    return put(OpType::ALLGATHER, outputs.empty() ? std::vector<at::Tensor>() : outputs[0],
+    return call(options.asyncOp, OpType::ALLGATHER, outputs.empty() ? std::vector<at::Tensor>() : outputs[0],
                [=, inner = inner_]() mutable { return inner->allgather(outputs, inputs, options); });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    return put(OpType::_ALLGATHER_BASE, {output},
+    return call(options.asyncOp, OpType::_ALLGATHER_BASE, {output},
                [=, inner = inner_]() mutable { return inner->_allgather_base(output, input, options); });
   }
 
   WorkPtr gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                  const c10d::GatherOptions& options) override {
-    return put(OpType::GATHER, outputs.empty() ? std::vector<at::Tensor>() : outputs[0],
+    return call(options.asyncOp, OpType::GATHER, outputs.empty() ? std::vector<at::Tensor>() : outputs[0],
                [=, inner = inner_]() mutable { return inner->gather(outputs, inputs, options); });
   }
 
   WorkPtr scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
                   const c10d::ScatterOptions& options) override {
-    return put(OpType::SCATTER, outputs,
+    return call(options.asyncOp, OpType::SCATTER, outputs,
                [=, inner = inner_]() mutable { return inner->scatter(outputs, inputs, options); });
   }
 
   WorkPtr reduce_scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
-    return put(OpType::REDUCE_SCATTER, outputs,
+    return call(options.asyncOp, OpType::REDUCE_SCATTER, outputs,
                [=, inner = inner_]() mutable { return inner->reduce_scatter(outputs, inputs, options); });
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    return put(OpType::_REDUCE_SCATTER_BASE, {output},
+    return call(options.asyncOp, OpType::_REDUCE_SCATTER_BASE, {output},
                [=, inner = inner_]() mutable { return inner->_reduce_scatter_base(output, input, options); });
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                         std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override {
-    return put(OpType::ALLTOALL_BASE, {output}, [=, inner = inner_]() mutable {
+    return call(options.asyncOp, OpType::ALLTOALL_BASE, {output}, [=, inner = inner_]() mutable {
       return inner->alltoall_base(output, input, output_sizes, input_sizes, options);
     });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return put(OpType::BARRIER, {}, [=, inner = inner_]() { return inner->barrier(options); });
+    return call(options.asyncOp, OpType::BARRIER, {}, [=, inner = inner_]() { return inner->barrier(options); });
   }
 
   // As NCCL's: one after the other in the stream, unless they are issued together (batch_isend_irecv).
@@ -306,10 +308,19 @@ class StreamBackend final : public c10d::Backend {
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return enqueued_; }
+  uint64_t completed() const { return stream_->completed; }
   void setTimeout(std::chrono::milliseconds) override {}
   void shutdown() override { current().synchronize(); }
 
  private:
+  // As NCCL's: a call that only has to come before what follows in the caller's stream is ordered here, and has no work.
+  WorkPtr call(bool async, OpType type, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
+    StreamWorkPtr work = put(type, std::move(outputs), std::move(operation));
+    if (async) return work;
+    work->wait(kNoTimeout);
+    return {};
+  }
+
   StreamWorkPtr put(OpType type, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
     current().rethrow();
     auto work = c10::make_intrusive<StreamWork>(type, std::move(outputs));
@@ -359,7 +370,9 @@ void watch_reads() {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   pybind11::class_<StreamBackend, c10d::Backend, c10::intrusive_ptr<StreamBackend>>(module, "StreamBackend")
       .def(pybind11::init<c10::intrusive_ptr<c10d::Backend>, int, int>(),
-           pybind11::call_guard<pybind11::gil_scoped_release>());
+           pybind11::call_guard<pybind11::gil_scoped_release>())
+      .def_property_readonly("enqueued", [](StreamBackend& self) { return self.getSequenceNumberForGroup(); })
+      .def_property_readonly("completed", &StreamBackend::completed);
   module.def("watch_reads", &watch_reads);
   module.def("synchronize", [] { current().synchronize(); });
   module.def("set_blocking", [](bool on) { return std::exchange(t_blocking, on); });

@@ -5,6 +5,7 @@ they look straight into the memory of a CPU tensor. On a GPU each of them begins
 """
 
 import functools
+import json
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,8 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ncclwatch.contract.ring.layout import Flag
+from ncclwatch.rank.patches import groups
+
 READS = ("tolist", "numpy", "cpu", "__array__", "__reduce_ex__", "share_memory_")
 NAME = "stream"
+_MADE: list[tuple[str, Any]] = []  # all groups, by name
 
 
 def install(backend: ModuleType) -> None:
@@ -35,13 +40,47 @@ def install(backend: ModuleType) -> None:
     # Objects: their sizes are computed from what was gathered, and read at once.
     for name in ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"):
         _replace((c10d, dist), name, blocking)
+    # Only this account tells how far a group is, as on a GPU: works are not held, and calls that do not ask have none.
+    torch._C._distributed_c10d._dump_nccl_trace_json = _account  # type: ignore[attr-defined]
+    groups._add_group = _by_account(groups._add_group)
     # Destroying waits for what was enqueued, as NCCL's shutdown does.
     _replace((c10d, dist), "destroy_process_group", lambda f: _after(f, backend.synchronize))
 
 
 def _create(backend: ModuleType, options: Any, _: object) -> object:
     inner = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
-    return backend.StreamBackend(inner, options.group_rank, options.group_size)
+    made = backend.StreamBackend(inner, options.group_rank, options.group_size)
+    _MADE.append((options.group_id, made))
+    return made
+
+
+def _account(entries: bool, only_active: bool = False) -> str:
+    """Return what NCCL's flight recorder tells of its groups, by their numbers; the entries tell their names."""
+    status = {
+        str(number): {
+            "last_enqueued_collective": str(made.enqueued or -1),
+            "last_started_collective": "-1",
+            "last_completed_collective": str(made.completed or -1),
+        }
+        for number, (_, made) in enumerate(_MADE)
+        if made.enqueued
+    }
+    names = [{"pg_id": int(number), "process_group": [_MADE[int(number)][0], ""]} for number in status]
+    return json.dumps({"pg_status": status} | ({"entries": names} if entries else {}))
+
+
+def _by_account(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take a group of CPU tensors for one of a GPU's."""
+
+    @functools.wraps(original)
+    def add_group(recorder: Any, *args: Any) -> Any:
+        group = original(recorder, *args)
+        if not group.host_waits:
+            group.by_account = group.on_device = True
+            recorder.flag(group, Flag.BLIND)
+        return group
+
+    return add_group
 
 
 def _replace(holders: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:

@@ -87,7 +87,9 @@ def objects() -> list[object]:
     rank, gathered = dist.get_rank(), [None, None]
     dist.all_gather_object(gathered, {"rank": rank})
     received = torch.zeros(2)
-    ops = [dist.P2POp(dist.isend, torch.full((2,), float(rank)), 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]
+    pairs = dist.new_group()  # of a group with sends and receives nobody tells how far it is
+    sent = torch.full((2,), float(rank))
+    ops = [dist.P2POp(dist.isend, sent, 1 - rank, pairs), dist.P2POp(dist.irecv, received, 1 - rank, pairs)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return [gathered, received.tolist()]
