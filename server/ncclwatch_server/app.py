@@ -17,8 +17,9 @@ from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.http.routes import add_routes
 from ncclwatch_server.http.trace_routes import trace_routes
 from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.ingest.conversation import Host
 from ncclwatch_server.ingest.session import Door, RemoteEntrance
-from ncclwatch_server.ingest.websocket import HOST, REMOTE_HOST, Host
+from ncclwatch_server.ingest.websocket import HOST, REMOTE_HOST, AgentLine
 from ncclwatch_server.judge import judge as default_judge
 from ncclwatch_server.metrics.loop_lag import measure
 from ncclwatch_server.notify.notifier import Notifier
@@ -70,7 +71,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     watch.counters.lives = (*(part.life for part in parts if part is not None), lag, guesses)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host | Neighbours]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host[AgentLine] | Neighbours]]:
         if store is not None:
             loop = asyncio.get_running_loop()
             store.recalled = lambda known: _call_in(loop, lambda: watch.recall(*known))

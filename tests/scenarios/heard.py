@@ -12,10 +12,11 @@ from functools import cache
 from ncclwatch.contract import digests, wire
 from ncclwatch.contract.digests import SAVE_TROUBLE
 from ncclwatch.contract.groups import text_key
-from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.machine import boot
+from ncclwatch.contract.model.job import Contact, JobSnapshot
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, RankView, StackDump, ThreadView
 from ncclwatch.contract.model.verdict import Verdict
-from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.evidence.agent_link import Link, no_contact
 from ncclwatch_server.incidents.book import Incident, IncidentBook
 from ncclwatch_server.ingest.agent_news import AgentNews
 from ncclwatch_server.jobs.job import Job
@@ -82,7 +83,8 @@ class Telling:
         self.mute = {*snapshot.unasked, *snapshot.silent}  # they do not answer
         others = (*sorted(snapshot.unasked), *range(snapshot.world_size, self.world_size))
         self.ranks |= _at_work(others, self.world_size, tuple(sorted({view.host for view in snapshot.ranks.values()})))
-        self.ranks |= _at_work(tuple(sorted(snapshot.silent)), self.world_size, ("silent",))
+        for quiet in snapshot.quiet_nodes:
+            self.ranks |= _at_work(quiet.ranks, self.world_size, (quiet.host,))
         self.judged: list[tuple[Verdict, ...]] = []
         self.watch = Watch(self._judge, IncidentBook(()), NoStore(), self.clock, self.clock)
         self.nodes = [_Node(self, number, host, ranks) for number, (host, ranks) in enumerate(self._hosts().items(), 1)]
@@ -106,10 +108,19 @@ class Telling:
         for node in self.nodes:
             self.clock_s = max((self.snapshot.absent_s - self.snapshot.silent[rank] for rank in node.quiet), default=0)
             node.announce()
+        # The server waits in vain for answers of a node that is silent: it judges, and tells, so much later.
+        late_s = MOMENTS_S[1] - MOMENTS_S[0] if self.snapshot.silent else 0.0
         for moment_s in MOMENTS_S:
-            self.clock_s = max(0.0, self.snapshot.absent_s + moment_s)
-            await self.look()
-        return Heard(said=self.said, incidents=tuple(self.watch.book.all()))
+            await self.look_at(moment_s + late_s)
+        said = self.said
+        for moment_s in MOMENTS_S if late_s else ():
+            await self.look_at(moment_s + 4 * late_s)
+        return Heard(said=said, incidents=tuple(self.watch.book.all()))
+
+    async def look_at(self, moment_s: float) -> None:
+        """Look so many seconds after the moment that the text is about."""
+        self.clock_s = max(0.0, self.snapshot.absent_s + moment_s)
+        await self.look()
 
     @property
     def job(self) -> Job:
@@ -143,7 +154,8 @@ class _Node:
         clocks_s = telling.snapshot.setup.clocks_s
         self.link = Link(
             number=number, agent=f"agent {number}", host=host, version="1", clock=telling.clock,
-            ahead_s=clocks_s.get(host),
+            ahead_s=clocks_s.get(host), contact=self._contact,
+            machine=boot.machine() if host == telling.snapshot.cut_off_host else "elsewhere",
         )  # fmt: skip
         self.news = AgentNews(link=self.link, watch=telling.watch, clock=telling.clock)
 
@@ -156,6 +168,10 @@ class _Node:
     def quiet(self) -> list[int]:
         """The ranks here that are silent: all, or none of them."""
         return [rank for rank in self.ranks if rank in self.telling.snapshot.silent]
+
+    def _contact(self) -> tuple[Contact, float]:
+        quiet = self.telling.snapshot.quiet_nodes
+        return next(((node.contact, node.contact_s) for node in quiet if node.host == self.link.host), no_contact())
 
     def say(self, message: wire.AgentMessage) -> None:
         """Let the server take a message, as it comes over the wire."""

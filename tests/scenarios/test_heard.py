@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model.verdict import Severity
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch_server import limits
 from tests.scenarios.heard import Heard, hear
 from tests.scenarios.texts import each_as, read, render
@@ -14,8 +14,13 @@ MORE = 64  # ranks at work besides, and as many are asked for their views: not a
 
 
 def has_an_incident_for_each_alarm(heard: Heard) -> bool:
-    alarms = {verdict.summary for verdict in heard.said if verdict.severity is not Severity.INFO}
-    return alarms == {incident.verdict.summary for incident in heard.incidents}
+    alarms = {timeless(verdict) for verdict in heard.said if verdict.severity is not Severity.INFO}
+    return alarms == {timeless(incident.verdict) for incident in heard.incidents}
+
+
+def timeless(verdict: Verdict) -> str:
+    """Return a headline without for how long a node has been silent: an incident is opened later."""
+    return re.sub(r"(for|nothing) \d+ s\b", "", verdict.summary) if verdict.cause is Cause.NODE_LOST else verdict.summary
 
 
 def claims(said: str) -> str:

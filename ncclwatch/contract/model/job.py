@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ncclwatch.contract.model.devices import SharedDevice
 from ncclwatch.contract.model.phases import Phase
@@ -31,6 +32,26 @@ class Habit:
     timeout_s: float = 0.0  # of the default group in the run that knew the longest; 0: unknown
 
 
+class Contact(str, Enum):
+    """What the connection to an agent shows of a node that reports no more."""
+
+    UNKNOWN = ""  # nothing: there was no connection of this server to it, or this system does not tell
+    ACKNOWLEDGES = "acknowledges"  # the kernel of the other side takes what is sent
+    MUTE = "mute"  # it acknowledges nothing of what is sent
+    CLOSED = "closed"  # it has closed the connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietNode:
+    """A node whose agent reports no more."""
+
+    host: str
+    ranks: tuple[int, ...]  # that have not ended, as far as anybody knows
+    silent_s: float  # since its last report
+    contact: Contact = Contact.UNKNOWN
+    contact_s: float = 0.0  # for how long that has been so
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
     """One job at one moment: what the judge judges. Ranks in neither `ranks` nor `unasked` nobody has seen."""
@@ -40,6 +61,8 @@ class JobSnapshot:
     ranks: Mapping[int, RankView]
     stacks: Mapping[int, StackDump]
     silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
+    quiet_nodes: tuple[QuietNode, ...] = ()  # of those ranks, where the server can tell them apart
+    cut_off_host: str = ""  # the server's own, where no other host of the job reports; "": others do, or none
     unasked: frozenset[int] = frozenset()  # ranks that an agent reports, and whose views are not among `ranks`
     absent_s: float = 0.0  # for how long the first rank has waited for ranks nobody has seen
     habits: Mapping[WaitClass, Habit] = field(default_factory=dict)  # what this job has done before

@@ -20,6 +20,7 @@ class Cause(str, Enum):
     INIT_INCOMPLETE = "init_incomplete"
     GROUP_DESTROYED = "group_destroyed"
     DATA_STALL = "data_stall"
+    NODE_LOST = "node_lost"
     HOST_STALL = "host_stall"
     PROCESS_FROZEN = "process_frozen"
     SWALLOWED_EXCEPTION = "swallowed_exception"

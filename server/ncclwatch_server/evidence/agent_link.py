@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ncclwatch.contract import wire
+from ncclwatch.contract.model.job import Contact
 from ncclwatch_server import limits
 from ncclwatch_server.security.scopes import Caller
 
@@ -14,6 +15,11 @@ _ANYONE = Caller(name="anyone")
 
 def nobody() -> None:
     """Wake no connection: there is none, or none any more."""
+
+
+def no_contact() -> tuple[Contact, float]:
+    """Know nothing of the node: there is no connection of this server to it."""
+    return Contact.UNKNOWN, 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -28,6 +34,7 @@ class Link:
     machine: str = ""  # the same
     caller: Caller = _ANYONE  # whose token it showed
     wake: Callable[[], None] = nobody  # called when there is something in the box, or the line is to be closed
+    contact: Callable[[], tuple[Contact, float]] = no_contact  # what the line shows of the node, and for how long
     outbox: deque[wire.ServerMessage] = field(default_factory=deque)
     closing: bool = False
     ahead_s: float | None = None  # by how much its host's clock is ahead of ours, as far as its hello can tell

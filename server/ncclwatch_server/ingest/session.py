@@ -252,7 +252,7 @@ class _Session:
         if self._line.heard:
             self._line.heard = self._pinged = False
         elif self._pinged:
-            self._line.abort()
+            self._line.give_up()
         else:
             self._pinged = True
             self._line.ping()
@@ -266,7 +266,7 @@ class _Session:
             return
         if self._ends is not None:
             self._ends.cancel()
-        link.wake = self._wake
+        link.wake, link.contact = self._wake, self._line.contact.now
         self._line.admit()
         door = self._door
         self._news = AgentNews(link=link, watch=door.watch, host_names=door.host_names, namespaces=door.namespaces)

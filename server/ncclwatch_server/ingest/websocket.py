@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from starlette.datastructures import Headers
 from uvicorn import Config
@@ -28,8 +28,9 @@ from websockets.server import ServerProtocol
 
 from ncclwatch.contract import config
 from ncclwatch_server import limits
-from ncclwatch_server.ingest.line_budget import LineBudget
-from ncclwatch_server.ingest.turns import Turns, used_since
+from ncclwatch_server.ingest.contact import LineContact
+from ncclwatch_server.ingest.conversation import Host, Talk
+from ncclwatch_server.ingest.turns import used_since
 from ncclwatch_server.security.crowd import SEAT, Seat
 
 try:
@@ -61,52 +62,17 @@ _COPIED_MAX = 64 * 1024
 _DRAINED_MAX = 256 * 1024
 
 
-class Talk(Protocol):
-    """What is said on one line. What it raises ends the connection, and only that."""
-
-    def begin(self) -> None:
-        """The line is open."""
-
-    def expects(self, size: int, head: bytes, *, text: bool) -> bool:
-        """Say whether a long message may come, of which these are the first bytes. If not, the talk has been ended."""
-
-    def take(self, data: bytes, *, text: bool) -> None:
-        """Take a message: of JSON, or a digest."""
-
-    def starve(self, reason: str) -> None:
-        """End the talk: it costs too much."""
-
-    def unblocked(self) -> None:
-        """Go on to send: the agent reads again."""
-
-    def ended(self) -> None:
-        """The line is no more."""
-
-
-class Host(Protocol):
-    """Who lets agents in. The application's lifespan hands it over, by the name `HOST`."""
-
-    budget: LineBudget
-    turns: Turns
-
-    def problem(self, path: str, headers: Headers) -> tuple[int, str]:
-        """Return the HTTP status and the sentence of a refusal, (0, "") if there is none."""
-
-    def meet(self, line: "AgentLine", headers: Headers) -> Talk:
-        """Return who talks on a line that is about to open."""
-
-
 class AgentLine(asyncio.Protocol):
     """A connection that was an HTTP request until now: what uvicorn takes as its option `ws`."""
 
     __slots__ = (
         "_closes", "_connections", "_drained", "_fragments", "_host", "_noted", "_odd", "_odd_at", "_owed",
         "_plain", "_rest", "_seat", "_skip", "_stopped", "_talk", "_transport", "_turn", "_turn_began",
-        "_turn_ended", "_unread", "_used_s", "_wanted", "_wire", "blocked", "heard",
+        "_turn_ended", "_unread", "_used_s", "_wanted", "_wire", "blocked", "contact", "heard",
     )  # fmt: skip
 
     def __init__(self, config: Config, server_state: ServerState, app_state: Mapping[str, Any]) -> None:
-        self._host = cast(Host, app_state[HOST])
+        self._host = cast("Host[AgentLine]", app_state[HOST])
         self._connections: set[Any] = server_state.connections
         self._seat = cast("Seat | None", app_state.get(SEAT))
         self._wire = Wire(Side.SERVER, state=State.CONNECTING, logger=_log)
@@ -133,12 +99,14 @@ class AgentLine(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection over."""
         self._transport = cast(asyncio.Transport, transport)
+        self.contact = LineContact(transport.get_extra_info("socket"), self.ping)
         self._connections.add(self)
         if self._seat is not None:
             self._seat.hang_up = self._transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
+        self.contact.end(exc)
         self._connections.discard(self)
         if self._seat is not None:
             self._seat.leave()
@@ -227,6 +195,11 @@ class AgentLine(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection without a word."""
         self._transport.abort()
+
+    def give_up(self) -> None:
+        """The same where nothing came any more."""
+        self.contact.give_up()
+        self.abort()
 
     def admit(self) -> None:
         """Let longer messages come: whoever is there has said who it is."""

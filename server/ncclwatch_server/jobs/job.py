@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
-from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.machine import boot
+from ncclwatch.contract.model.job import JobSnapshot, QuietNode
 from ncclwatch.contract.model.rank import Ending, StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.model.verdict import Verdict
@@ -201,6 +202,7 @@ class Job:
         found = self.inspection.snapshot(
             self.id, self.world_size, self.suspicion, dict(self.stacks), now - self.known_since, now
         )
+        quiet = self._quiet_nodes()
         known = frozenset(self.state.seen.nonzero()[0].tolist())
         return replace(
             found,
@@ -210,7 +212,34 @@ class Job:
             testimonies=dict(self.testimonies),
             communicators=self.communicators,
             setup=self.likeness.setup,
+            quiet_nodes=quiet,
+            cut_off_host=self._host_alone(quiet),
         )
+
+    def _quiet_nodes(self) -> tuple[QuietNode, ...]:
+        """Return the nodes of the ranks that are silent, with what their connections show of them."""
+        by_link: dict[int, list[int]] = {}
+        for rank in sorted(self.suspicion.silent):
+            by_link.setdefault(self.state.owner(rank), []).append(rank)
+        found = []
+        for number, ranks in by_link.items():
+            served = self.served.get(number)
+            if served is not None:
+                contact, contact_s = served.link.contact()
+                found.append(
+                    QuietNode(
+                        host=served.link.host, ranks=tuple(ranks), silent_s=self.suspicion.silent[ranks[0]],
+                        contact=contact, contact_s=contact_s,
+                    )
+                )  # fmt: skip
+        return tuple(found)
+
+    def _host_alone(self, quiet: tuple[QuietNode, ...]) -> str:
+        """Return the name of this server's own host if no other one of the job reports, "" otherwise."""
+        silent = {node.host for node in quiet}
+        reporting = [each.link for each in self.served.values() if not each.lost and each.link.host not in silent]
+        alone = quiet and len({link.host for link in reporting}) == 1 and reporting[0].machine == boot.machine()
+        return reporting[0].host if alone else ""
 
     def counted(self, verdict: Verdict) -> Verdict:
         """Return a verdict with the count of all ranks that it explains; the judge saw some of a big job only."""

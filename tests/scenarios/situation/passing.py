@@ -12,6 +12,8 @@ def pass_time(state: State, seconds: float) -> None:
     """Make everything older that does not go on."""
     for rank, view in state.ranks.items():
         state.ranks[rank] = _later(view, seconds)
+    state.silent = {rank: silent_s + seconds for rank, silent_s in state.silent.items()}
+    state.contacts = {rank: (contact, lasted_s + seconds) for rank, (contact, lasted_s) in state.contacts.items()}
 
 
 def _later(view: RankView, seconds: float) -> RankView:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
+from ncclwatch.contract.model.job import Contact
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import (
     ChildStack,
@@ -295,18 +296,30 @@ def unstacked(state: State, words: list[str]) -> None:
 
 
 def silent(state: State, words: list[str]) -> None:
-    """silent RANKS [for S]: their node tells nothing any more."""
+    """silent RANKS [for S] [mute S] [closed S] [acknowledges S]: their node tells nothing any more.
+
+    What the connection to it shows, and for how long.
+    """
+    found = options_of(words[1:])
+    contacts = [(Contact(name), float(found[name])) for name in ("mute", "closed", "acknowledges") if name in found]
     for rank in ranks_of(words[0]):
-        state.silent[rank] = float(options_of(words[1:]).get("for", "0"))
+        state.silent[rank] = float(found.get("for", "0"))
+        state.contacts[rank] = contacts[0] if contacts else (Contact.UNKNOWN, 0.0)
 
 
 def speaks(state: State, words: list[str]) -> None:
     """speaks RANKS: their node does again."""
     for rank in ranks_of(words[0]):
-        del state.silent[rank]
+        del state.silent[rank], state.contacts[rank]
+
+
+def cut_off(state: State, words: list[str]) -> None:
+    """cut_off HOST: the server is there, and no other host reports."""
+    state.cut_off_host = words[0]
 
 
 COMMANDS: Mapping[str, Command] = {
+    "cut_off": cut_off,
     "stack": stack,
     "child_stack": child_stack,
     "unstacked": unstacked,

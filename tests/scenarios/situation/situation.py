@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
-from ncclwatch.contract.model.job import JobSnapshot
+from ncclwatch.contract.model.job import JobSnapshot, QuietNode
 from ncclwatch.contract.model.preflight import LikeRanks, RankFacts, Setup, bounded
 from ncclwatch.contract.model.testimony import CommRank, Communicator
 from tests.scenarios.situation import data, groups, learned, operations, processes, setup
@@ -31,6 +31,8 @@ class Situation(State):
             ranks={rank: view for rank, view in self.ranks.items() if rank not in self.silent},
             stacks=dict(self.stacks),
             silent=dict(self.silent),
+            quiet_nodes=self._quiet_nodes(),
+            cut_off_host=self.cut_off_host,
             habits=dict(self.habits),
             under_way=dict(self.under_way),
             absent_s=self.known_s,
@@ -39,6 +41,18 @@ class Situation(State):
             unasked=frozenset(self.unasked),
             setup=self._setup(),
         )
+
+    def _quiet_nodes(self) -> tuple[QuietNode, ...]:
+        by_host: dict[str, list[int]] = {}
+        for rank in sorted(self.silent):
+            by_host.setdefault(self.ranks[rank].host, []).append(rank)
+        return tuple(
+            QuietNode(
+                host=host, ranks=tuple(ranks), silent_s=self.silent[ranks[0]],
+                contact=self.contacts[ranks[0]][0], contact_s=self.contacts[ranks[0]][1],
+            )
+            for host, ranks in by_host.items()
+        )  # fmt: skip
 
     def _setup(self) -> Setup:
         alike: dict[RankFacts, list[int]] = {}

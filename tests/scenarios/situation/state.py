@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from ncclwatch.contract.model.job import Habit, WaitClass
+from ncclwatch.contract.model.job import Contact, Habit, WaitClass
 from ncclwatch.contract.model.preflight import ModelFacts, SamplerFacts
 from ncclwatch.contract.model.rank import GroupView, OpView, RankView, StackDump, WaitView
 from ncclwatch.contract.model.testimony import Testimony
@@ -32,6 +32,8 @@ class State:
         self.clocks_s: dict[str, float] = {}
         self.stacks: dict[int, StackDump] = {}
         self.silent: dict[int, float] = {}  # seconds since their node last spoke
+        self.contacts: dict[int, tuple[Contact, float]] = {}  # what the connection to that node shows, for how long
+        self.cut_off_host = ""
         self.live = False  # real ranks can play it
         self.limits: dict[str, str] = {}  # why the text cannot be told in another way, by its word for that
 

@@ -72,7 +72,8 @@ def waiting_words(
     for block in blocks:
         operation = block.operation
         if operation not in known:
-            known[operation] = not set(awaited).isdisjoint(waited_for(case.graph, block))
+            for_whom = (*waited_for(case.graph, block), *case.graph.unseen[operation])
+            known[operation] = not set(awaited).isdisjoint(for_whom)
         place = (wait_words(block.wait), at_line(block.wait.site), known[operation])
         places.setdefault(place, []).append(block.rank)
     phrases = []

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar, NamedTuple
 
 from ncclwatch.contract.model.devices import SharedDevice
-from ncclwatch.contract.model.job import WaitClass
+from ncclwatch.contract.model.job import QuietNode, WaitClass
 from ncclwatch.contract.model.rank import SourceNote
 from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.circles import Circle
@@ -40,6 +40,7 @@ class RootKind(Enum):
     CIRCLE = "circle"  # ranks wait for each other
     SCATTERED = "scattered"  # ranks look for each other at different addresses
     LEFT_BEHIND = "left behind"  # ranks wait in a rendezvous that others have left
+    LOST_NODES = "lost nodes"  # the nodes of the ranks that are waited for report no more
     UNSEEN = "unseen"  # nobody has ever heard of the ranks that are waited for
     OUTSIDE = "outside"  # ranks that are waited for stand still in no operation
     LATE = "late"  # ranks that are waited for are in no operation, and work
@@ -185,6 +186,15 @@ class LeftBehindRoot(Root):
 
     kind = RootKind.LEFT_BEHIND
     gone_on: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostNodesRoot(Root):
+    """Ranks on nodes that report no more, and that have not come to the others since."""
+
+    kind = RootKind.LOST_NODES
+    nodes: tuple[QuietNode, ...]  # of which the server knows the same
+    alone: str  # the server's own host, if no other one reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,96 @@
+"""Finds nodes that report no more, and whose ranks others wait for.
+
+A silent agent alone is no news of its ranks: the way to the server may be broken, and training goes on. Two things have
+to agree: nothing of the node has come to the server since some moment, and nothing of it has come to the other ranks
+since the same moment, so that they came to wait for it then.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ncclwatch.contract.model.job import Contact, QuietNode
+from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.verdict import Certainty
+from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
+from ncclwatch_server.judge.theory.roots import LostNodesRoot, place_of
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+
+SLACK_S = 3.0  # between the last report of a node and its end: reports come each second, later on a busy node
+MUTE_S, MUTE_WAIT_S, MUTE_WAIT_S_MAX = 5.0, 5.0, 60.0  # its kernel acknowledges nothing; TCP repeats itself five times
+MUTE_ALONE_S = 60.0  # the same, where others had waited for its ranks before
+QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have started another agent long before
+
+
+def find_lost_nodes(case: Case) -> tuple[tuple[LostNodesRoot, ...], ...]:
+    """Return the nodes that are gone as far as anybody can see, those of which the same is known as one root."""
+    quiet = case.snapshot.quiet_nodes
+    if not quiet:
+        return ()
+    waits = _waits_for(case, quiet)
+    by_contact: dict[Contact, list[QuietNode]] = {}
+    for node in quiet:
+        if node.host in waits and _is_lost(case, node, waits[node.host]):
+            by_contact.setdefault(node.contact, []).append(node)
+    return tuple((_root(case, nodes, waits),) for nodes in by_contact.values())
+
+
+def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[Block]]) -> LostNodesRoot:
+    ranks = tuple(sorted({rank for node in nodes for rank in node.ranks}))
+    blocks = tuple({id(block): block for node in nodes for block in waits[node.host]}.values())
+    return LostNodesRoot(
+        hangs=Certainty.STALLED,
+        ranks=ranks,
+        victims=tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)})),
+        blocks=blocks,
+        place=place_of(blocks),
+        onset_s=onset_s(blocks),
+        nodes=tuple(nodes),
+        alone=case.snapshot.cut_off_host,
+    )
+
+
+def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]:
+    """Return the waits for ranks of quiet nodes, by host."""
+    host_of = {rank: node.host for node in quiet for rank in node.ranks}
+    found: dict[str, list[Block]] = {}
+    for block in unexplained_blocks(case):
+        hosts = {host_of[rank] for rank in case.graph.unseen[block.operation] if rank in host_of}
+        for host in hosts:
+            found.setdefault(host, []).append(block)
+    return found
+
+
+def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
+    """Say whether a node has stopped at the moment of its last report, and is waited for longer than it may take."""
+    waited_s = max(block.wait.age_s + case.views[block.rank].news_age_s for block in blocks)
+    if any(_has_met(view, node) for view in case.views.values()):
+        return False
+    together = waited_s <= node.silent_s + SLACK_S
+    if node.contact is not Contact.MUTE:
+        return together and node.silent_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
+    if node.contact_s < (MUTE_S if together else MUTE_ALONE_S):
+        return False
+    return waited_s >= _patience_s(case, blocks, MUTE_WAIT_S, MUTE_WAIT_S_MAX)
+
+
+def _patience_s(case: Case, blocks: Iterable[Block], least_s: float, most_s: float) -> float:
+    """Return how long such a wait may last: as long as this job has waited in such operations before."""
+    ops = {block.wait.op.value for block in blocks}
+    known_s = (habit.bound_s for kind, habit in case.snapshot.habits.items() if kind.op in ops)
+    return min(most_s, max((least_s, *known_s)))
+
+
+def _has_met(view: RankView, node: QuietNode) -> bool:
+    """Say whether a rank is through with a collective which it issued after the last report of a node, and with it."""
+    if view.rank in node.ranks:
+        return False
+    for op in reversed(view.history):
+        if op.age_s + view.news_age_s >= node.silent_s - SLACK_S:
+            return False
+        if op.completed and op.op in SYNCHRONISING:
+            group = group_of(view, op.group)
+            if group is not None and not set(node.ranks).isdisjoint(group.ranks):
+                return True
+    return False
