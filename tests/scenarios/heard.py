@@ -108,19 +108,10 @@ class Telling:
         for node in self.nodes:
             self.clock_s = max((self.snapshot.absent_s - self.snapshot.silent[rank] for rank in node.quiet), default=0)
             node.announce()
-        # The server waits in vain for answers of a node that is silent: it judges, and tells, so much later.
-        late_s = MOMENTS_S[1] - MOMENTS_S[0] if self.snapshot.silent else 0.0
         for moment_s in MOMENTS_S:
-            await self.look_at(moment_s + late_s)
-        said = self.said
-        for moment_s in MOMENTS_S if late_s else ():
-            await self.look_at(moment_s + 4 * late_s)
-        return Heard(said=said, incidents=tuple(self.watch.book.all()))
-
-    async def look_at(self, moment_s: float) -> None:
-        """Look so many seconds after the moment that the text is about."""
-        self.clock_s = max(0.0, self.snapshot.absent_s + moment_s)
-        await self.look()
+            self.clock_s = max(0.0, self.snapshot.absent_s + moment_s)
+            await self.look()
+        return Heard(said=self.said, incidents=tuple(self.watch.book.all()))
 
     @property
     def job(self) -> Job:

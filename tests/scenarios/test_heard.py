@@ -20,7 +20,9 @@ def has_an_incident_for_each_alarm(heard: Heard) -> bool:
 
 def timeless(verdict: Verdict) -> str:
     """Return a headline without for how long a node has been silent: an incident is opened later."""
-    return re.sub(r"(for|nothing) \d+ s\b", "", verdict.summary) if verdict.cause is Cause.NODE_LOST else verdict.summary
+    if verdict.cause is Cause.NODE_LOST:
+        return re.sub(r" for \d+ s\b", "", verdict.summary)
+    return verdict.summary
 
 
 def claims(said: str) -> str:

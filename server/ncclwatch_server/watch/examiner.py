@@ -272,10 +272,11 @@ class Examiner:
     def _ask(
         self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False, text: str = ""
     ) -> list[Question]:
-        """Send a command to the agents of these ranks."""
+        """Send a command to the agents of these ranks. Who is silent would keep the judge waiting in vain."""
         by_link: dict[int, list[int]] = {}
         for rank in ranks:
-            if not job.state.ended[rank] or not job.inspection.has_ending(rank):
+            known = job.state.ended[rank] and job.inspection.has_ending(rank)
+            if not known and rank not in job.suspicion.silent:
                 by_link.setdefault(job.state.owner(rank), []).append(rank)
         questions = []
         reached: list[int] = []

@@ -18,6 +18,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.ingest.agent_news import AgentNews
+from ncclwatch_server.ingest.contact import LineContact
 from ncclwatch_server.ingest.host_names import HostNames
 from ncclwatch_server.ingest.session import UNREAD_MAX, Door
 from ncclwatch_server.jobs.job import Job
@@ -39,6 +40,7 @@ class Line:
         self.sent: list[bytes] = []
         self.last_words = b""
         self.held, self.peer = 0, "10.0.0.7"
+        self.contact = LineContact(None, lambda: None)
 
     def admit(self) -> None:
         """Let longer messages come."""

@@ -439,7 +439,7 @@ class _Quiet:
     def ping(self) -> None:
         self.pings += 1
 
-    def abort(self) -> None:
+    def give_up(self) -> None:
         self.aborted = True
 
 

@@ -1,0 +1,87 @@
+"""Nodes for real torchrun jobs: each with its own network, host name and runtime directory, behind one switch."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from subprocess import Popen
+from types import TracebackType
+
+from psutil import Error, Process
+
+from tests.integration.launch import PROGRAMS, environment
+from tests.integration.machine import Machine, needs_root
+from tests.integration.network import INTERFACE, Network
+from tests.integration.real_jobs import DEADLINE_S, mine
+
+
+class Cluster:
+    """Some nodes, called node0, node1 and so on."""
+
+    def __init__(self, nodes: int, runtime: Path) -> None:
+        needs_root()
+        self._stack = contextlib.ExitStack()
+        self._runtime = runtime
+        self.network = self._stack.enter_context(Network())
+        self.nodes = [self._stack.enter_context(Machine(f"node{number}")) for number in range(nodes)]
+        self.addresses = [self.network.join(node) for node in self.nodes]
+
+    def torchrun(self, number: int, program: str, *, port: int = 29511, **more: str) -> "Popen[str]":
+        """Start a node's part of a job of one rank on each node."""
+        runtime = self._runtime / f"node{number}"
+        environ = environment(runtime, GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", **more)
+        del environ["NCCLWATCH_AGENT"]
+        return self.nodes[number].start(
+            "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", "1",
+            "--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port),
+            str(PROGRAMS / program), **environ,
+        )  # fmt: skip
+
+    def processes(self, number: int) -> list[Process]:
+        """Return the processes of a node's part of the job, its agent included."""
+        return mine(self._runtime / f"node{number}")
+
+    def log(self, number: int) -> str:
+        """Return what the agents of a node have written down."""
+        return "".join(path.read_text() for path in (self._runtime / f"node{number}").rglob("agent.log"))
+
+    def kill(self, number: int) -> None:
+        """Kill all of them at once."""
+        _kill(self.processes(number))
+
+    def take_the_power(self, number: int) -> None:
+        """Let a node go down: its last packets reach nobody."""
+        self.network.cut.add(number)
+        self.kill(number)
+
+    def end(self) -> None:
+        """Kill everything."""
+        _kill(mine(self._runtime))
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._stack.close()
+
+
+def _kill(processes: list[Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(Error):  # it has ended by itself
+            process.kill()
+
+
+def read_until(job: "Popen[str]", wanted: str) -> str:
+    """Return what a job says on standard error until a line begins so."""
+    assert job.stderr is not None
+    os.set_blocking(job.stderr.fileno(), True)
+    lines: list[str] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(line.startswith(wanted) for line in lines):
+        line = job.stderr.readline()
+        assert line and time.monotonic() < deadline, "".join(lines)
+        lines.append(line)
+    return "".join(lines)

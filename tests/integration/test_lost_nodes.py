@@ -1,0 +1,50 @@
+"""Real torchrun on two nodes, of which one is lost, or cut off. Nobody has configured anything."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import Cluster, read_until
+from tests.integration.network import ports_of
+from tests.integration.real_jobs import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+def server_port(cluster: Cluster) -> int:
+    """Return where the job's server takes agents of other nodes, as the agent of node0 has written down."""
+    found = until(lambda: re.search(r"other nodes reach its server at port (\d+)", cluster.log(0)))
+    assert isinstance(found, re.Match)
+    return int(found[1])
+
+
+def test_a_node_without_power_is_named(tmp_path: Path) -> None:
+    with Cluster(2, tmp_path) as cluster:
+        jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="0") for number in (0, 1)]
+        until(lambda: "connected to" in cluster.log(1))
+        read_until(jobs[0], "trains: step 20")
+        cluster.take_the_power(1)
+        words = " ".join(read_until(jobs[0], "  incident").split())
+    assert words.count("ncclwatch: CRITICAL") == 1
+    assert "CRITICAL rank 1 is on node1, which has not answered for " in words
+    assert "and rank 0 waits for it in all_reduce at trains.py:" in words
+    assert "node1 has lost power, has crashed, or is cut off from the network. Or node0 is cut off" in words
+    assert "culprit rank 1, host node1" in words
+    assert "certainty STALLED" in words
+
+
+def test_who_is_cut_off_from_the_server_alone_is_not_lost(tmp_path: Path) -> None:
+    """Training goes on without the server for longer than a lost node is waited for, then hangs of something else."""
+    with Cluster(2, tmp_path) as cluster:
+        jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="400") for number in (0, 1)]
+        until(lambda: "connected to" in cluster.log(1))
+        port = server_port(cluster)
+        cluster.network.refuses = lambda source, target, frame: port in ports_of(frame)
+        said = read_until(jobs[0], "trains: step 390")
+        cluster.network.refuses = lambda source, target, frame: False
+        said += read_until(jobs[0], "  incident")
+    assert said.count("ncclwatch: CRITICAL") == 1
+    assert "culprit   rank 1, host node1" in said
+    assert "node_lost" not in said
+    assert "barrier" in said
