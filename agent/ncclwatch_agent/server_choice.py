@@ -85,7 +85,7 @@ class Servers:
         self._unused_since: dict[_Name, float] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._shared = SharedServers()
 
     def of(self, job: LocalJob) -> Uplink:
@@ -95,9 +95,10 @@ class Servers:
             uplink = Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
             callbacks = Callbacks(
                 picture=lambda: self._picture(uplink),
-                command=lambda command: self._desk.take(uplink, command),
+                command=lambda command: self._command(uplink, command),
                 failed=lambda failure: self._failed(uplink, failure),
                 job_refused=lambda message: self._job_refused(uplink, message),
+                successor=lambda message: self._successor(uplink, message),
             )
             life = LoopLife(f"uplink to {uplink.name}", age_s_max=math.inf)
             known = (uplink, asyncio.create_task(keep(life, log, lambda: uplink.run(callbacks))))
@@ -111,8 +112,8 @@ class Servers:
 
     def tend(self, job: LocalJob) -> None:
         """Do what a job on several nodes needs so that its agents find each other."""
-        if job.naming == config.SHARED and (missing := self._shared.tend(job, self.of(job))):
-            self._tell_job(job, missing)
+        if job.naming == config.SHARED and (said := self._shared.tend(job, self.of(job))):
+            self._tell_job(job, said)
 
     def ask_again(self, job: LocalJob, now_s: float) -> None:
         """Announce a job anew that its server had no room for a while ago."""
@@ -150,10 +151,10 @@ class Servers:
             task.cancel()
         await asyncio.gather(*(task for _, task in self._uplinks.values()), return_exceptions=True)
         await asyncio.gather(*self._closing, return_exceptions=True)
-        await asyncio.gather(*self._telling, return_exceptions=True)
         self._uplinks.clear()
         await self._local.stop()
-        await self._shared.close()
+        await self._shared.close()  # what waits for a server of it is over then
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _jobs_of(self, uplink: Uplink) -> list[LocalJob]:
         return [job for job in self._jobs() if _name(job) == (uplink.name, uplink.naming)]
@@ -166,6 +167,27 @@ class Servers:
             facts = job.all_facts()
             if facts.alike or facts.joined:
                 yield facts
+            if before := self._shared.predecessor(job):
+                yield before
+
+    def _command(self, uplink: Uplink, command: wire.Command) -> None:
+        if command.kind is not wire.CommandKind.STAND_BY:
+            self._desk.take(uplink, command)
+            return
+        job = next((job for job in self._jobs_of(uplink) if job.index == command.index), None)
+        if job is not None and job.naming == config.SHARED:  # no server that somebody named may start another one here
+            self._keep(asyncio.create_task(self._stand_by(uplink, job, command)))
+
+    async def _stand_by(self, uplink: Uplink, job: LocalJob, command: wire.Command) -> None:
+        connection = uplink.connections
+        offer = await self._shared.stand_by(job)
+        if offer and uplink.connections == connection:
+            uplink.send(wire.Standby(index=job.index, offer=offer, reply_to=command.id))
+
+    def _successor(self, uplink: Uplink, said: wire.Successor) -> None:
+        for job in self._jobs_of(uplink):
+            if job.index == said.index and job.naming == config.SHARED:
+                self._shared.note(job, said)
 
     def _job_refused(self, uplink: Uplink, message: wire.JobRefused) -> None:
         """Tell the user of one job that it is not watched. The others of this node are."""
@@ -219,9 +241,12 @@ class Servers:
             self._tell_job(job, sentence)
 
     def _tell_job(self, job: LocalJob, sentence: str) -> None:
-        task = asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n"))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._keep(asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n")))
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        """Hold on to a task until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _name(job: LocalJob) -> _Name:

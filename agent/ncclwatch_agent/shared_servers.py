@@ -6,12 +6,14 @@ when the last of them has gone.
 """
 
 import asyncio
+import math
 import secrets
 import socket
+import time
 from collections.abc import Collection
 
-from ncclwatch.contract import config
-from ncclwatch.contract.errors import WireError
+from ncclwatch.contract import config, wire
+from ncclwatch_agent.following import Following
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.procfs import read_text
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
@@ -21,13 +23,15 @@ from ncclwatch_agent.uplink.connection import Uplink
 from ncclwatch_agent.uplink.invitation import Invitation
 from ncclwatch_agent.uplink.local_server import LocalServer, is_this_host, missing_parts
 
-LOST_S = 5.0  # without a connection, after which another server is looked for in the store
+STANDBY_LEFT_S = 30.0  # after the job has ended here, for nodes that still use a server which has taken over
 
 
 class _Hosting:
-    """The server of one job whose rank 0 is here."""
+    """The server of one job: its rank 0 is here, or it stands by for the node where that is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, standby: bool = False) -> None:
+        self.standby = standby
+        self.over_at = 0.0  # monotonic, since when nobody here needs it; 0: somebody does
         self.server = LocalServer()
         self.token = secrets.token_urlsafe(32)
         self.invitation: Invitation | None = None
@@ -40,7 +44,9 @@ class SharedServers:
 
     def __init__(self) -> None:
         self._hosting: dict[JobKey, _Hosting] = {}
+        self._following: dict[JobKey, Following] = {}
         self._seen: dict[JobKey, bytes] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
 
     @property
     def serving(self) -> bool:
@@ -48,13 +54,34 @@ class SharedServers:
         return any(each.server.alive for each in self._hosting.values())
 
     def tend(self, job: LocalJob, uplink: Uplink) -> str:
-        """Start the server of a job, or look for its address. Returns a sentence on what is missing here, or ""."""
+        """Start the server of a job, or look for its address. Returns a sentence for the job's terminal, or ""."""
         first = job.ranks.get(0)
         if first is not None:
             return self._host(job, first, uplink)
-        if not uplink.connected:
-            self._look(job, uplink)
-        return ""
+        return self._follow(job.key).tend(job, uplink)
+
+    def note(self, job: LocalJob, said: wire.Successor) -> None:
+        """Note where to go when the job's server is lost."""
+        self._follow(job.key).note(said)
+
+    def predecessor(self, job: LocalJob) -> wire.Predecessor | None:
+        """Return what to tell the server that has taken over, if that is here."""
+        following = self._following.get(job.key)
+        return following.predecessor(job.index) if following is not None else None
+
+    async def stand_by(self, job: LocalJob) -> str:
+        """Start a server that waits until the job's own one is lost. Returns how it is reached, "" if there is none."""
+        if job.ranks.get(0) is not None:
+            return ""
+        hosting = self._hosting.setdefault(job.key, _Hosting(standby=True))
+        if hosting.starting is None or (hosting.starting.done() and not hosting.server.alive):
+            hosting.starting = asyncio.create_task(self._start(job, hosting))
+        await asyncio.shield(hosting.starting)
+        ready = hosting.server.alive and hosting.invitation is not None
+        return invitation.encode(hosting.invitation).decode() if ready and hosting.invitation else ""
+
+    def _follow(self, key: JobKey) -> Following:
+        return self._following.setdefault(key, Following())
 
     def _host(self, job: LocalJob, first: LocalRank, uplink: Uplink) -> str:
         hosting = self._hosting.setdefault(job.key, _Hosting())
@@ -73,8 +100,9 @@ class SharedServers:
 
     async def _start(self, job: LocalJob, hosting: _Hosting) -> None:
         trouble = missing_parts() or await hosting.server.start(
-            0, remote=_any_address(), token=f"{hosting.token} name=this-job job={_pattern(job.key.job)}"
-        )
+            0, remote=_any_address(), token=f"{hosting.token} name=this-job job={_pattern(job.key.job)}",
+            stand_by=hosting.standby,
+        )  # fmt: skip
         if trouble and trouble != hosting.trouble:
             log.warning("%s", trouble)
         hosting.trouble = trouble
@@ -85,34 +113,39 @@ class SharedServers:
             hosts=invitation.hosts_of_this_node(master if await is_this_host(f"http://{_bracketed(master)}") else ""),
             port=hosting.server.remote_port, certificate=hosting.server.certificate, token=hosting.token,
         )  # fmt: skip
-        log.info("job %s: other nodes reach its server at port %d", job.key.job, hosting.server.remote_port)
-
-    def _look(self, job: LocalJob, uplink: Uplink) -> None:
-        """Take up the address that some rank of this node has found in the store; without a connection ask again."""
-        for rank in job.ranks.values():
-            name = rank.ring.file_name + config.FOUND_SUFFIX
-            data = rank.place.read(name, config.OFFER_BYTES_MAX)
-            if not data:
-                continue
-            if data != self._seen.get(job.key):
-                self._seen[job.key] = data
-                try:
-                    uplink.invite(invitation.decode(data))
-                except WireError as error:
-                    log.warning("job %s: %s", job.key.job, error)
-            elif uplink.failing_s() >= LOST_S:
-                rank.place.unlink(name)
-            return
+        what = "a server that stands by" if hosting.standby else "its server"
+        log.info("job %s: other nodes reach %s at port %d", job.key.job, what, hosting.server.remote_port)
 
     def forget(self, living: Collection[JobKey]) -> None:
         """Let go of jobs that are over here. A server of one goes on while other nodes use it: it ends by itself."""
         for key in [key for key in self._seen if key not in living]:
             del self._seen[key]
-        for key in [key for key, each in self._hosting.items() if key not in living and not each.server.alive]:
+        for key, hosting in list(self._hosting.items()):
+            if key in living:
+                continue
+            if hosting.standby and hosting.server.alive:
+                self._end_standby(key, hosting)
+            elif not hosting.server.alive:
+                del self._hosting[key]
+        for key in [key for key in self._following if key not in living]:
+            self._following.pop(key).close()
+
+    def _end_standby(self, key: JobKey, hosting: _Hosting) -> None:
+        """End a server that stood by: at once, or, where it has taken over, when the others have had time to end."""
+        following = self._following.get(key)
+        now = time.monotonic()
+        hosting.over_at = hosting.over_at or (now if following is not None and following.elsewhere else -math.inf)
+        if now - hosting.over_at >= STANDBY_LEFT_S:
             del self._hosting[key]
+            stopping = asyncio.create_task(hosting.server.stop())
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
 
     async def close(self) -> None:
         """Stop all servers of ours."""
+        for following in self._following.values():
+            following.close()
+        await asyncio.gather(*self._stopping, return_exceptions=True)
         for hosting in self._hosting.values():
             if hosting.starting is not None:
                 hosting.starting.cancel()

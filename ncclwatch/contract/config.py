@@ -7,7 +7,7 @@ here and enforced where the thing grows.
 import os
 from collections.abc import Mapping
 
-PROTOCOL = 6  # of the wire between agent and server; a server refuses any other with a sentence
+PROTOCOL = 7  # of the wire between agent and server; a server refuses any other with a sentence
 DEFAULT_PORT = 8470
 
 # Environment of a rank.
@@ -68,6 +68,8 @@ KIND_BYTES_MAX = {  # of a message of an agent, by its kind; an agent parts what
     "hello": 4096,
     "gone": 4096,
     "announce": MIB,
+    "standby": 64 * 1024,
+    "predecessor": 2 * MIB,  # 10,000 nodes of 8 ranks each
     "loops": MIB,
     "digest": 4 * MIB,
     "stacks": 4 * MIB,

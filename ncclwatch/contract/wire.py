@@ -4,6 +4,7 @@ Agent to server: `Hello` first, then an `Announce` for each job on the node, the
 digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is
 something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s and `JobRefused`. Commands are a closed list.
+A server that an agent started for one job has another node stand by (`Standby`, `Successor`, `Predecessor`).
 
 The layout of a digest is in `digests`.
 """
@@ -19,6 +20,7 @@ import msgspec
 
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.job import Contact
 from ncclwatch.contract.model.preflight import RankFacts, trimmed
 from ncclwatch.contract.model.rank import ChildStack, RankView, StackDump, StackFrame
 from ncclwatch.contract.model.testimony import Communicator, Testimony
@@ -36,6 +38,7 @@ class CommandKind(str, Enum):
     WITNESS = "witness"  # answer with the Testimonies of these ranks
     PARAMETERS = "parameters"  # answer with what these ranks have wrapped; `text`: the kind and the ranks it is for
     PRINT = "print"  # put `text` on the terminal of the job
+    STAND_BY = "stand_by"  # answer with the Standby that takes over when this server is lost
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
@@ -155,6 +158,33 @@ class Parameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=True):
     reply_to: int = 0
 
 
+class KnownNode(msgspec.Struct, array_like=True, frozen=True):
+    """A node of a job, as the job's server knows it."""
+
+    agent: str  # as its hello says
+    host: str
+    machine: str
+    ranks: tuple[int, ...]
+
+
+class Standby(msgspec.Struct, tag="standby", frozen=True, kw_only=True):
+    """The answer to STAND_BY: a server waits on this node."""
+
+    index: int
+    offer: str  # how agents reach it: an `Invitation`, as JSON
+    reply_to: int = 0
+
+
+class Predecessor(msgspec.Struct, tag="predecessor", frozen=True, kw_only=True):
+    """What the server before this one knew of a job's nodes, as far as its standby was told."""
+
+    index: int
+    nodes: tuple[KnownNode, ...]
+    host: str  # where that server ran
+    silent_s: float  # since it was heard last
+    contact: Contact  # what is seen of that host since
+
+
 class Gone(msgspec.Struct, tag="gone", frozen=True, kw_only=True):
     """All ranks of the job on this node have ended; no more digests follow."""
 
@@ -179,6 +209,16 @@ class JobRefused(msgspec.Struct, tag="job_refused", frozen=True, kw_only=True):
 
     index: int
     reason: str
+
+
+class Successor(msgspec.Struct, tag="successor", frozen=True, kw_only=True):
+    """Which server to go to when this one is lost."""
+
+    index: int
+    host: str  # where it is
+    offer: str  # as in Standby
+    instead_of: str  # where this one is
+    nodes: tuple[KnownNode, ...] = ()  # for that host alone: it tells them the server that takes over
 
 
 class Command(msgspec.Struct, tag="command", frozen=True, kw_only=True):
@@ -245,12 +285,13 @@ class _LongParameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=Tru
 
 ReadNews = Stacks | Testimonies | Loops | Facts | Parameters | Gone
 JobNews = Views | ReadNews
-AgentMessage = Hello | Announce | JobNews
-UnreadMessage = Hello | Announce | UnreadViews | ReadNews
+StandbyNews = Standby | Predecessor
+AgentMessage = Hello | Announce | JobNews | StandbyNews
+UnreadMessage = Hello | Announce | UnreadViews | ReadNews | StandbyNews
 _Thread = tuple[str, tuple[StackFrame, ...]]
 _LongNews = _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | _LongLoops
-_Long = Hello | Announce | UnreadViews | _LongNews | Gone
-ServerMessage = Welcome | Refused | JobRefused | Command
+_Long = Hello | Announce | UnreadViews | _LongNews | StandbyNews | Gone
+ServerMessage = Welcome | Refused | JobRefused | Successor | Command
 
 T = TypeVar("T")
 

@@ -85,13 +85,15 @@ EXIT_NOT_INSTALLED = 3
     metavar="HOST",
     help="Let agents of other nodes in on this address as well; needs --ephemeral and NCCLWATCH_AGENT_TOKEN.",
 )
+@click.option("--stand-by", is_flag=True, help="With --parent: end only when that has ended, agents or none.")
 @click.option("--ready-fd", type=int, help="Write the port to this descriptor when listening.")
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
     host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
     allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
-    log_url: str, ephemeral: bool, remote: str, listen_fd: int | None, ready_fd: int | None, parent: int | None,
+    log_url: str, ephemeral: bool, remote: str, stand_by: bool, listen_fd: int | None, ready_fd: int | None,
+    parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -142,7 +144,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         log.warning("tokens and stacks travel to %s in clear text; --tls-cert and --tls-key encrypt them", host)
     serving = Serving(
         host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls,
-        trusted=tuple(map(str, trusted)), remote=entrance,
+        trusted=tuple(map(str, trusted)), remote=entrance, stand_by=stand_by,
     )  # fmt: skip
     serve(app, serving, listener)
 

@@ -40,6 +40,7 @@ from ncclwatch_server.ui.board import Board
 from ncclwatch_server.ui.login import PageGate
 from ncclwatch_server.ui.pages import Site, add_pages, job_parts
 from ncclwatch_server.watch.examiner import Judge
+from ncclwatch_server.watch.succession import Successions
 from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -61,6 +62,7 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     access, trail = settings.access(), AuditTrail(kept)
     remote = Access(settings.remote)
     watch.counters.denied = lambda: {lack.value: access.denials[lack] + remote.denials[lack] for lack in Lack}
+    watch.successions = Successions() if settings.remote else None
     door = Door(watch, access, settings.hosts, settings.trusted, remote)
     private, guarded = settings.private or not access.guarded, access.guarded
     neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)

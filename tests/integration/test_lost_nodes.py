@@ -48,3 +48,30 @@ def test_who_is_cut_off_from_the_server_alone_is_not_lost(tmp_path: Path) -> Non
     assert "culprit   rank 1, host node1" in said
     assert "node_lost" not in said
     assert "barrier" in said
+
+
+def test_another_node_takes_over_from_the_one_of_the_server_and_names_it(tmp_path: Path) -> None:
+    with Cluster(2, tmp_path) as cluster:
+        jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="0") for number in (0, 1)]
+        until(lambda: "node1 stands by for the server on node0" in cluster.log(1))
+        cluster.take_the_power(0)
+        words = " ".join(read_until(jobs[1], "  incident").split())
+    assert "ncclwatch: the server of this job, on node0, has not answered for " in words
+    assert "the one that stood by on node1 takes over" in words
+    assert "CRITICAL rank 0 is on node0, which has not answered for " in words
+    assert "node0 has lost power, has crashed, or is cut off from the network. Or node1 is cut off" in words
+    assert "culprit rank 0, host node0" in words
+
+
+def test_after_a_cut_all_nodes_are_at_the_first_server_again(tmp_path: Path) -> None:
+    with Cluster(2, tmp_path) as cluster:
+        jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="600") for number in (0, 1)]
+        until(lambda: "node1 stands by for the server on node0" in cluster.log(1))
+        cluster.network.cut.add(0)
+        assert "Or node0 is cut off" in " ".join(read_until(jobs[0], "  incident").split())
+        assert "CRITICAL rank 0 is on node0" in read_until(jobs[1], "  incident")
+        cluster.network.cut.clear()
+        until(lambda: "going back to the server" in cluster.log(1))
+        text = read_until(jobs[0], "  incident")
+    assert "culprit   rank 1, host node1" in text
+    assert "barrier" in text

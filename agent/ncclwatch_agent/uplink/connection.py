@@ -33,9 +33,11 @@ from ncclwatch_agent.uplink.refusals import Refusals
 from ncclwatch_agent.uplink.spool import Spool, SpooledViews
 
 OPEN_S_MAX = 3.0
-PING_S = 5.0
+PING_S, PONG_S = 5.0, 10.0
+SHARED_PING_S, SHARED_PONG_S = 2.0, 5.0  # of a job's own server, which another node replaces soon
 BACKOFF_S = (0.2, 5.0)  # first, most
 STRANGER_BACKOFF_S = 30.0
+TOLD_MAX = 32  # reasons in the log until a connection is made: a server with several addresses fails in several ways
 OUTBOX_MAX = 1024  # messages that wait for a slow server; then the connection starts over
 
 News = wire.AgentMessage | bytes
@@ -57,6 +59,7 @@ class Callbacks:
     command: Callable[[wire.Command], None]
     failed: Callable[[Failure], None]
     job_refused: Callable[[wire.JobRefused], None] = lambda _: None  # the first time with this reason
+    successor: Callable[[wire.Successor], None] = lambda _: None
 
 
 def websocket_url(url: str) -> str:
@@ -139,6 +142,17 @@ class NotInvited(NcclwatchError):
     """The address of a job's own server has not come through its store yet."""
 
 
+class _Connection(ClientConnection):
+    """One that knows when it was heard last: a server that is lost is missed by its pongs only some seconds later."""
+
+    heard_at = 0.0  # monotonic
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self.heard_at = time.monotonic()
+        super().data_received(data)
+
+
 class _Refusal(Exception):
     """The server said that it does not take this agent's news."""
 
@@ -158,6 +172,7 @@ class Uplink:
         self.spool = Spool()
         self.delivered_at = 0.0  # monotonic, of the last views of an ended rank that got through
         self.failures = 0
+        self.heard_at = 0.0  # monotonic, when the newest connection that broke was heard last
         self.connections = 0  # made so far; an answer to a command of an earlier one is no use to anybody
         self._hello = hello
         self._token = token if naming == config.NAMED else ""  # no other server is shown one
@@ -168,7 +183,7 @@ class Uplink:
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._retry = asyncio.Event()
-        self._told = ""
+        self._told: set[str] = set()  # sentences on why there is no connection, since the last one
         self._invitation: Invitation | None = None
         self.refusals = Refusals()
 
@@ -226,6 +241,8 @@ class Uplink:
             self._invitation, self._token = invitation, invitation.token
             self.failures, self._failing_since = 0, 0.0
             self._retry.set()
+            if self._socket is not None:  # of another server
+                self._socket.transport.abort()
 
     async def flush(self, wait_s: float) -> None:
         """Wait until everything is sent, at most so long."""
@@ -243,8 +260,8 @@ class Uplink:
             failure = await self._attempt(callbacks)
             self.failures += 1
             self._failing_since = self._failing_since or time.monotonic()
-            if failure.sentence != self._told:
-                self._told = failure.sentence
+            if failure.sentence not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add(failure.sentence)
                 log.warning("%s", failure.sentence)
             self._retry.clear()
             callbacks.failed(failure)
@@ -276,7 +293,8 @@ class Uplink:
     async def _dial(self) -> DirectWebSocket:
         """Return the connection to make: on a socket that was proven, unless somebody named the server."""
         sock, trust = None, tls.trust() if tls.is_secure(self.url) else None
-        if self.naming == config.SHARED:
+        shared = self.naming == config.SHARED
+        if shared:
             if self._invitation is None:
                 raise NotInvited
             self.url = self._invitation.url(self.failures)
@@ -287,8 +305,10 @@ class Uplink:
         return DirectWebSocket(
             websocket_url(self.url), ssl=trust, compression=None,
             open_timeout=OPEN_S_MAX, additional_headers=headers,
-            proxy=None, ping_interval=PING_S, ping_timeout=2 * PING_S, close_timeout=1.0,
-            max_size=config.MESSAGE_BYTES_MAX, user_agent_header=f"ncclwatch-agent/{self._hello.version}", sock=sock,
+            proxy=None, ping_interval=SHARED_PING_S if shared else PING_S,
+            ping_timeout=SHARED_PONG_S if shared else PONG_S, close_timeout=1.0,
+            max_size=config.MESSAGE_BYTES_MAX, create_connection=_Connection, sock=sock,
+            user_agent_header=f"ncclwatch-agent/{self._hello.version}",
         )  # fmt: skip
 
     async def _welcome(self, socket: ClientConnection) -> None:
@@ -300,7 +320,8 @@ class Uplink:
             raise WireError("its first message is no welcome")
         if not self.reached or self._told:
             log.info("connected to %s (%s %s)", self.url, answer.server, answer.version)
-        self.reached, self.failures, self._told, self._failing_since = True, 0, "", 0.0
+        self.reached, self.failures, self._failing_since = True, 0, 0.0
+        self._told.clear()
 
     async def _talk(self, socket: ClientConnection, callbacks: Callbacks) -> None:
         self._socket = socket
@@ -320,6 +341,8 @@ class Uplink:
                     task.result()
         finally:
             self._socket = None
+            if isinstance(socket, _Connection):
+                self.heard_at = socket.heard_at
             for task in (sending, listening):
                 task.cancel()
             await asyncio.gather(sending, listening, return_exceptions=True)
@@ -331,6 +354,8 @@ class Uplink:
                 raise _Refusal(message.reason)
             if isinstance(message, wire.Command):
                 callbacks.command(message)
+            if isinstance(message, wire.Successor):
+                callbacks.successor(message)
             if isinstance(message, wire.JobRefused):
                 self._digests.pop(message.index, None)
                 self.spool.forget(message.index)

@@ -105,10 +105,11 @@ class LocalServer:
         """Whether it runs."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, port: int, *, remote: str = "", token: str = "") -> str:
+    async def start(self, port: int, *, remote: str = "", token: str = "", stand_by: bool = False) -> str:
         """Start it and wait until it listens. Returns "" or the sentence why there is none.
 
-        With a `remote` address it lets agents of other nodes in there, who show this token.
+        With a `remote` address it lets agents of other nodes in there, who show this token; one to `stand_by` does
+        not end while no agent is there.
         """
         if self._process is not None and self._process.returncode == 0:
             self._starts = 0  # nobody needed it any more, and so it ended
@@ -121,6 +122,7 @@ class LocalServer:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--port", str(port), "--ephemeral", "--ready-fd", str(send),
                 *(("--remote", remote, "--parent", str(os.getpid())) if remote else ()),
+                *(("--stand-by",) if stand_by else ()),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(send,), start_new_session=True, cwd="/",
                 env=tokens.without() | ({config.ENV_AGENT_TOKEN: token} if token else {}),

@@ -20,6 +20,7 @@ from ncclwatch_server.ingest.own_news import News, check_lengths, own_part, rank
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import OverError
 from ncclwatch_server.jobs.room import NoRoom
+from ncclwatch_server.watch.succession import recall
 from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
@@ -91,6 +92,9 @@ class AgentNews:
             if message.index in self.refused:
                 return None
             raise WireError(f"news of job number {message.index}, which was not announced")
+        if isinstance(message, wire.Standby | wire.Predecessor):
+            self._take_standby_news(job, message, now)
+            return None
         if not self._was_asked(message):
             kind = type(message).__name__.lower()
             self._tell_once(job.id, kind, f"left out {kind} of job {job.id} that nobody has asked {self.link.host} for")
@@ -105,6 +109,17 @@ class AgentNews:
         else:
             self._hear(job, message, size)
         return None
+
+    def _take_standby_news(self, job: Job, message: wire.StandbyNews, now: float) -> None:
+        """Take news that only a server wants which an agent started for one job: nodes stand by for no other one."""
+        successions = self.watch.successions
+        if successions is None or not job.state.speaks(self.link.number):
+            return
+        if isinstance(message, wire.Predecessor):
+            recall(job, message, self.link, now)
+            self.watch.look_within(limits.SOON_S)
+        elif self.link.asked(message.reply_to, wire.CommandKind.STAND_BY, message.index):
+            successions.answered(job, self.link, message)
 
     def _was_asked(self, message: wire.JobNews | wire.UnreadViews) -> bool:
         """Whether a message is no answer, or one to a command of this kind that was sent for this job."""

@@ -58,6 +58,7 @@ class Serving:
     tls: Tls | None = None
     trusted: tuple[str, ...] = ()  # addresses of proxies that are believed
     remote: "Remote | None" = None
+    stand_by: bool = False  # with a parent: it ends with that, and not when no agent is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +227,7 @@ async def _serve(server: _Server, serving: Serving, listener: socket.socket, wat
         tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
     # With a parent it ends only then, since a training may prepare for minutes before its first rank. A server for
     # several nodes ends in both cases: without its agent the others would go on with it, though another one follows.
-    if serving.ephemeral and (serving.parent is None or serving.remote is not None):
+    if serving.ephemeral and not serving.stand_by and (serving.parent is None or serving.remote is not None):
         waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic)
         tasks.append(asyncio.create_task(_then_stop(server, waiting)))
     try:

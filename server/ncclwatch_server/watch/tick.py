@@ -21,6 +21,7 @@ from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
 from ncclwatch_server.watch.screening import Screening
 from ncclwatch_server.watch.slowdowns import Slowdowns
+from ncclwatch_server.watch.succession import Successions
 
 log = logging.getLogger("ncclwatch.server")
 
@@ -44,6 +45,7 @@ class Watch:
         self.counters = Counters()
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
+        self.successions: Successions | None = None  # of a server that an agent started for one job
         self.life = LoopLife("watch", age_s_max=limits.WATCH_STILL_S, ends_s=limits.WATCH_ENDS_S)
         self._keeping = keeping or settings.Keeping()
         self._clock = clock
@@ -184,6 +186,8 @@ class Watch:
         self.counters.ticks += 1
         self._count_hung(now)
         self.jobs.prune(now)
+        if self.successions is not None:
+            self.successions.look(self.jobs.listed(), now)
         if self.counters.ticks % limits.EXPIRE_TICKS == 0:
             self.book.expire(self._wall() - self._keeping.days * 86_400.0, self._keeping.incidents_per_job)
         if now - self._started_at > limits.ABANDONED_S:

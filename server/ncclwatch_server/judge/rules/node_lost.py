@@ -79,7 +79,7 @@ def _explanation(root: LostNodesRoot, hosts: str) -> str:
 def _of_mute(hosts: str, met: str, one: bool) -> str:
     is_down = "has lost power, has crashed" if one else "have lost power, have crashed"
     return (
-        f"No packet of this server to {hosts} is acknowledged, not even by the operating system there, {met}: {hosts} "
+        f"No packet that is sent to {hosts} is acknowledged, not even by the operating system there, {met}: {hosts} "
         f"{is_down}, or {'is' if one else 'are'} cut off from the network."
     )
 
