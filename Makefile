@@ -60,7 +60,7 @@ check: lint types imports unit ## what to run before each commit
 # In the order of tests/conftest.py, the longest files first; by itself xdist begins with those that have the most tests.
 integration: $(BIN)/.installed tools ## tests on real processes
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not zoo" tests/integration tests/integrations tests/coverage \
-	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py tests/sanitized \
+	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py tests/sanitized --durations=40 \
 	  $(PYTEST_ARGS)
 
 frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)

@@ -37,6 +37,9 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     f"{_REMOTE}::test_the_token_opens_that_job_only": (
         Change(f"{_CONTRACT}/network/tokens.py", "return _matches(self.jobs, name) and", "return"),
     ),
+    "tests/unit/agent/test_server_choice.py::test_a_server_that_was_named_starts_none_here": (
+        Change(f"{_AGENT}/server_choice.py", "job is not None and job.naming == config.SHARED:", "job is not None:"),
+    ),
     f"{_REMOTE}::test_nothing_but_agents_is_served_there": (
         Change(f"{_SERVER}/serving/slow_clients.py", "        made.app = _AGENTS_ONLY\n", ""),
     ),

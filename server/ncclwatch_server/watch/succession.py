@@ -86,9 +86,7 @@ class Succession:
         host = alive[self._standby].link.said_host
         for number in alive.keys() - self._told - {self._standby}:
             served = alive[number]
-            served.link.send(
-                wire.Successor(index=served.index, host=host, offer=self._offer, instead_of=self._here)
-            )
+            served.link.send(wire.Successor(index=served.index, host=host, offer=self._offer, instead_of=self._here))
             self._told.add(number)
         if now - self._nodes_at < NODES_S:
             return

@@ -20,7 +20,7 @@ class SlowAtFirst:
     alive = False
     remote_port, certificate = 1234, "a certificate"
 
-    async def start(self, port: int, *, remote: str, token: str) -> str:
+    async def start(self, port: int, *, remote: str, token: str, stand_by: bool) -> str:
         """Be started."""
         self.starts += 1
         self.alive = self.starts > 1
