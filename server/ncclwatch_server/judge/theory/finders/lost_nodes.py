@@ -8,7 +8,7 @@ since the same moment, so that they came to wait for it then.
 from collections.abc import Iterable, Mapping, Sequence
 
 from ncclwatch.contract.model.job import Contact, QuietNode
-from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.rank import Op, OpView, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
@@ -17,6 +17,7 @@ from ncclwatch_server.judge.theory.roots import LostNodesRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
+_FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
 SLACK_S = 3.0  # between the last report of a node and its end: reports come each second, later on a busy node
 MUTE_S, MUTE_WAIT_S, MUTE_WAIT_S_MAX = 5.0, 5.0, 60.0  # its kernel acknowledges nothing; TCP repeats itself five times
 MUTE_ALONE_S = 60.0  # the same, where others had waited for its ranks before
@@ -83,14 +84,20 @@ def _patience_s(case: Case, blocks: Iterable[Block], least_s: float, most_s: flo
 
 
 def _has_met(view: RankView, node: QuietNode) -> bool:
-    """Say whether a rank is through with a collective which it issued after the last report of a node, and with it."""
+    """Say whether a rank is through with what it issued after the last report of a node, and what needs that node."""
     if view.rank in node.ranks:
         return False
     for op in reversed(view.history):
         if op.age_s + view.news_age_s >= node.silent_s - SLACK_S:
             return False
-        if op.completed and op.op in SYNCHRONISING:
-            group = group_of(view, op.group)
-            if group is not None and not set(node.ranks).isdisjoint(group.ranks):
-                return True
+        if op.completed and _needs(view, op, node):
+            return True
     return False
+
+
+def _needs(view: RankView, op: OpView, node: QuietNode) -> bool:
+    """Say whether a rank cannot get through an operation without a node: it synchronises, or takes data from there."""
+    if op.op is Op.RECV or (op.op in _FROM_ROOT and op.peer != view.rank):
+        return op.peer in node.ranks
+    group = group_of(view, op.group) if op.op in SYNCHRONISING else None
+    return group is not None and not set(node.ranks).isdisjoint(group.ranks)
