@@ -216,15 +216,11 @@ def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _sentence(node: _Node) -> str:
-    place = f" at {node.site}" if node.site is not None else ""
-    doing = f" {'is' if len(node.ranks) == 1 else 'are'} {_doing(node.doing)}{place}" if node.doing or place else ""
+    place = f"at {node.site}" if node.site is not None else ""
+    stands = " ".join(filter(None, (node.doing, place)))
     others = sorted({rank for other in node.to for rank in other.ranks & node.awaits})
-    waits = f", waiting for {_ranks(others)}" if others else ""
-    return f"{_who(node)}{doing}{waits}."
-
-
-def _doing(doing: str) -> str:
-    return doing if doing.startswith("in ") or not doing else f"in {doing}"
+    waits = f"waiting for {_ranks(others)}" if others else ""
+    return f"{_who(node)}: {', '.join(filter(None, (stands, waits)))}."
 
 
 def _who(node: _Node) -> str:

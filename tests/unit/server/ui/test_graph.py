@@ -38,13 +38,13 @@ def test_ranks_at_one_line_are_one_box_and_the_culprit_is_above_them():
     assert boxes["rank 2"].y < boxes["ranks 0-1,3"].y
     assert len(found.arrows) == 2  # each side waits for the other
     assert all(int(x) <= found.width for arrow in found.arrows for x in re.findall(r"[MC ](\d+) \d+", arrow))
-    assert "ranks 0-1,3 are in all_reduce at train.py:97 in step(), waiting for rank 2." in found.sentences
+    assert "ranks 0-1,3: all_reduce at train.py:97 in step(), waiting for rank 2." in found.sentences
 
 
 def test_a_culprit_outside_of_every_operation_has_a_box_and_waits_for_nobody():
     found = drawn(verdict((Culprit(rank=7, doing="in sleep", call_site=B),), (0, 1), (row((0, 1), (7,)),)))
     assert len(found.arrows) == 1
-    assert "rank 7 is in sleep at train.py:130 in main()." in found.sentences
+    assert "rank 7: in sleep at train.py:130 in main()." in found.sentences
 
 
 def test_ranks_of_one_line_that_wait_for_each_other_are_shown_one_by_one():
