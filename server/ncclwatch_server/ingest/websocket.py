@@ -197,7 +197,7 @@ class AgentLine(asyncio.Protocol):
         self._transport.abort()
 
     def give_up(self) -> None:
-        """The same where nothing came any more."""
+        """End the connection because nothing came any more, and keep what the kernel knows of the other side."""
         self.contact.give_up()
         self.abort()
 

@@ -236,9 +236,11 @@ class Job:
 
     def _host_alone(self, quiet: tuple[QuietNode, ...]) -> str:
         """Return the name of this server's own host if no other one of the job reports, "" otherwise."""
+        if not quiet:
+            return ""
         silent = {node.host for node in quiet}
         reporting = [each.link for each in self.served.values() if not each.lost and each.link.host not in silent]
-        alone = quiet and len({link.host for link in reporting}) == 1 and reporting[0].machine == boot.machine()
+        alone = len({link.host for link in reporting}) == 1 and reporting[0].machine == boot.machine()
         return reporting[0].host if alone else ""
 
     def counted(self, verdict: Verdict) -> Verdict:

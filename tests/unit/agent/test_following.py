@@ -65,6 +65,13 @@ class Node:
         said = wire.Successor(index=7, host="node1", offer=offer, instead_of="node0", nodes=nodes)
         self.following.note(said)
 
+    async def goes_to_the_standby(self) -> str:
+        """Find the first server, hear of the standby, and lose the first. Returns what the terminal is told."""
+        self.find(1)
+        self.tend()
+        self.stands_by()
+        return await self.loses_it()
+
     async def loses_it(self, failing_s: float = LOST_S) -> str:
         """Be without a connection for so long, and return what the terminal is told."""
         self.uplink.connected, self.uplink.failing = False, failing_s
@@ -121,10 +128,7 @@ def test_the_others_go_there_without_a_word(node: Node, monkeypatch: pytest.Monk
     answers(Contact.MUTE, monkeypatch)
 
     async def play() -> None:
-        node.find(1)
-        node.tend()
-        node.stands_by()
-        assert await node.loses_it() == ""
+        assert await node.goes_to_the_standby() == ""
 
     asyncio.run(play())
     assert node.uplink.invited == [1, 2]
@@ -135,10 +139,8 @@ def test_where_neither_answers_it_tries_one_after_the_other(node: Node, monkeypa
     answers(Contact.MUTE, monkeypatch)
 
     async def play() -> None:
-        node.find(1)
-        node.tend()
-        node.stands_by()
-        for _ in range(4):
+        await node.goes_to_the_standby()
+        for _ in range(3):
             await node.loses_it()
 
     asyncio.run(play())
@@ -161,10 +163,7 @@ def test_another_server_in_the_store_is_better_than_the_standby(node: Node, monk
     answers(Contact.CLOSED, monkeypatch)
 
     async def play() -> None:
-        node.find(1)
-        node.tend()
-        node.stands_by()
-        await node.loses_it()
+        await node.goes_to_the_standby()
         node.uplink.connected = True
         node.find(3)
         node.tend()
@@ -186,10 +185,7 @@ def test_it_goes_back_when_the_first_one_proves_to_be_there(node: Node, monkeypa
     monkeypatch.setattr(following, "_is_there", is_there)
 
     async def play() -> None:
-        node.find(1)
-        node.tend()
-        node.stands_by()
-        await node.loses_it()
+        await node.goes_to_the_standby()
         node.uplink.connected = True
         for _ in range(10):
             node.tend()

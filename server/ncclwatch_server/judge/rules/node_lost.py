@@ -37,7 +37,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         explanation=_explanation(root, hosts),
         advice=advice.replace("<host>", hosts),
         culprits=tuple(
-            Culprit(rank=rank, host=node.host, doing=f"on {node.host}, which {_state((node,))}")
+            Culprit(rank=rank, host=node.host, doing=f"its node {_state((node,))}")
             for node in root.nodes
             for rank in node.ranks
         ),
@@ -51,9 +51,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 
 
 def _hosts(nodes: Sequence[QuietNode]) -> str:
-    names = [node.host for node in nodes[:HOSTS_MAX]]
-    if len(nodes) > HOSTS_MAX:
-        names.append(f"{len(nodes) - HOSTS_MAX} more hosts")
+    hosts = tuple(dict.fromkeys(node.host for node in nodes))  # one host may have an agent for each of several users
+    names = list(hosts[:HOSTS_MAX])
+    if len(hosts) > HOSTS_MAX:
+        names.append(f"{len(hosts) - HOSTS_MAX} more hosts")
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -8,7 +8,7 @@ since the same moment, so that they came to wait for it then.
 from collections.abc import Iterable, Mapping, Sequence
 
 from ncclwatch.contract.model.job import Contact, QuietNode
-from ncclwatch.contract.model.rank import Op, OpView, RankView
+from ncclwatch.contract.model.rank import Op, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
@@ -19,7 +19,7 @@ from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 _FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
 SLACK_S = 3.0  # between the last report of a node and its end: reports come each second, later on a busy node
-MUTE_S, MUTE_WAIT_S, MUTE_WAIT_S_MAX = 5.0, 5.0, 60.0  # its kernel acknowledges nothing; TCP repeats itself five times
+MUTE_S, MUTE_WAIT_S, MUTE_WAIT_S_MAX = 5.0, 5.0, 60.0  # its kernel acknowledges nothing; TCP retransmits five times
 MUTE_ALONE_S = 60.0  # the same, where others had waited for its ranks before
 QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have started another agent long before
 
@@ -87,17 +87,26 @@ def _has_met(view: RankView, node: QuietNode) -> bool:
     """Say whether a rank is through with what it issued after the last report of a node, and what needs that node."""
     if view.rank in node.ranks:
         return False
+    in_group: dict[str, bool] = {}  # a group may have 100,000 members
     for op in reversed(view.history):
         if op.age_s + view.news_age_s >= node.silent_s - SLACK_S:
             return False
-        if op.completed and _needs(view, op, node):
+        if not op.completed:
+            continue
+        if op.op is Op.RECV or (op.op in _FROM_ROOT and op.peer != view.rank):
+            met = op.peer in node.ranks
+        elif op.op in SYNCHRONISING:
+            if op.group not in in_group:
+                in_group[op.group] = _is_in(view, op.group, node)
+            met = in_group[op.group]
+        else:
+            met = False
+        if met:
             return True
     return False
 
 
-def _needs(view: RankView, op: OpView, node: QuietNode) -> bool:
-    """Say whether a rank cannot get through an operation without a node: it synchronises, or takes data from there."""
-    if op.op is Op.RECV or (op.op in _FROM_ROOT and op.peer != view.rank):
-        return op.peer in node.ranks
-    group = group_of(view, op.group) if op.op in SYNCHRONISING else None
+def _is_in(view: RankView, name: str, node: QuietNode) -> bool:
+    """Say whether a group of a rank has members on a node."""
+    group = group_of(view, name)
     return group is not None and not set(node.ranks).isdisjoint(group.ranks)
