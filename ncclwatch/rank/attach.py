@@ -125,7 +125,7 @@ def _begin(rank: int, world_size: int) -> None:
 
     _place = (rank, world_size)
     launched = _launch_environment()
-    job, attempt = job_names.from_environment(launched), int(launched.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+    job, attempt = job_names.from_environment(launched), identity.attempt(launched)
     directory = config.runtime_dir()
     local_rank, local_world = identity.on_this_node(_place)
     try:
@@ -333,7 +333,7 @@ def _exchange_through(said: Mapping[str, object]) -> store_exchange.Exchange | N
     endpoint = store_exchange.endpoint_of(said)
     if endpoint is None:
         return None
-    attempt = int(_launch_environment().get("TORCHELASTIC_RESTART_COUNT") or 0)
+    attempt = identity.attempt(_launch_environment())
     ring = recorder.ring
     return store_exchange.Exchange(
         ring.place.again(), ring.file_name, endpoint, attempt=attempt, nodes=-(-world_size // local_world)
@@ -393,10 +393,9 @@ def _launch_environment() -> dict[str, str]:
 def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
     import torch
 
-    run_id = launched.get("TORCHELASTIC_RUN_ID", "")
     return {
         "job": job,
-        "instance": f"{launched.get('MASTER_ADDR', '')}:{launched.get('MASTER_PORT', '')}/{run_id}",
+        "instance": identity.instance(launched),
         "host": os.uname().nodename,
         "server": config.server_url(os.environ),
         "server_named": config.server_naming(os.environ),

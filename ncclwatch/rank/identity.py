@@ -43,6 +43,26 @@ def on_this_node(place: Place, environ: Mapping[str, str] = os.environ) -> Place
     return rank, _count(environ, "LOCAL_WORLD_SIZE")
 
 
+def attempt(environ: Mapping[str, str]) -> int:
+    """Return how often the launcher has begun this job again: torchrun by itself, or Slurm by a requeue.
+
+    torchrun counts from 0 again in a job that was requeued: that is another launch, see `instance`.
+    """
+    if environ.get("TORCHELASTIC_RESTART_COUNT", ""):
+        return _count(environ, "TORCHELASTIC_RESTART_COUNT")
+    return _count(environ, "SLURM_RESTART_COUNT")
+
+
+def instance(environ: Mapping[str, str]) -> str:
+    """Return what tells two launches of one name apart: where its ranks meet, and torchrun's run.
+
+    Each requeue by Slurm is another launch where torchrun counts the attempts.
+    """
+    said = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}/{environ.get('TORCHELASTIC_RUN_ID', '')}"
+    requeues = _count(environ, "SLURM_RESTART_COUNT") if environ.get("TORCHELASTIC_RESTART_COUNT", "") else 0
+    return f"{said}#{requeues}" if requeues else said
+
+
 def _count(environ: Mapping[str, str], name: str) -> int:
     said = environ.get(name, "")
     return int(said) if said.isdigit() else 0

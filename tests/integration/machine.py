@@ -1,5 +1,6 @@
 """A machine of its own for a test: a network namespace, in which the real default port is free, and other users."""
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -11,22 +12,30 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
 ALICE, MALLORY = 12_301, 12_302
-_CLONE_NEWNET, _CLONE_NEWUTS = 0x40000000, 0x04000000
+_CLONE_NEWNET, _CLONE_NEWUTS, _CLONE_NEWNS = 0x40000000, 0x04000000, 0x00020000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _HOLDER = "import sys; from tests.integration import machine; machine.hold(*sys.argv[1:])"
 
 
 class Machine:
-    """Runs programs in one network namespace, as a host of some name. What still runs is killed at the end."""
+    """Runs programs in one network namespace, as a host of some name. What still runs is killed at the end.
 
-    def __init__(self, host: str = "") -> None:
+    With a file of `hosts`, which it has as /etc/hosts, it also has a /dev/shm of its own.
+    """
+
+    def __init__(self, host: str = "", hosts: Path | None = None) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         holder = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER, host], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _HOLDER, host, str(hosts or "")],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._processes.append(holder)
         assert holder.stdout is not None
@@ -34,12 +43,18 @@ class Machine:
         self.pid = holder.pid
         self.net = f"/proc/{holder.pid}/ns/net"
         self._enter = ["nsenter", f"--net={self.net}", f"--uts=/proc/{holder.pid}/ns/uts"]
+        if hosts is not None:
+            self._enter += [f"--mount=/proc/{holder.pid}/ns/mnt", f"--wd={ROOT}"]
 
     def start(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
         """Start a program of Python here, with these variables of ours alone."""
+        return self.execute(sys.executable, *command, **environ)
+
+    def execute(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
+        """Start any program here in the same way."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLWATCH", "TORCHELASTIC", "RANK"))}
         process = subprocess.Popen(
-            [*self._enter, sys.executable, *command], cwd=ROOT, env=inherited | environ, text=True,
+            [*self._enter, *command], cwd=ROOT, env=inherited | environ, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._processes.append(process)
@@ -70,6 +85,15 @@ class Machine:
         out, err = process.communicate(timeout=140)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
+    def inhabitants(self) -> list[psutil.Process]:
+        """Return all processes that are here, but for the one that keeps the namespaces."""
+        space, found = Path(self.net).stat().st_ino, []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != self.pid and Path(f"/proc/{process.pid}/ns/net").stat().st_ino == space:
+                    found.append(process)
+        return found
+
     def __enter__(self) -> "Machine":
         return self
 
@@ -90,10 +114,16 @@ def needs_root() -> None:
         pytest.skip("needs root, and nsenter of util-linux, for a second user and a network of its own")
 
 
-def hold(host: str = "") -> None:
+def hold(host: str = "", hosts: str = "") -> None:
     """Make a network namespace with a loopback device that is up, and keep it until standard input ends."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET | _CLONE_NEWUTS):
+    spaces = _CLONE_NEWNET | _CLONE_NEWUTS | (_CLONE_NEWNS if hosts else 0)
+    if ctypes.CDLL(None, use_errno=True).unshare(spaces):
         raise OSError(ctypes.get_errno(), "unshare")
+    if hosts:
+        for words in (
+            ["--make-rprivate", "/"], ["-t", "tmpfs", "tmpfs", "/dev/shm"], ["--bind", hosts, "/etc/hosts"],
+        ):  # fmt: skip
+            subprocess.run(["mount", *words], check=True)
     if host:
         socket.sethostname(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

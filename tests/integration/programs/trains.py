@@ -12,6 +12,8 @@ import ncclwatch
 
 def main() -> None:
     ncclwatch.attach()
+    if "SLURM_PROCID" in os.environ:  # srun sets no RANK
+        os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
     dist.init_process_group("gloo")
     last = int(os.environ["STEPS_TILL_HANG"])  # 0: it never does
     gradients = torch.ones(1024)
