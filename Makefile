@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -59,9 +59,12 @@ check: lint types imports unit ## what to run before each commit
 
 # In the order of tests/conftest.py, the longest files first; by itself xdist begins with those that have the most tests.
 integration: $(BIN)/.installed tools ## tests on real processes
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not zoo" tests/integration tests/integrations tests/coverage \
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not zoo and not long" tests/integration tests/integrations tests/coverage \
 	  tests/postmortem/test_real_dumps.py tests/zoo/test_stream.py tests/sanitized --durations=40 \
 	  $(PYTEST_ARGS)
+
+long: $(BIN)/.installed ## tests on real processes that take long
+	$(BIN)/pytest -m long tests/integration $(PYTEST_ARGS)
 
 frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed
@@ -135,8 +138,8 @@ test: $(BIN)/.installed ## what CI runs: everything that does not depend on the 
 	  --live integration --live zoo-core
 
 test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches: two hours
-	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz integration frameworks zoo-once zoo-stream wheel dashboard-types demo \
-	  --live integration --live frameworks --live zoo-once --live zoo-stream
+	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz integration long frameworks zoo-once zoo-stream wheel dashboard-types demo \
+	  --live integration --live long --live frameworks --live zoo-once --live zoo-stream
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README
 	$(BIN)/python -m tests.bench

@@ -63,6 +63,7 @@ def test_another_node_takes_over_from_the_one_of_the_server_and_names_it(tmp_pat
     assert "culprit rank 0, host node0" in words
 
 
+@pytest.mark.long
 def test_after_a_cut_all_nodes_are_at_the_first_server_again(tmp_path: Path) -> None:
     with Cluster(2, tmp_path) as cluster:
         jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="600") for number in (0, 1)]

@@ -1,7 +1,9 @@
-"""How many ranks of a job are on a node, by what each launcher sets."""
+"""What launchers say of a rank by their variables: its place on its node, and how often its job was begun again."""
 
 import pytest
 
+from ncclwatch.rank.identity import attempt as attempt_of
+from ncclwatch.rank.identity import instance as instance_of
 from ncclwatch.rank.identity import on_this_node
 
 SLURM = {
@@ -31,3 +33,26 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COM
 )
 def test_a_launcher_says_how_many_are_here(place: tuple[int, int], environ: dict[str, str], found: tuple[int, int]):
     assert on_this_node(place, environ) == found
+
+
+AT = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "attempt", "instance"),
+    [
+        ({}, 0, "node0:29500/"),
+        ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "2"}, 2, "node0:29500/r"),
+        ({"SLURM_RESTART_COUNT": "1"}, 1, "node0:29500/"),
+        (
+            {"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "1"},
+            0,
+            "node0:29500/r#1",
+        ),
+        ({"TORCHELASTIC_RESTART_COUNT": "many"}, 0, "node0:29500/"),
+    ],
+    ids=["first", "torchrun", "slurm", "torchrun that slurm has begun again", "no number"],
+)
+def test_attempts_of_one_launch_differ_and_so_do_launches(environ: dict[str, str], attempt: int, instance: str) -> None:
+    assert attempt_of(AT | environ) == attempt
+    assert instance_of(AT | environ) == instance
