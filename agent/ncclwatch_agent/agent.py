@@ -30,7 +30,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.process.kernel_log import KernelLog
 from ncclwatch_agent.ranks import jobs
 from ncclwatch_agent.ranks.endings import describe, is_abnormal
-from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
+from ncclwatch_agent.ranks.jobs import JobKey, LocalJob, Runs
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.ranks.rings import RingDirectory
 from ncclwatch_agent.server_choice import Servers
@@ -82,6 +82,7 @@ class Agent:
         self._rings = RingDirectory(settings.runtime)
         self._jobs: dict[JobKey, LocalJob] = {}
         self._indexes = 0
+        self._runs = Runs()
         self._desk = CommandDesk(self._jobs.values)
         self._hello = wire.Hello(
             protocol=config.PROTOCOL,
@@ -169,7 +170,7 @@ class Agent:
         for job in list(self._jobs.values()):
             for rank in job.everyone():
                 self._observe(job, rank, now_ns)
-            if not job.note_over(now_ns):
+            if not job.note_over():
                 self._alive_ns = now_ns
             if job.key in self._jobs:
                 self._try(f"looking at job {job.key.job}", partial(self._look_round, job, now_ns))
@@ -250,7 +251,7 @@ class Agent:
             self._rings.forget(path)
         found = [rank for ring in self._open_rings(now_ns) if (rank := self._meet(ring, now_ns)) is not None]
         old = jobs.leftovers(found, self._jobs, now_ns)
-        for rank in found:
+        for rank in sorted(found, key=lambda rank: rank.header.created_ns):
             if rank in old:
                 log.info("removed %s: its process ended before this agent began", rank.path)
                 rank.close()
@@ -274,7 +275,7 @@ class Agent:
         return self._rings.new_rings(now_ns / 1e9)
 
     def _adopt(self, rank: LocalRank) -> None:
-        key = JobKey.of(rank)
+        key = self._runs.key_of(rank, self._jobs.values())
         job = self._jobs.get(key)
         if job is None:
             self._indexes += 1
@@ -290,6 +291,7 @@ class Agent:
         """Take down how a process ended before its parent reaps it, and look at everything soon."""
         asyncio.get_running_loop().remove_reader(rank.watch.pidfd.fd)
         rank.watch.exit_status()
+        rank.gone_ns = rank.gone_ns or time.monotonic_ns()
         self._wake.set()
 
     def _report_ends(self, job: LocalJob) -> None:
@@ -370,6 +372,7 @@ class Agent:
         job.close()
         self._desk.forget(job)
         self._jobs.pop(job.key, None)
+        self._runs.let_go(job, time.monotonic_ns())
 
     def _forget_reader(self, rank: LocalRank) -> None:
         if rank.watch.pidfd.fd >= 0:

@@ -161,7 +161,8 @@ class Servers:
 
     def _picture(self, uplink: Uplink) -> Iterable[News]:
         now_ns = time.monotonic_ns()
-        for job in self._jobs_of(uplink):
+        # Attempts in their order, but the newest run first: a server that knows none takes the first for the current one.
+        for job in sorted(self._jobs_of(uplink), key=lambda job: (job.key.attempt, -job.key.run)):
             yield job.announce()
             yield job.digest(now_ns)
             facts = job.all_facts()

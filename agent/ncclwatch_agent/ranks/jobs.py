@@ -5,7 +5,7 @@ ranks of both are never mixed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
@@ -15,6 +15,7 @@ from ncclwatch_agent.ranks import impostors, preflight
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
 LOOPS_S = 5.0  # a server is told of loops in which none begins or ends
+LAUNCHES_MAX = 256  # of which the newest run is remembered
 TOLD_MAX = 256  # texts that a terminal has seen, remembered so that each is shown once
 LEFTOVER_S = 30.0  # a job whose last sign of life is older than this was over before the agent came
 
@@ -27,10 +28,16 @@ class JobKey:
     instance: str
     attempt: int
     world_size: int
+    run: int = 0  # see `Runs`
+
+    @property
+    def launch(self) -> tuple[str, str, int]:
+        """Return what is the same for all runs of a launch that somebody starts again by hand."""
+        return self.job, self.instance, self.attempt
 
     @classmethod
     def of(cls, rank: LocalRank) -> "JobKey":
-        """Return the job that a rank says it belongs to."""
+        """Return the job that a rank says it belongs to, of any run."""
         return cls(
             job=rank.identity.get("job") or _directory_name(rank.path),
             instance=rank.identity.get("instance", ""),
@@ -94,13 +101,11 @@ class LocalJob:
         """Return all processes of the job on this node."""
         return [*self.ranks.values(), *self.extras]
 
-    def note_over(self, now_ns: int) -> bool:
+    def note_over(self) -> bool:
         """Note and return whether all processes of the job on this node are gone."""
-        if not all(rank.gone for rank in self.everyone()):
-            self.over_since_ns = 0
-            return False
-        self.over_since_ns = self.over_since_ns or now_ns
-        return True
+        gone_ns = [rank.gone_ns for rank in self.everyone()]
+        self.over_since_ns = max(gone_ns, default=0) if all(gone_ns) else 0
+        return self.over_since_ns > 0
 
     @property
     def store_host(self) -> str:
@@ -120,6 +125,7 @@ class LocalJob:
             job=self.key.job,
             instance=self.key.instance,
             attempt=self.key.attempt,
+            run=self.key.run,
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
             terminal=self.wants_terminal,
@@ -195,6 +201,44 @@ class LocalJob:
             rank.close()
 
 
+class Runs:
+    """Numbers the runs on this node, in one count for all launches.
+
+    A launch that somebody starts again by hand, at the same address and with as many ranks, looks the same from
+    inside. It is another run if its processes began after all of the run before had ended.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._newest: dict[tuple[str, str, int], int] = {}
+        self._over_ns: dict[int, int] = {}  # of runs whose jobs were let go of: when that was
+
+    def key_of(self, rank: LocalRank, jobs: Collection[LocalJob]) -> JobKey:
+        """Return the job that a rank belongs to, of those on this node or a new one."""
+        key = JobKey.of(rank)
+        run = self._newest.pop(key.launch, 0)
+        over_ns = self._ended_ns(run, jobs)
+        if not run or (over_ns and rank.started_ns() > over_ns):
+            self._count += 1
+            run = self._count
+        self._newest[key.launch] = run
+        while len(self._newest) > LAUNCHES_MAX:
+            self._over_ns.pop(self._newest.pop(next(iter(self._newest))), None)
+        return replace(key, run=run)
+
+    def let_go(self, job: LocalJob, now_ns: int) -> None:
+        """Note that nobody looks at a job any more."""
+        if self._newest.get(job.key.launch) == job.key.run:
+            self._over_ns[job.key.run] = job.over_since_ns if job.note_over() else now_ns
+
+    def _ended_ns(self, run: int, jobs: Iterable[LocalJob]) -> int:
+        """Return when the last process of a run ended, 0 if one lives."""
+        living = [job for job in jobs if job.key.run == run]
+        if not living:
+            return self._over_ns.get(run, 0)
+        return max(job.over_since_ns for job in living) if all([job.note_over() for job in living]) else 0
+
+
 def _same_end(one: Ending, other: Ending | None) -> bool:
     if other is None:
         return False
@@ -213,5 +257,6 @@ def leftovers(ranks: Iterable[LocalRank], jobs: Mapping[JobKey, LocalJob], now_n
     To tell a server of them now would be news of yesterday.
     """
     new = list(ranks)
-    living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)} | jobs.keys()
+    living = {JobKey.of(rank) for rank in new if not rank.is_leftover(now_ns, LEFTOVER_S)}
+    living |= {replace(key, run=0) for key in jobs}
     return [rank for rank in new if JobKey.of(rank) not in living]

@@ -4,7 +4,9 @@ A digest needs the header of the ring alone (live words, group frontier, waits).
 looked at for the age of an unfinished operation only, and then once for each operation.
 """
 
+import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +56,7 @@ class LocalRank:
         self.reported: Ending | None = None  # the ending that views were last sent of
         self.detached = False  # it took its patches off and wants no judgement
         self.gone = False  # no process runs any more
+        self.gone_ns = 0  # since when
         self._pending_since: dict[int, tuple[int, int]] = {}  # group row -> (completed, stamp of the next one)
         self._tids: tuple[int, ...] = ()
         self._completed: dict[int, int] = {}
@@ -94,6 +97,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
+            self.gone_ns = (self.gone_ns or now_ns) if self.gone else 0
             self._delays.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
         self._saves.observe(now_ns, self.ring.saves(words), visible=self.is_here)
         status = self.watch.exit_status() if self.gone else None
@@ -103,6 +107,11 @@ class LocalRank:
             return
         self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or now_ns
         self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
+
+    def started_ns(self) -> int:
+        """Return when its process was started, in nanoseconds of the monotonic clock."""
+        suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return self.header.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - suspended_ns
 
     def live_words(self, now_ns: int) -> Words:
         """Return the live words as of this look. One look reads them once, however many things it asks of them."""

@@ -80,7 +80,8 @@ class Job:
     known_since: float
     launch_facts: LaunchFacts = field(default_factory=LaunchFacts)
     remarks: tuple[str, ...] = ()  # for people, on how its ranks report
-    agents: dict[str, None] = field(default_factory=dict)  # that have spoken for ranks of it, the newest last
+    agents: dict[str, int] = field(default_factory=dict)  # that have spoken for ranks of it, newest last: their run
+    past_runs: dict[str, int] = field(default_factory=dict)  # likewise, of runs of this launch that are over
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
     inspection: Inspection = field(default_factory=Inspection)
     confirmation: Confirmation = field(default_factory=Confirmation)
@@ -143,12 +144,25 @@ class Job:
         """Whether this attempt is one of an agent of the attempt before, and no such agent has spoken in it yet."""
         return agent in self.heirs and not any(each in self.heirs for each in self.agents)
 
-    def note_agent(self, agent: str) -> None:
+    def note_agent(self, agent: str, run: int) -> None:
         """Remember who has spoken for ranks: as many as may be on its nodes, and those that came after them."""
         self.agents.pop(agent, None)
-        self.agents[agent] = None
-        while len(self.agents) > limits.AGENTS_PER_RANK_MAX * self.world_size + 16:
+        self.agents[agent] = run
+        while len(self.agents) > self._agents_max:
             del self.agents[next(iter(self.agents))]
+
+    def runs_from(self, agent: str) -> int:
+        """Return the lowest number that a run of this launch has by now, in the count of an agent."""
+        return self.agents.get(agent, self.past_runs.get(agent, -1) + 1)
+
+    def note_past(self, before: "Job") -> None:
+        """Remember which runs are over, as this job takes the place of another one."""
+        known = {**before.past_runs, **before.agents}
+        self.past_runs = dict(list(known.items())[-self._agents_max :])
+
+    @property
+    def _agents_max(self) -> int:
+        return limits.AGENTS_PER_RANK_MAX * self.world_size + 16
 
     @property
     def notices(self) -> tuple[str, ...]:

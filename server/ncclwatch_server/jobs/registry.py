@@ -82,7 +82,7 @@ class Jobs:
         self._by_link.setdefault(link.number, set()).add(job)
         self.room.see(job, job.seen - seen, accounts_of(link.caller, said.job))
         if job.state.speaks(link.number):
-            job.note_agent(link.agent)
+            job.note_agent(link.agent, said.run)
             if link.ahead_s is not None:
                 job.likeness.note_clock(link.host, link.ahead_s)
         job.forget_links()
@@ -165,8 +165,16 @@ class Jobs:
         self.room.count(self._by_id.values(), self.retiring)
 
     def _attempt(self, link: Link, said: wire.Announce, now: float) -> Job:
-        """Return the attempt that is announced. It follows another one if it is an agent of that one that says so."""
+        """Return the attempt that is announced. It follows another one if it is an agent of that one that says so.
+
+        Each agent counts its own runs. The first to speak of a later one begins it, and the others join.
+        """
         launch = self._by_launch.get((said.job, said.instance), [])
+        if said.run and any(said.run < job.runs_from(link.agent) for job in launch):
+            return self._earlier(link, said)
+        over = next((job for job in launch if _starts_again(said, link, job)), None)
+        if over is not None:
+            return self._begin(link, said, over, now)
         known = next((job for job in launch if job.key.attempt == said.attempt), None)
         before = next((job for job in launch if job is not known and _follows(said, link, job)), None)
         if before is not None:
@@ -175,7 +183,7 @@ class Jobs:
             new_run = known.ended and link.agent not in known.agents
             return self._begin(link, said, known, now) if new_run else known
         if any(said.attempt <= job.floor for job in launch):
-            return self._earlier(said)
+            return self._earlier(link, said)
         first = launch[0] if launch else None
         newer = first is not None and said.attempt > first.key.attempt
         if first is not None and newer and not first.state.belongs_to_others(_speaker(link), now):
@@ -190,24 +198,25 @@ class Jobs:
         self._list(job, first=True)
         return job
 
-    def _replace(self, job: Job, before: Job) -> None:
-        """Take a listed job from the list, for another attempt or run of the same."""
+    def _replace(self, job: Job, before: Job, *, again: bool = False) -> None:
+        """Take a listed job from the list, for another attempt of the same, or `again` for another run."""
         self._unlist(before)
         if not before.ended:
             self.retiring.append(before)
             self.room.retire(before)
             before.stirred = True
-        if job.key != before.key:
+        job.note_past(before)
+        if job.key != before.key and not again:
             stranger = before.heirs and not before.heirs.intersection(before.agents)
             job.heirs = before.heirs if stranger else frozenset(before.agents)
             job.floor = max(before.floor, before.key.attempt if before.key.attempt < job.key.attempt else -1)
             job.state.owners.heirs = job.heirs
 
-    def _earlier(self, said: wire.Announce) -> Job:
-        """Return the job of an earlier attempt that is not judged to the end yet. Raises `OverError` otherwise."""
+    def _earlier(self, link: Link, said: wire.Announce) -> Job:
+        """Return the job of an earlier attempt or run that is not judged to the end yet. Raises `OverError` otherwise."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
         for job in self.retiring:
-            if job.key == key:
+            if job.key == key and job.agents.get(link.agent, said.run) == said.run:
                 return job
         raise OverError(f"attempt {said.attempt} of job {said.job} is over")
 
@@ -227,7 +236,7 @@ class Jobs:
         )
         holder = self._by_id.get(said.job)
         if before is not None:
-            self._replace(job, before)
+            self._replace(job, before, again=_starts_again(said, link, before))
             job.id, job.remarks = before.id, before.remarks
         elif holder is not None and not holder.ended:
             job.id = self._free_name(job, holder)
@@ -338,6 +347,12 @@ def _astray(said: wire.Announce, now: float) -> Job:
     """Return a job that nobody looks at, for ranks that say another number of ranks than the others of theirs."""
     key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
     return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True, astray=True)
+
+
+def _starts_again(said: wire.Announce, link: Link, job: Job) -> bool:
+    """Whether somebody has started by hand what a job is: its agent speaks of a later run, and of no later attempt."""
+    run = job.agents.get(link.agent)
+    return run is not None and said.run > run and said.attempt <= job.key.attempt
 
 
 def _follows(said: wire.Announce, link: Link, job: Job) -> bool:

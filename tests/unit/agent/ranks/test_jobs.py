@@ -18,7 +18,8 @@ from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.deadline import within
-from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, leftovers
+from ncclwatch_agent.ranks import jobs
+from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, Runs, leftovers
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.ranks.rings import BAD_S, IDENTITY_S, STEADY_NS, RingDirectory
 
@@ -32,13 +33,19 @@ def make_rank(tmp_path: Path) -> Iterator[MakeRank]:
     made: list[tuple[RingFile, LocalRank]] = []
 
     def make(
-        number: int, *, gone: bool = False, world: tuple[int, int] = (4, 4), pid: int = 0, **identity: str
+        number: int,
+        *,
+        gone: bool = False,
+        world: tuple[int, int] = (4, 4),
+        pid: int = 0,
+        attempt: int = 0,
+        **identity: str,
     ) -> LocalRank:
         path = tmp_path / "job1" / f"{number}-{len(made)}.ring"
-        ring = RingFile(str(path), rank=number, local_rank=number, world=world, attempt=0)
+        ring = RingFile(str(path), rank=number, local_rank=number, world=world, attempt=attempt)
         ring.set_word(Word.IDENTITY, ring.string(json.dumps({"job": "job1", **identity})))
         rank = LocalRank(Ring(str(path)))
-        rank.gone = gone
+        rank.gone, rank.gone_ns = gone, 5 if gone else 0
         rank.header = rank.header._replace(pid=pid or 10_000 + len(made))
         made.append((ring, rank))
         return rank
@@ -113,13 +120,86 @@ def test_a_rank_without_identity_belongs_to_the_job_of_its_directory(make_rank: 
 
 def test_a_job_is_over_when_every_process_of_it_is_gone(make_rank: MakeRank) -> None:
     job = job_of(make_rank(0, gone=True), make_rank(1))
-    assert not job.note_over(5)
-    job.ranks[1].gone = True
-    assert job.note_over(6) and job.note_over(7)
+    assert not job.note_over()
+    job.ranks[1].gone_ns = 6
+    assert job.note_over()
     assert job.over_since_ns == 6
     job.add(make_rank(2))
-    assert not job.note_over(8)
+    assert not job.note_over()
     assert job.over_since_ns == 0
+
+
+class Node:
+    """The jobs of one node, as the agent keeps them."""
+
+    def __init__(self) -> None:
+        self.runs = Runs()
+        self.jobs: dict[JobKey, LocalJob] = {}
+
+    def adopt(self, rank: LocalRank, *, started_s: float) -> LocalJob:
+        """Take a rank whose process was started at that moment."""
+        rank.started_ns = lambda: int(started_s * S)  # type: ignore[method-assign]
+        key = self.runs.key_of(rank, self.jobs.values())
+        job = self.jobs.get(key)
+        if job is None:
+            job = self.jobs[key] = LocalJob(key, len(self.jobs) + 1, rank)
+        job.add(rank)
+        return job
+
+    def let_go(self, job: LocalJob, at_s: float) -> None:
+        """Forget a job."""
+        del self.jobs[job.key]
+        self.runs.let_go(job, int(at_s * S))
+
+
+def test_a_launch_started_again_by_hand_is_another_run(make_rank: MakeRank) -> None:
+    node = Node()
+    first = node.adopt(make_rank(0), started_s=1)
+    assert node.adopt(make_rank(1), started_s=1) is first
+    first.ranks[0].gone_ns = 10 * S
+    again = make_rank(0)
+    assert node.adopt(again, started_s=11) is first, "rank 1 of the first run lives"
+    again.gone_ns = first.ranks[1].gone_ns = 20 * S
+    second = node.adopt(make_rank(1), started_s=21)
+    assert second is not first
+    assert (first.announce().run, second.announce().run) == (1, 2)
+    assert node.adopt(make_rank(0), started_s=21.5) is second
+
+
+def test_a_rank_that_is_slow_to_attach_is_of_the_run_in_which_another_one_has_crashed(make_rank: MakeRank) -> None:
+    node = Node()
+    first = node.adopt(make_rank(0), started_s=1)
+    first.ranks[0].gone_ns = 3 * S
+    assert node.adopt(make_rank(1), started_s=1.1) is first
+
+
+def test_a_run_has_its_number_when_its_job_was_let_go_of_and_the_next_one_has_another(make_rank: MakeRank) -> None:
+    node = Node()
+    first = node.adopt(make_rank(0), started_s=1)
+    node.let_go(first, 9)
+    back = node.adopt(make_rank(0), started_s=1)
+    assert back.key == first.key
+    back.ranks[0].gone_ns = 10 * S
+    node.let_go(back, 70)
+    assert node.adopt(make_rank(0), started_s=12).key.run == 2
+
+
+def test_ranks_that_say_another_number_of_ranks_or_attempt_have_the_run_of_theirs(make_rank: MakeRank) -> None:
+    node = Node()
+    first = node.adopt(make_rank(0), started_s=1)
+    other = node.adopt(make_rank(1, world=(8, 8)), started_s=1)
+    assert other is not first
+    assert other.key.run == first.key.run
+    assert node.adopt(make_rank(0, attempt=1), started_s=1).key.run == 2, "it is never the earlier one"
+
+
+def test_a_node_remembers_the_runs_of_few_launches(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LAUNCHES_MAX", 2)
+    node = Node()
+    for name in "abc":
+        job = node.adopt(make_rank(0, job=name), started_s=1)
+        node.let_go(job, 2)
+    assert len(node.runs._newest) == len(node.runs._over_ns) == 2
 
 
 SPANS = [((4, 4), False), ((4, 2), True), ((4, 0), False), ((1, 1), False)]

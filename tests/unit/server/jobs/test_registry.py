@@ -76,6 +76,59 @@ def test_an_ended_job_stays_when_its_own_agent_speaks_again_and_begins_anew_with
     assert not again.ended
 
 
+def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ended_or_is_about_to() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    assert announce(jobs, b, run=3, ranks=(1,)) is first
+    second = announce(jobs, a, run=2, index=1)
+    assert second is not first
+    assert second.id == first.id
+    assert jobs.listed() == (second,)
+    assert announce(jobs, b, run=3, ranks=(1,)) is first, "that node is not there yet"
+    assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
+    assert announce(jobs, a, run=2, index=1) is second
+    first.release()
+    jobs.prune(10.0)
+    with pytest.raises(OverError):
+        announce(jobs, b, run=3, ranks=(1,))
+    second.release()
+    assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
+    assert announce(jobs, b, run=5, index=2, ranks=(0, 1)) not in (first, second)
+
+
+def test_a_launch_started_again_by_hand_begins_with_its_first_attempt() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1), run=1)
+    restarted = announce(jobs, link(1), attempt=1, run=2)
+    again = announce(jobs, link(1), run=3)
+    assert again is not restarted
+    assert jobs.listed() == (again,)
+    assert announce(jobs, link(2), ranks=(1,), run=1) is again
+    assert announce(jobs, link(1), attempt=1, run=2) is restarted, "late news"
+    assert jobs.listed() == (again,)
+    restart = announce(jobs, link(1), attempt=1, run=4)
+    assert restart not in (restarted, again)
+    assert jobs.listed() == (restart,)
+
+
+def test_a_server_that_knows_none_takes_the_first_run_that_it_hears_of_for_the_current_one() -> None:
+    jobs = Jobs()
+    second = announce(jobs, link(1), run=2)
+    with pytest.raises(OverError):
+        announce(jobs, link(1), run=1)
+    assert jobs.listed() == (second,)
+
+
+def test_what_a_job_remembers_of_past_runs_is_bounded() -> None:
+    jobs = Jobs()
+    for run in range(1, 40):
+        job = announce(jobs, link(0), run=run)
+        for number in range(10):
+            job.note_agent(f"{run} {number}", 1)
+    assert len(job.past_runs) == job._agents_max
+
+
 def test_a_broken_connection_is_not_asked_any_more() -> None:
     jobs = Jobs()
     one, two = link(1), link(2)
