@@ -1,5 +1,6 @@
 """Real jobs that hang, watched by the real agent and the real server, in the ways a user meets them."""
 
+import json
 import re
 import signal
 import urllib.error
@@ -22,6 +23,7 @@ from tests.integration.real_jobs import (
 )
 from tests.ports import free_port
 from tests.zoo import jobs
+from tests.zoo.forking.torch_once import forking_torchrun
 
 __all__ = ["runtime"]  # a fixture
 
@@ -51,6 +53,39 @@ def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runti
     until(lambda: not mine(runtime))
     left = [path for path in runtime.rglob("*") if path.suffix == ".ring"]
     assert left == []
+
+
+def test_a_job_started_again_by_hand_at_the_same_address_gets_its_verdict_too(runtime: Path, tmp_path: Path):
+    at_port, port = str(free_port()), free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def at_one_port(program: Path, count: int, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
+        command = forking_torchrun(program, count, arguments)
+        at = command.index("--standalone")
+        return (*command[:at], "--master-port", at_port, *command[at + 1 :])
+
+    process = server(port, tmp_path / "incidents.db")
+    try:
+        first = torchrun(runtime, "hang.py", 2, launcher=at_one_port, NCCLWATCH_SERVER=url)
+        (before,) = until(lambda: incidents(url))
+        (agent,) = agents(runtime)
+        for running_now in (first, *running(runtime, "hang.py")):
+            running_now.kill()
+        first.communicate(timeout=DEADLINE_S)
+        until(lambda: _states(url) == ["ended"])
+        second = torchrun(runtime, "hang.py", 2, launcher=at_one_port, NCCLWATCH_SERVER=url)
+        try:
+            after, known = until(lambda: len(found := incidents(url)) == 2 and found)
+            assert agents(runtime) == [agent], "the agent of the first run has ended: nothing was shown"
+        finally:
+            end(second, runtime)
+    finally:
+        process.kill()
+        process.wait()
+        for left in mine(runtime):
+            left.kill()
+    assert known["id"] == before["id"]
+    assert (after["job"], after["where"]) == (before["job"], before["where"])
 
 
 def test_a_server_restarted_in_mid_hang_knows_the_same_incident(runtime: Path, tmp_path: Path):
@@ -98,6 +133,11 @@ def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path
     (worker,) = [stack for thread, stack in threads.items() if thread.startswith("main of child process")]
     assert "Samples.__getitem__" in [frame["function"] for frame in worker["frames"]]
     assert "1 in a data loader worker_stalls.py:32" in found["where"]
+
+
+def _states(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/api/v1/jobs", timeout=2) as answer:
+        return [job["state"] for job in json.load(answer)]
 
 
 def _metric(url: str, name: str) -> float:
