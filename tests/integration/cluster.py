@@ -7,7 +7,7 @@ from pathlib import Path
 from subprocess import Popen
 from types import TracebackType
 
-from psutil import Error, Process
+from psutil import Error, Process, wait_procs
 
 from tests.integration.launch import PROGRAMS, environment
 from tests.integration.machine import Machine, needs_root
@@ -49,6 +49,12 @@ class Cluster:
         """Kill all of them at once."""
         _kill(self.processes(number))
 
+    def kill_training(self, number: int, program: str) -> None:
+        """Kill a node's part of a job, and wait until it has ended. Its agent goes on."""
+        training = [each for each in self.processes(number) if any(program in word for word in _command(each))]
+        _kill(training)
+        wait_procs(training, timeout=DEADLINE_S)
+
     def take_the_power(self, number: int) -> None:
         """Let a node go down: its last packets reach nobody."""
         self.network.cut.add(number)
@@ -66,6 +72,12 @@ class Cluster:
     ) -> None:
         self.end()
         self._stack.close()
+
+
+def _command(process: Process) -> list[str]:
+    with contextlib.suppress(Error):
+        return process.cmdline()
+    return []
 
 
 def _kill(processes: list[Process]) -> None:
