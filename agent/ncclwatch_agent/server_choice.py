@@ -161,7 +161,7 @@ class Servers:
 
     def _picture(self, uplink: Uplink) -> Iterable[News]:
         now_ns = time.monotonic_ns()
-        # Attempts in their order, but the newest run first: a server that knows none takes the first for the current one.
+        # Attempts in their order, but the newest run first: a server that knows none takes it for the current one.
         for job in sorted(self._jobs_of(uplink), key=lambda job: (job.key.attempt, -job.key.run)):
             yield job.announce()
             yield job.digest(now_ns)

@@ -16,6 +16,7 @@ from types import ModuleType
 
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
+from ncclwatch.contract.machine.boot import pid_namespace
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.words.printable import harmless
@@ -397,6 +398,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "job": job,
         "instance": identity.instance(launched),
         "host": os.uname().nodename,
+        "pid_namespace": pid_namespace(),
         "server": config.server_url(os.environ),
         "server_named": config.server_naming(os.environ),
         "share": "0" if os.environ.get(config.ENV_SHARE) == "0" else "1",

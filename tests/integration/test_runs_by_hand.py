@@ -27,6 +27,19 @@ def test_each_run_has_its_verdict(tmp_path: Path, steps: int) -> None:
     assert "rank 1 on node1 called barrier at trains.py:" in " ".join(said.split())
 
 
+def test_a_run_has_its_verdict_when_everything_of_the_one_before_was_killed(tmp_path: Path) -> None:
+    """Its rings are left, and a new agent finds them beside those of the second run."""
+    with Cluster(2, tmp_path) as cluster:
+        first = [start(cluster, number, 20) for number in (0, 1)]
+        read_until(first[0], "  incident")
+        for number in (0, 1):
+            cluster.kill(number)
+        second = [start(cluster, number, 20) for number in (0, 1)]
+        said = read_until(second[0], "  incident")
+    assert said.count("ncclwatch: CRITICAL") == 1
+    assert "rank 1 on node1 called barrier at trains.py:" in " ".join(said.split())
+
+
 def test_nodes_may_be_started_again_one_after_the_other(tmp_path: Path) -> None:
     """Node 1 still has ranks of the first run, which wait, when the second one begins on node 0."""
     with Cluster(2, tmp_path) as cluster:

@@ -236,7 +236,7 @@ class Runs:
         living = [job for job in jobs if job.key.run == run]
         if not living:
             return self._over_ns.get(run, 0)
-        return max(job.over_since_ns for job in living) if all([job.note_over() for job in living]) else 0
+        return max(job.over_since_ns for job in living) if all(job.note_over() for job in living) else 0
 
 
 def _same_end(one: Ending, other: Ending | None) -> bool:

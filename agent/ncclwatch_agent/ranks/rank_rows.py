@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.digests import PROCESS_STATES
+from ncclwatch.contract.machine.boot import pid_namespace
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
@@ -97,7 +98,7 @@ class LocalRank:
             self.gone = state in (ProcessState.GONE, ProcessState.ZOMBIE)
             if self._is_elsewhere(now_ns, words):
                 self.gone, self.watch.state = False, ProcessState.UNKNOWN
-            self.gone_ns = (self.gone_ns or now_ns) if self.gone else 0
+            self.gone_ns = (self.gone_ns or self._last_seen_ns(now_ns, words)) if self.gone else 0
             self._delays.observe(now_ns, self.watch.state, self.watch.scheduled_ns)
         self._saves.observe(now_ns, self.ring.saves(words), visible=self.is_here)
         status = self.watch.exit_status() if self.gone else None
@@ -133,7 +134,13 @@ class LocalRank:
         """Whether the process was never visible here although its pulse goes on."""
         if not self.gone or self.watch.seen_alive or self.watch.state is ProcessState.ZOMBIE:
             return False
+        if self.identity.get("pid_namespace", "") == pid_namespace() != "":
+            return False
         return age_s(now_ns, words[Word.PULSE_NS] or self.header.created_ns) < STALE_PULSE_S
+
+    def _last_seen_ns(self, now_ns: int, words: Words) -> int:
+        """Return when a process that is gone was there last: one that was never seen here has left its pulse."""
+        return now_ns if self.watch.seen_alive else words[Word.PULSE_NS] or self.header.created_ns
 
     def is_leftover(self, now_ns: int, old_s: float) -> bool:
         """Whether this ring belongs to a process that was dead for long when the agent first saw it."""

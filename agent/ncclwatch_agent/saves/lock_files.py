@@ -9,13 +9,14 @@ import stat
 import time
 from pathlib import Path
 
+from ncclwatch.contract.machine.boot import pid_namespace
 from ncclwatch.contract.model.rank import LockFile
 from ncclwatch_agent.process.procfs import parse_stat, read_text
 from ncclwatch_agent.saves.file_places import NETWORKED, Mount, mount_of, parse_mounts
 
 PID_BYTES_MAX = 32
 PROCESSES_MAX = 8192  # of the machine; of more nobody says which of them counts itself by a number
-_FIRST_NAMESPACE = 0xEFFFFFFC  # of processes (PROC_PID_INIT_INO in linux/proc_ns.h): who is in it sees them all
+_FIRST_NAMESPACE = "4026531836"  # of processes (PROC_PID_INIT_INO in linux/proc_ns.h): who is in it sees them all
 _EARLIER_S = 1.0  # a process that was started later than the file was written, by more than this, has not written it
 
 
@@ -62,17 +63,13 @@ def _has_ended(writer: int, since: float, path: str, mounts: tuple[Mount, ...]) 
     """
     if not _is_local(path, mounts) or _lives(writer, since):
         return False
-    if _namespace() != _FIRST_NAMESPACE:
+    if pid_namespace() != _FIRST_NAMESPACE:
         mount = mount_of(path, mounts)
         return (mount.point, mount.filesystem) == ("/", "overlay")
     pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
     if 1 not in pids or len(pids) > PROCESSES_MAX:  # those of other users are hidden
         return False
     return not any(counts_as(read_text(f"/proc/{pid}/status"), writer) and _lives(pid, since) for pid in pids)
-
-
-def _namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def counts_as(status: str, number: int) -> bool:

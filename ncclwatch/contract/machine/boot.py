@@ -1,6 +1,8 @@
-"""Says on which machine a process runs, in a word that only programs on that machine can know."""
+"""Says where a process runs: on which machine, and among which processes."""
 
+import functools
 import hashlib
+from pathlib import Path
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"  # random, another one after each boot; proc(5)
 
@@ -16,3 +18,12 @@ def machine(path: str = _BOOT_ID) -> str:
     except OSError:
         return ""
     return hashlib.blake2b(boot_id, digest_size=16, person=b"ncclwatch").hexdigest() if boot_id else ""
+
+
+@functools.cache
+def pid_namespace() -> str:
+    """Return the number of this process's PID namespace, "" if unknown. Processes in the same one see each other."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return ""

@@ -213,7 +213,7 @@ class Jobs:
             job.state.owners.heirs = job.heirs
 
     def _earlier(self, link: Link, said: wire.Announce) -> Job:
-        """Return the job of an earlier attempt or run that is not judged to the end yet. Raises `OverError` otherwise."""
+        """Return the job of a past attempt or run that is not judged to the end yet. Raises `OverError` if it is."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
         for job in self.retiring:
             if job.key == key and job.agents.get(link.agent, said.run) == said.run:

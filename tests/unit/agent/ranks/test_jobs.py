@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract import digests, wire
+from ncclwatch.contract.machine.boot import pid_namespace
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.sockets import worker_socket
@@ -18,6 +19,7 @@ from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.ring.ringfile import RingFile
 from ncclwatch_agent.deadline import within
+from ncclwatch_agent.process.rank_process import ProcessWatch
 from ncclwatch_agent.ranks import jobs
 from ncclwatch_agent.ranks.jobs import LEFTOVER_S, JobKey, LocalJob, Runs, leftovers
 from ncclwatch_agent.ranks.rank_rows import LocalRank
@@ -127,6 +129,28 @@ def test_a_job_is_over_when_every_process_of_it_is_gone(make_rank: MakeRank) -> 
     job.add(make_rank(2))
     assert not job.note_over()
     assert job.over_since_ns == 0
+
+
+def dead_ring(make_rank: MakeRank, pulse_s: float, **identity: str) -> LocalRank:
+    """Return a rank whose process nobody sees, as an agent finds it that has just begun."""
+    rank = make_rank(0, **identity)
+    with Path(rank.path).open("r+b") as file:
+        file.seek(layout.HEADER_BYTES + 8 * Word.PULSE_NS)
+        file.write(int(pulse_s * S).to_bytes(8, "little"))
+    rank.watch.close()
+    rank.watch = ProcessWatch(2**22 + 1, 1)  # above the highest pid
+    rank.observe(int((pulse_s + 2.0) * S))
+    return rank
+
+
+def test_a_process_that_nobody_sees_may_be_in_another_pid_namespace_and_is_gone_if_it_was_in_ours(
+    make_rank: MakeRank,
+) -> None:
+    assert not dead_ring(make_rank, 50.0, pid_namespace="1").gone
+    assert not dead_ring(make_rank, 50.0).gone
+    rank = dead_ring(make_rank, 50.0, pid_namespace=pid_namespace())
+    assert rank.gone
+    assert rank.gone_ns == 50 * S, "its last sign of life"
 
 
 class Node:

@@ -90,7 +90,7 @@ def test_of_what_other_containers_write_to_nobody_in_one_says_that_its_process_h
     file = tmp_path / "tokens.lock"
     file.write_text(str(dead))
     monkeypatch.setattr(lock_files, "_mounts", lambda _: mounts.format(str(tmp_path).strip("/")))
-    monkeypatch.setattr(lock_files, "_namespace", lambda: 4026532177)
+    monkeypatch.setattr(lock_files, "pid_namespace", lambda: "4026532177")
     found = lock_file(os.getpid(), str(file))
     assert found is not None and (found.writer, found.ended) == (dead, ended)
 
