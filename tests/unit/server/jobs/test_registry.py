@@ -249,11 +249,12 @@ def test_a_higher_attempt_from_somebody_who_owns_nothing_runs_beside_the_one_tha
     assert job.notices == forged.notices
 
 
-def test_a_claimed_rank_gives_no_right_to_say_what_attempt_comes_next() -> None:
+def test_a_claimed_rank_gives_no_right_to_say_what_attempt_or_run_comes_next() -> None:
     jobs = Jobs()
     job = announce(jobs, link(1))
     announce(jobs, link(2))
     announce(jobs, link(2), ranks=())
+    assert announce(jobs, link(2), run=2) is job
     assert announce(jobs, link(2), attempt=1).id != "job"
     assert jobs.get("job") is job
 
