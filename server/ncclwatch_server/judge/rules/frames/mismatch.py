@@ -187,7 +187,7 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: Sequence[Bl
 
 def shift_call(shift: Shift, condition: str) -> str:
     """Return which call was skipped or made too often."""
-    call = f"{shift.op.op.value}{at_line(shift.op.site)}"
+    call = f"{shift.op.op.value}{f' of {shift.op.label}' if shift.op.label else ''}{at_line(shift.op.site)}"
     if shift.caller is not None:
         call += f", called{at_line(shift.caller)}"
     if condition:

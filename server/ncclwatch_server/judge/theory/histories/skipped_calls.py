@@ -3,12 +3,17 @@
 Equal operations pair silently, whatever lines they come from. A rank that skipped one is, from then on, at every
 number where the others will be at the next one: its list of (operation, line) is theirs, shifted. Ranks that take
 different branches by design ("if rank == 0: broadcast(...) else: broadcast(...)") have lists that differ too, but no
-shift makes them agree. Where all collectives go through one helper its callers tell them apart; callers that differ
-between ranks by design may hide a shift, so lines alone are tried too.
+shift makes them agree. Where all collectives go through one helper its callers tell them apart, and where one line runs
+all units of FSDP, their names. Both may differ between ranks by design and hide a shift, so lines alone are tried too.
+
+Who leaves a layer out leaves out its calls in the forward and in the backward: its list is the others' without some
+calls, not all in one place. In a loop a list that lacks three of twelve calls is also one with nine more. The fewer are
+told.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.histories.call_sites import route_of
@@ -43,6 +48,17 @@ class Shift:
         return self if set(ranks) & set(self.ranks) else replace(self, ranks=ranks, skipped=-self.skipped)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """By which calls the list of some ranks is that of the others."""
+
+    ranks: tuple[int, ...]
+    seq: int  # the first that differs
+    skipped: int  # as in `Shift`
+    usual: int  # one of the others
+    decided: bool
+
+
 def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]) -> Shift | None:
     """Return which ranks skipped or added calls in a group, None if they did not or nobody can tell."""
     histories = {
@@ -54,29 +70,32 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     if len(histories) < 2:
         return None
     # Where no callers are known, routes say no more than lines.
-    for routed in (True, False) if any(views[rank].routes for rank in histories) else (False,):
-        found = _find(
-            {
-                rank: {seq: _key(op, route_of(views[rank], op) if routed else ()) for seq, op in h.items()}
-                for rank, h in histories.items()
-            }
-        )
-        if found is not None:
-            ranks, seq, skipped, maker, decided = found
-            op = histories[maker][seq]
-            route = route_of(views[maker], op)
-            several = sum(way[0] == op.site for way in views[maker].routes) > 1
-            return Shift(
-                ranks=ranks,
-                group=group,
-                seq=seq,
-                skipped=skipped,
-                op=op,
-                route=route,
-                caller=route[1] if several and len(route) > 1 else None,
-                decided=decided,
-            )
-    return None
+    routes = (True, False) if any(views[rank].routes for rank in histories) else (False,)
+    labels = (True, False) if any(op.label for ops in histories.values() for op in ops.values()) else (False,)
+    found = [
+        each
+        for routed, labelled in product(routes, labels)
+        if (each := _find(_keys(views, histories, routed=routed, labelled=labelled))) is not None
+    ]
+    if not found:
+        return None
+    best = min(found, key=lambda each: abs(each.skipped))
+    # Names tell calls apart that are alike otherwise, and so may tell that it began before.
+    seq = min(each.seq for each in found if each.ranks == best.ranks)
+    maker = best.usual if best.skipped > 0 else best.ranks[0]
+    op = histories[maker][seq]
+    route = route_of(views[maker], op)
+    several = sum(way[0] == op.site for way in views[maker].routes) > 1
+    return Shift(
+        ranks=best.ranks,
+        group=group,
+        seq=seq,
+        skipped=best.skipped,
+        op=op,
+        route=route,
+        caller=route[1] if several and len(route) > 1 else None,
+        decided=best.decided,
+    )
 
 
 def who_shifted(views: Mapping[int, RankView], members: Iterable[int], shift: Shift) -> Shift | None:
@@ -91,8 +110,21 @@ def who_shifted(views: Mapping[int, RankView], members: Iterable[int], shift: Sh
     return shift.seen_from(departed[0]) if len(departed) == 1 else None
 
 
-def _find(histories: Mapping[int, Mapping[int, Key]]) -> tuple[tuple[int, ...], int, int, int, bool] | None:
-    """Return (ranks, first number that differs, calls they skipped, a rank that made the call, majority or not)."""
+def _keys(
+    views: Mapping[int, RankView], histories: Mapping[int, Mapping[int, OpView]], *, routed: bool, labelled: bool
+) -> dict[int, dict[int, Key]]:
+    """Return by what calls are compared: with their callers or without, with the names of what they are for or not."""
+    return {
+        rank: {
+            seq: _key(op, route_of(views[rank], op) if routed else (), op.label if labelled else "")
+            for seq, op in ops.items()
+        }
+        for rank, ops in histories.items()
+    }
+
+
+def _find(histories: Mapping[int, Mapping[int, Key]]) -> _Found | None:
+    """Return by which calls the list of some ranks is that of the others, None if it is not."""
     first = max(min(ops) for ops in histories.values())
     classes = _classes(histories, first)
     if len(classes) < 2:
@@ -105,7 +137,7 @@ def _find(histories: Mapping[int, Mapping[int, Key]]) -> tuple[tuple[int, ...], 
         found = _shift_between(_since(histories[usual[0]], first), _since(histories[odd[0]], first))
         if found is not None:
             seq, skipped = found
-            return odd, seq, skipped, usual[0] if skipped > 0 else odd[0], decided
+            return _Found(ranks=odd, seq=seq, skipped=skipped, usual=usual[0], decided=decided)
     return None
 
 
@@ -118,12 +150,12 @@ def _classes(histories: Mapping[int, Mapping[int, Key]], first: int) -> list[tup
     return [tuple(ranks) for ranks in by_list.values()]
 
 
-def _key(op: OpView, route: tuple[CallSite, ...]) -> Key:
-    return (op.op, op.site, route, *op_key(op))
+def _key(op: OpView, route: tuple[CallSite, ...], label: str) -> Key:
+    return (op.op, op.site, route, label, *op_key(op))
 
 
 def _without_lines(key: Key) -> Key:
-    return (key[0], *key[3:])
+    return (key[0], *key[4:])
 
 
 def _since(keys: Mapping[int, Key], first: int) -> dict[int, Key]:
@@ -139,11 +171,38 @@ def _shift_between(usual: Mapping[int, Key], odd: Mapping[int, Key]) -> tuple[in
     start = min(differing)
     if start == min(usual):
         return None  # out of step for as long as anybody remembers: a way of working, or too long ago
-    for count in range(1, min(SHIFT_MAX, max(*usual, *odd) - start) + 1):
-        for skipped in (count, -count):
-            if _explains(usual, odd, range(start, last + 1), skipped):
-                return start, skipped
-    return None
+    scattered = _fewest(_left_out(usual, odd, start), _left_out(odd, usual, start))
+    most = abs(scattered) - 1 if scattered else min(SHIFT_MAX, max(*usual, *odd) - start)
+    counts = (skipped for count in range(1, most + 1) for skipped in (count, -count))
+    found = next((each for each in counts if _explains(usual, odd, range(start, last + 1), each)), scattered)
+    # Who agrees at the same numbers again after no more calls has made them in another order, or others in their place.
+    parted = max(differing) + 1 - start
+    return (start, found) if found and not parted <= abs(found) < last - max(differing) else None
+
+
+def _fewest(skipped: int, added: int) -> int:
+    """Return how many calls were skipped, negative if added: the fewer, 0 if there is neither or nobody can tell."""
+    if skipped == added or not (skipped and added):
+        return 0 if skipped == added else skipped or -added
+    return skipped if skipped < added else -added
+
+
+def _left_out(longer: Mapping[int, Key], shorter: Mapping[int, Key], start: int) -> int:
+    """Return how many calls of one list the other one lacks, in whatever places; 0 if more is different.
+
+    More calls have to agree after the last that is lacking than are lacking.
+    """
+    lacking = agreeing = 0
+    number = start
+    while number in shorter and number + lacking in longer:
+        if shorter[number] != longer[number + lacking]:
+            lacking, agreeing = lacking + 1, 0
+            if lacking > SHIFT_MAX:
+                return 0
+            continue
+        agreeing += 1
+        number += 1
+    return lacking if agreeing > lacking else 0
 
 
 def _pairs_by_design(usual: Mapping[int, Key], odd: Mapping[int, Key], number: int) -> bool:

@@ -112,3 +112,58 @@ def test_the_caller_is_told_where_one_function_has_several(callers: tuple[int, .
     assert found is not None
     assert found.caller == (at(caller) if caller else None)
     assert found.route == routes[0]
+
+
+LAYERS = "abcd"
+Call = tuple[Op, int, str]
+
+
+def fsdp_step(without: str = "") -> list[Call]:
+    """Return the collectives of a step as FSDP2 makes them, which prefetches the next layer in the backward.
+
+    `without`: a layer that this rank leaves out.
+    """
+    layers = [layer for layer in LAYERS if layer != without]
+    gathers = [(Op.ALL_GATHER, 40, layer) for layer in reversed(layers)]
+    reduces = [(Op.REDUCE_SCATTER, 40, layer) for layer in reversed(layers)]
+    backward = [gathers[0], *(call for pair in zip(gathers[1:], reduces, strict=False) for call in pair), reduces[-1]]
+    return [(Op.ALL_GATHER, 22, layer) for layer in layers] + backward
+
+
+def fsdp(number: int, *steps: list[Call], length: int = 0, named: bool = True) -> RankView:
+    calls = [call for step in steps for call in step]
+    ops = tuple(
+        OpView(group="dp", seq=seq, op=op, site=at(line), numel=100, label=f"FSDP unit {layer}" if named else "")
+        for seq, (op, line, layer) in enumerate(calls[: length or None], 1)
+    )
+    return replace(view(number), history=ops)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_layer_that_was_left_out_once_is_three_calls_in_three_places(named: bool):
+    step = fsdp_step()
+    usual = [fsdp(number, *[step] * 6, named=named) for number in (0, 2)]
+    found = shift(usual[0], fsdp(1, step, fsdp_step("c"), *[step] * 4, named=named), usual[1])
+    assert found is not None
+    assert (found.ranks, found.skipped, found.decided) == ((1,), 3, True), "not nine calls more"
+    assert found.seq == len(step) + (3 if named else 4), "without names the others' call of the next layer is alike"
+    assert (found.op.site, found.op.label) == (at(22), "FSDP unit c" if named else "")
+
+
+def test_a_layer_that_the_others_left_out_once_is_three_calls_more():
+    step = fsdp_step()
+    short = [fsdp(number, step, fsdp_step("c"), *[step] * 4) for number in (0, 2)]
+    found = shift(short[0], fsdp(1, *[step] * 6), short[1])
+    assert found is not None
+    assert (found.ranks, found.skipped) == ((1,), -3)
+
+
+def test_calls_in_another_order_are_none_that_are_lacking():
+    usual, swapped = (1, 2, 3, 4) * 5, (1, 2, 3, 4, 1, 3, 2, 4, *(1, 2, 3, 4) * 3)
+    assert shift(rank(0, *usual), rank(1, *swapped), rank(2, *usual)) is None
+
+
+def test_no_calls_are_lacking_while_fewer_agree_afterwards():
+    """At the line of the third call the ranks are elsewhere, and what comes next is no proof."""
+    assert shift(rank(0, 1, 2, 3, 4, 5, 6, 7), rank(1, 1, 2, 4, 6, 7), rank(2, 1, 2, 3, 4, 5, 6, 7)) is None
+    assert shift(rank(0, *range(1, 12)), rank(1, 1, 2, 4, *range(6, 12)), rank(2, *range(1, 12))) is not None
