@@ -18,6 +18,7 @@ from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.boot import pid_namespace
 from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.network.places import may_span
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.words.printable import harmless
 from ncclwatch.rank import endings, identity, torch_versions, worker_server
@@ -36,6 +37,7 @@ _recorder: Recorder | None = None
 _patches: Patches | None = None
 _pulse: Pulse | None = None
 _exchange: store_exchange.Exchange | None = None
+_NOWHERE: Mapping[str, str] = {}
 _changing = threading.RLock()
 _said: set[str] = set()  # subjects of the warnings so far
 _fork_watched = False
@@ -119,13 +121,16 @@ def _attach(native: bool | str) -> None:
         _begin(*place)
 
 
-def _begin(rank: int, world_size: int) -> None:
-    """Open the ring, start the pulse, make sure of an agent."""
+def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> None:
+    """Open the ring, start the pulse, make sure of an agent.
+
+    `meets`: what a launcher would have put into the environment of where the ranks meet, if this one says so itself.
+    """
     global _recorder, _pulse, _place
     from ncclwatch.rank.patches import chosen_device  # needs torch
 
     _place = (rank, world_size)
-    launched = _launch_environment()
+    launched = _launch_environment() | meets
     job, attempt = job_names.from_environment(launched), identity.attempt(launched)
     directory = config.runtime_dir()
     local_rank, local_world = identity.on_this_node(_place)
@@ -294,7 +299,7 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
             place = in_group if said is None else identity.from_call(said) if in_group is None else None
             if _recorder is None and place is not None:
                 _take_over(place)
-                _begin(*place)
+                _begin(*place, identity.meeting_of(store_exchange.endpoint_of(said or {})))
                 if _exchange is None:
                     _exchange_by(said or {})
         except Exception as error:
@@ -327,17 +332,17 @@ def _exchange_through(said: Mapping[str, object]) -> store_exchange.Exchange | N
     """Return what carries it through that store, None where there is none or another rank of this node does it."""
     recorder, (rank, world_size) = _recorder, _place
     local_rank, local_world = identity.on_this_node(_place)
-    if recorder is None or not store_exchange.is_wanted(world_size, local_world):
+    if recorder is None or not store_exchange.is_wanted():
         return None
-    if local_rank and rank % local_world:  # LOCAL_RANK may not be set
+    if local_rank and local_world and rank % local_world:  # LOCAL_RANK may not be set
         return None
     endpoint = store_exchange.endpoint_of(said)
-    if endpoint is None:
+    if endpoint is None or not may_span(world_size, local_world, endpoint[0]):
         return None
     attempt = identity.attempt(_launch_environment())
     ring = recorder.ring
     return store_exchange.Exchange(
-        ring.place.again(), ring.file_name, endpoint, attempt=attempt, nodes=-(-world_size // local_world)
+        ring.place.again(), ring.file_name, endpoint, attempt=attempt, nodes=-(-world_size // (local_world or 1))
     )
 
 

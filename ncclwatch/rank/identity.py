@@ -63,6 +63,11 @@ def instance(environ: Mapping[str, str]) -> str:
     return f"{said}#{requeues}" if requeues else said
 
 
+def meeting_of(endpoint: tuple[str, int] | None) -> dict[str, str]:
+    """Return a store's address as a launcher puts it into the environment, {} for none."""
+    return {} if endpoint is None else {"MASTER_ADDR": endpoint[0], "MASTER_PORT": str(endpoint[1])}
+
+
 def _count(environ: Mapping[str, str], name: str) -> int:
     said = environ.get(name, "")
     return int(said) if said.isdigit() else 0

@@ -37,6 +37,15 @@ class Cluster:
             str(PROGRAMS / program), **environ,
         )  # fmt: skip
 
+    def python(self, number: int, program: str, *arguments: str, **more: str) -> "Popen[str]":
+        """Start a node's part of a job whose script starts its processes itself."""
+        environ = environment(
+            self._runtime / f"node{number}", GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", **more
+        )
+        for name in ("NCCLWATCH_AGENT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            environ.pop(name, None)
+        return self.nodes[number].start(str(PROGRAMS / program), *arguments, **environ)
+
     def processes(self, number: int) -> list[Process]:
         """Return the processes of a node's part of the job, its agent included."""
         return mine(self._runtime / f"node{number}")

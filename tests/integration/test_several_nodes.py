@@ -30,6 +30,17 @@ def test_with_nothing_configured_the_terminal_of_rank_0_gets_the_verdict_of_all_
     assert "CRITICAL" not in jobs[1].stderr.read()
 
 
+@pytest.mark.long
+def test_processes_of_a_script_that_says_nothing_of_its_nodes_find_each_other(cluster: Cluster) -> None:
+    """`mp.spawn`, with the address and the ranks in the call of init_process_group alone."""
+    address = f"{cluster.addresses[0]}:29533"
+    jobs = [cluster.python(number, "spawned.py", str(number), "2", address) for number in (0, 1)]
+    text = read_until(jobs[0], "  incident")
+    assert text.count("ncclwatch: CRITICAL") == 1
+    assert "rank 1 on node1 called barrier at spawned.py:" in " ".join(text.split())
+    assert f"of job {address.replace(':', '-')}" in text
+
+
 def test_an_agent_that_was_killed_is_followed_by_another_and_all_nodes_come_to_its_server(cluster: Cluster) -> None:
     jobs = [cluster.torchrun(number, "hang.py") for number in (0, 1)]
     read_until(jobs[0], "  incident")

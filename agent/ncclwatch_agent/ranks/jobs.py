@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.network.places import may_span
 from ncclwatch.contract.words.masking import masked_command
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
 from ncclwatch_agent.ranks import impostors, preflight
@@ -47,8 +48,14 @@ class JobKey:
 
 
 def spans(rank: LocalRank) -> bool:
-    """Whether a job runs on several nodes, as far as its launcher told this rank."""
-    return 0 < rank.header.local_world_size < rank.header.world_size
+    """Whether a job may run on several nodes, as far as its launcher told this rank."""
+    host = store_host_of(rank.identity.get("instance", ""))
+    return may_span(rank.header.world_size, rank.header.local_world_size, host)
+
+
+def store_host_of(instance: str) -> str:
+    """Return on which host the store of a launch is, "" if nobody says so."""
+    return instance.partition("/")[0].rpartition(":")[0]
 
 
 class LocalJob:
@@ -110,7 +117,7 @@ class LocalJob:
     @property
     def store_host(self) -> str:
         """Return on which host the store of its ranks is, "" if nobody says so."""
-        return self.key.instance.partition("/")[0].rpartition(":")[0]
+        return store_host_of(self.key.instance)
 
     def spans_nodes(self) -> bool:
         """Whether some of the job's ranks run elsewhere, as far as its launcher said."""

@@ -42,10 +42,9 @@ def endpoint_of(said: Mapping[str, object], environ: Mapping[str, str] = os.envi
     return None
 
 
-def is_wanted(world_size: int, local_world_size: int, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a job runs on several nodes, and nobody has named a server for it or wants none."""
-    spans = 0 < local_world_size < world_size
-    return spans and config.server_naming(environ) == config.UNNAMED and environ.get(config.ENV_SHARE) != "0"
+def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether nobody has named a server, and a job on several nodes is to have one of its own."""
+    return config.server_naming(environ) == config.UNNAMED and environ.get(config.ENV_SHARE) != "0"
 
 
 def look_s(looks: int, nodes: int) -> float:

@@ -49,3 +49,8 @@ def test_each_launcher_has_its_own_variables(rank: str, world: str, monkeypatch:
     assert identity.from_environment() is None
     monkeypatch.setenv(world, "8")
     assert identity.from_environment() == (5, 8)
+
+
+def test_a_job_without_a_launcher_is_known_by_where_its_ranks_meet():
+    assert identity.instance(identity.meeting_of(("node0", 29500))) == "node0:29500/"
+    assert identity.meeting_of(None) == {}

@@ -190,12 +190,10 @@ def test_where_the_store_is_comes_from_the_call(store: dist.TCPStore):
     assert endpoint_of({}, {}) is None
 
 
-def test_only_a_job_on_several_nodes_without_a_named_server_wants_it():
-    assert is_wanted(8, 4, {})
-    assert not is_wanted(4, 4, {})
-    assert not is_wanted(4, 0, {})  # nobody says how many ranks are here
-    assert not is_wanted(8, 4, {config.ENV_SHARE: "0"})
-    assert not is_wanted(8, 4, {config.ENV_SERVER: "http://head:8470"})
+def test_only_a_job_without_a_named_server_wants_it():
+    assert is_wanted({})
+    assert not is_wanted({config.ENV_SHARE: "0"})
+    assert not is_wanted({config.ENV_SERVER: "http://head:8470"})
 
 
 def test_many_nodes_together_ask_the_store_no_more_often():
