@@ -1,6 +1,5 @@
 """One process of `mp.spawn` on each node, which tells its rank to init_process_group alone; rank 1 skips a call."""
 
-import os
 import sys
 import time
 
