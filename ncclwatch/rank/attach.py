@@ -130,7 +130,7 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
     from ncclwatch.rank.patches import chosen_device  # needs torch
 
     _place = (rank, world_size)
-    launched = _launch_environment() | meets
+    launched = {**_launch_environment(), **meets}
     job, attempt = job_names.from_environment(launched), identity.attempt(launched)
     directory = config.runtime_dir()
     local_rank, local_world = identity.on_this_node(_place)
