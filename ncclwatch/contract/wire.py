@@ -68,6 +68,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     user: str = ""  # whose processes its ranks are, by their environment
     labels: str = ""  # that the user gave it: "team=vision,run=42"
     run: int = 0  # of one launch that is started again by hand, a later run has a higher number on each agent
+    elsewhere: bool = False  # its launcher has started ranks on other nodes too
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):

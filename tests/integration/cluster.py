@@ -28,23 +28,25 @@ class Cluster:
 
     def torchrun(self, number: int, program: str, *, port: int = 29511, **more: str) -> "Popen[str]":
         """Start a node's part of a job of one rank on each node."""
-        runtime = self._runtime / f"node{number}"
-        environ = environment(runtime, GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", **more)
-        del environ["NCCLWATCH_AGENT"]
         return self.nodes[number].start(
             "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", "1",
             "--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port),
-            str(PROGRAMS / program), **environ,
+            str(PROGRAMS / program), **self.environment(number, **more),
         )  # fmt: skip
 
     def python(self, number: int, program: str, *arguments: str, **more: str) -> "Popen[str]":
         """Start a node's part of a job whose script starts its processes itself."""
-        environ = environment(
-            self._runtime / f"node{number}", GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", **more
-        )
-        for name in ("NCCLWATCH_AGENT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        environ = self.environment(number, **more)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             environ.pop(name, None)
         return self.nodes[number].start(str(PROGRAMS / program), *arguments, **environ)
+
+    def environment(self, number: int, **more: str) -> dict[str, str]:
+        """Return what a node's part of a job has in its environment."""
+        runtime = self._runtime / f"node{number}"
+        environ = environment(runtime, GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", **more)
+        del environ["NCCLWATCH_AGENT"]
+        return environ
 
     def processes(self, number: int) -> list[Process]:
         """Return the processes of a node's part of the job, its agent included."""

@@ -1,11 +1,13 @@
 """Real torchrun on two nodes, each with its own network, host name and runtime directory. Nothing is configured."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cluster import Cluster, read_until
+from tests.integration.launch import PROGRAMS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -39,6 +41,23 @@ def test_processes_of_a_script_that_says_nothing_of_its_nodes_find_each_other(cl
     assert text.count("ncclwatch: CRITICAL") == 1
     assert "rank 1 on node1 called barrier at spawned.py:" in " ".join(text.split())
     assert f"of job {address.replace(':', '-')}" in text
+
+
+@pytest.mark.long
+def test_run_with_a_server_of_its_own_on_each_node_says_that_it_hears_of_one_node_alone(cluster: Cluster) -> None:
+    job = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", cluster.addresses[0], "--master-port", "29544")
+    runs = [
+        cluster.nodes[number].start(
+            "-m", "ncclwatch", "run", "--", sys.executable, "-m", "torch.distributed.run", *job, "--node-rank",
+            str(number), str(PROGRAMS / "trains.py"), **cluster.environment(number, STEPS_TILL_HANG="0"),
+        )
+        for number in (0, 1)
+    ]  # fmt: skip
+    for number, run in enumerate(runs):
+        said = read_until(run, "ncclwatch: of 2 ranks")
+        assert f"only those on node{number} report to this server" in said
+        assert "--server of `ncclwatch run`" in said
+        assert "CRITICAL" not in said
 
 
 def test_an_agent_that_was_killed_is_followed_by_another_and_all_nodes_come_to_its_server(cluster: Cluster) -> None:

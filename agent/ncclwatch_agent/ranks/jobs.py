@@ -133,6 +133,7 @@ class LocalJob:
             instance=self.key.instance,
             attempt=self.key.attempt,
             run=self.key.run,
+            elsewhere=self.spans_nodes(),
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
             terminal=self.wants_terminal,

@@ -79,6 +79,7 @@ class Following:
         self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
+        self._noticed: set[str] = set()  # notices that were told of
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._own = own
         self._verbose = verbose  # incidents are told with all that is known of them
@@ -142,6 +143,8 @@ class Following:
             # Jobs first: what was judged before a job was called ended is then in the incidents.
             jobs = [job for job in self._client.jobs() if self._is_mine(job.id)]
             self._note_answer()
+            for notice in dict.fromkeys(notice for job in jobs for notice in job.notices if self._own is not None):
+                self._notice(notice)
             lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
             incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
             if not self._final:
@@ -157,6 +160,11 @@ class Following:
         if jobs:
             return all(job.state == "ended" for job in jobs)
         return not _is_attached(self._job)
+
+    def _notice(self, notice: str) -> None:
+        if notice not in self._noticed:
+            self._noticed.add(notice)
+            self._tell(f"ncclwatch: {notice}\n")
 
     def _consider(self, incident: Incident) -> None:
         if incident.severity not in _TOLD:

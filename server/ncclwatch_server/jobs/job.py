@@ -55,6 +55,7 @@ class LaunchFacts:
     command: str = ""
     user: str = ""
     labels: str = ""
+    elsewhere: bool = False  # its ranks run on several nodes
     at: float = 0.0  # when it was heard of, in seconds since 1970
 
     @classmethod
@@ -66,6 +67,7 @@ class LaunchFacts:
             command=said.command[: config.COMMAND_CHARS_MAX],
             user=said.user[: config.TITLE_CHARS_MAX],
             labels=said.labels[: config.LABELS_CHARS_MAX],
+            elsewhere=said.elsewhere,
             at=at,
         )
 
@@ -179,6 +181,17 @@ class Job:
             "claim does not count while the first agent reports; stop whichever is a leftover"
         )
         return (*self.remarks, said)
+
+    def unheard_nodes(self, now: float) -> str:
+        """Return that ranks of other nodes do not report here, "" if they do or may still come."""
+        hosts = {served.link.host for served in self.served.values()}
+        late = now - self.known_since > limits.NODES_LATE_S
+        if self.ended or not (self.launch_facts.elsewhere and late and len(hosts) == 1 and self.seen < self.world_size):
+            return ""
+        return (
+            f"of {self.world_size} ranks only those on {hosts.pop()} report to this server; the others run on other "
+            f"nodes. Let all nodes report to one server: {config.ENV_SERVER}, or --server of `ncclwatch run`"
+        )
 
     def living(self) -> tuple[Served, ...]:
         """Return the connections that speak for ranks and can be asked, the one with the lowest rank first."""

@@ -79,7 +79,7 @@ def sight_of(job: Job, opened: tuple[Incident, ...], now: float) -> JobSight:
         world_size=job.world_size,
         status=status_of(job, opened),
         waiting=tuple(verdict.summary for verdict in job.waiting),
-        notices=job.notices,
+        notices=(*job.notices, unheard) if (unheard := job.unheard_nodes(now)) else job.notices,
         incidents=worst_first(opened),
         served=tuple(job.served.items()),
         picture=job.state.picture(now),

@@ -129,6 +129,17 @@ def test_what_a_job_remembers_of_past_runs_is_bounded() -> None:
     assert len(job.past_runs) == job._agents_max
 
 
+def test_a_job_of_which_one_node_reports_says_so_and_what_to_do() -> None:
+    jobs = Jobs()
+    job = announce(jobs, link(1), elsewhere=True)
+    assert not job.unheard_nodes(10.0 + limits.NODES_LATE_S), "the others may still come"
+    late = 11.0 + limits.NODES_LATE_S
+    assert job.unheard_nodes(late).startswith("of 2 ranks only those on h report to this server")
+    assert "NCCLWATCH_SERVER" in job.unheard_nodes(late)
+    announce(jobs, link(2), ranks=(1,), elsewhere=True)
+    assert not job.unheard_nodes(late)
+
+
 def test_a_broken_connection_is_not_asked_any_more() -> None:
     jobs = Jobs()
     one, two = link(1), link(2)
