@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import time
 from pathlib import Path
 from subprocess import Popen
@@ -16,20 +17,26 @@ from tests.integration.real_jobs import DEADLINE_S, mine
 
 
 class Cluster:
-    """Some nodes, called node0, node1 and so on."""
+    """Some nodes, called node0, node1 and so on. `up_s`: how much longer than node0 each has been up, in seconds."""
 
-    def __init__(self, nodes: int, runtime: Path) -> None:
+    def __init__(self, nodes: int, runtime: Path, *, up_s: int = 0) -> None:
         needs_root()
         self._stack = contextlib.ExitStack()
         self._runtime = runtime
         self.network = self._stack.enter_context(Network())
-        self.nodes = [self._stack.enter_context(Machine(f"node{number}")) for number in range(nodes)]
+        self.nodes = [
+            self._stack.enter_context(Machine(f"node{number}", up_s=number * up_s)) for number in range(nodes)
+        ]
         self.addresses = [self.network.join(node) for node in self.nodes]
 
-    def torchrun(self, number: int, program: str, *, port: int = 29511, **more: str) -> "Popen[str]":
-        """Start a node's part of a job of one rank on each node."""
+    def torchrun(
+        self, number: int, program: str, *, port: int = 29511, ranks: int = 1, ahead_s: int = 0, **more: str
+    ) -> "Popen[str]":
+        """Start a node's part of a job of so many ranks on each node. The node's clock is ahead by so much."""
+        if ahead_s:
+            more |= {"LD_PRELOAD": str(self._clock()), "CLOCK_AHEAD_S": str(ahead_s)}
         return self.nodes[number].start(
-            "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", "1",
+            "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", str(ranks),
             "--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port),
             str(PROGRAMS / program), **self.environment(number, **more),
         )  # fmt: skip
@@ -40,6 +47,14 @@ class Cluster:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             environ.pop(name, None)
         return self.nodes[number].start(str(PROGRAMS / program), *arguments, **environ)
+
+    def _clock(self) -> Path:
+        """Return a library to be loaded first, with which a program reads a clock that is wrong."""
+        library = self._runtime / "wrong_clock.so"
+        if not library.exists():
+            source = PROGRAMS / "wrong_clock.c"
+            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
+        return library
 
     def environment(self, number: int, **more: str) -> dict[str, str]:
         """Return what a node's part of a job has in its environment."""

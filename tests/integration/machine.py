@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALICE, MALLORY = 12_301, 12_302
-_CLONE_NEWNET, _CLONE_NEWUTS, _CLONE_NEWNS = 0x40000000, 0x04000000, 0x00020000
+_CLONE_NEWNET, _CLONE_NEWUTS, _CLONE_NEWNS, _CLONE_NEWTIME = 0x40000000, 0x04000000, 0x00020000, 0x00000080
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _HOLDER = "import sys; from tests.integration import machine; machine.hold(*sys.argv[1:])"
 
@@ -25,13 +25,14 @@ _HOLDER = "import sys; from tests.integration import machine; machine.hold(*sys.
 class Machine:
     """Runs programs in one network namespace, as a host of some name. What still runs is killed at the end.
 
-    With a file of `hosts`, which it has as /etc/hosts, it also has a /dev/shm of its own.
+    With a file of `hosts`, which it has as /etc/hosts, it also has a /dev/shm of its own. It was started `up_s` seconds
+    before this machine was: its monotonic clocks are ahead by so much.
     """
 
-    def __init__(self, host: str = "", hosts: Path | None = None) -> None:
+    def __init__(self, host: str = "", hosts: Path | None = None, *, up_s: int = 0) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         holder = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER, host, str(hosts or "")],
+            [sys.executable, "-c", _HOLDER, host, str(hosts or ""), str(up_s)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -45,6 +46,8 @@ class Machine:
         self._enter = ["nsenter", f"--net={self.net}", f"--uts=/proc/{holder.pid}/ns/uts"]
         if hosts is not None:
             self._enter += [f"--mount=/proc/{holder.pid}/ns/mnt", f"--wd={ROOT}"]
+        if up_s:
+            self._enter.append(f"--time=/proc/{holder.pid}/ns/time_for_children")
 
     def start(self, *command: str, **environ: str) -> "subprocess.Popen[str]":
         """Start a program of Python here, with these variables of ours alone."""
@@ -114,11 +117,13 @@ def needs_root() -> None:
         pytest.skip("needs root, and nsenter of util-linux, for a second user and a network of its own")
 
 
-def hold(host: str = "", hosts: str = "") -> None:
+def hold(host: str = "", hosts: str = "", up_s: str = "0") -> None:
     """Make a network namespace with a loopback device that is up, and keep it until standard input ends."""
-    spaces = _CLONE_NEWNET | _CLONE_NEWUTS | (_CLONE_NEWNS if hosts else 0)
+    spaces = _CLONE_NEWNET | _CLONE_NEWUTS | (_CLONE_NEWNS if hosts else 0) | (_CLONE_NEWTIME if int(up_s) else 0)
     if ctypes.CDLL(None, use_errno=True).unshare(spaces):
         raise OSError(ctypes.get_errno(), "unshare")
+    if int(up_s):  # before there is any child
+        Path("/proc/self/timens_offsets").write_text(f"monotonic {up_s} 0\nboottime {up_s} 0\n")
     if hosts:
         for words in (
             ["--make-rprivate", "/"], ["-t", "tmpfs", "tmpfs", "/dev/shm"], ["--bind", hosts, "/etc/hosts"],
