@@ -35,6 +35,7 @@ class JobKey:
     name: str
     instance: str
     attempt: int
+    run: int = 0  # how often somebody has started the launch again by hand since this server knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

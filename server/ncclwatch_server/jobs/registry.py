@@ -51,8 +51,9 @@ class Jobs:
         return self._by_id.get(job)
 
     def by_key(self, key: JobKey) -> Job | None:
-        """Return a listed job by what its ranks say."""
-        return next((job for job in self._by_launch.get((key.name, key.instance), ()) if job.key == key), None)
+        """Return a listed job by what its ranks say: these do not know which run they are."""
+        launch = self._by_launch.get((key.name, key.instance), ())
+        return next((job for job in launch if job.key.attempt == key.attempt), None)
 
     def listed(self) -> tuple[Job, ...]:
         """Return the jobs, by name."""
@@ -214,9 +215,9 @@ class Jobs:
 
     def _earlier(self, link: Link, said: wire.Announce) -> Job:
         """Return the job of a past attempt or run that is not judged to the end yet. Raises `OverError` if it is."""
-        key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
+        said_of = said.job, said.instance, said.attempt
         for job in self.retiring:
-            if job.key == key and job.agents.get(link.agent, said.run) == said.run:
+            if (*job.launch, job.key.attempt) == said_of and job.agents.get(link.agent, said.run) == said.run:
                 return job
         raise OverError(f"attempt {said.attempt} of job {said.job} is over")
 
@@ -225,7 +226,7 @@ class Jobs:
         accounts = tuple(account.key for account in accounts_of(link.caller, said.job))
         job = Job(
             id=said.job,
-            key=JobKey(name=said.job, instance=said.instance, attempt=said.attempt),
+            key=_key_after(before, said),
             state=JobState(said.world_size),
             known_since=now,
             inspection=Inspection(self.views),
@@ -347,6 +348,14 @@ def _astray(said: wire.Announce, now: float) -> Job:
     """Return a job that nobody looks at, for ranks that say another number of ranks than the others of theirs."""
     key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
     return Job(id=said.job, key=key, state=JobState(said.world_size), known_since=now, ended=True, astray=True)
+
+
+def _key_after(before: Job | None, said: wire.Announce) -> JobKey:
+    """Return the key of an attempt that takes the place of another job: as a later run if it is no later attempt."""
+    run = 0
+    if before is not None and before.launch == (said.job, said.instance):
+        run = before.key.run + (said.attempt <= before.key.attempt)
+    return JobKey(name=said.job, instance=said.instance, attempt=said.attempt, run=run)
 
 
 def _starts_again(said: wire.Announce, link: Link, job: Job) -> bool:

@@ -84,6 +84,7 @@ def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ende
     second = announce(jobs, a, run=2, index=1)
     assert second is not first
     assert second.id == first.id
+    assert second.key != first.key, "the incidents of one are none of the other"
     assert jobs.listed() == (second,)
     assert announce(jobs, b, run=3, ranks=(1,)) is first, "that node is not there yet"
     assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
