@@ -197,7 +197,12 @@ class Watch:
         """Add the time since the last tick to the jobs that hang."""
         for key, incidents in self.book.open_by_job().items():
             job = self.jobs.by_key(key)
-            if job is not None and not job.ended and any(_is_critical(incident) for incident in incidents):
+            if (
+                job is not None
+                and job.key == key
+                and not job.ended
+                and any(_is_critical(incident) for incident in incidents)
+            ):
                 job.hung_s += now - self._ticked_at
         self._ticked_at = now
 
