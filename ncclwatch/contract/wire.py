@@ -1,8 +1,7 @@
 """How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
 
-Agent to server: `Hello` first, then an `Announce` for each job on the node, then a binary
-digest per job and second, and `Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is
-something to say.
+Agent to server: `Hello` first, then an `Announce` for each job on the node, a binary digest per job and second, and
+`Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s and `JobRefused`. Commands are a closed list.
 A server that an agent started for one job has another node stand by (`Standby`, `Successor`, `Predecessor`).
 
@@ -68,6 +67,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     user: str = ""  # whose processes its ranks are, by their environment
     labels: str = ""  # that the user gave it: "team=vision,run=42"
     run: int = 0  # of one launch that is started again by hand, a later run has a higher number on each agent
+    lives: bool = True  # some process of it runs
     elsewhere: bool = False  # its launcher has started ranks on other nodes too
 
 

@@ -299,7 +299,9 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
             place = in_group if said is None else identity.from_call(said) if in_group is None else None
             if _recorder is None and place is not None:
                 _take_over(place)
-                _begin(*place, identity.meeting_of(store_exchange.endpoint_of(said or {})))
+                # The address of a store that the script made may be another one on each node.
+                meets = store_exchange.endpoint_of(said) if said is not None and said.get("store") is None else None
+                _begin(*place, identity.meeting_of(meets))
                 if _exchange is None:
                     _exchange_by(said or {})
         except Exception as error:

@@ -133,6 +133,7 @@ class LocalJob:
             instance=self.key.instance,
             attempt=self.key.attempt,
             run=self.key.run,
+            lives=not self.note_over(),
             elsewhere=self.spans_nodes(),
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
@@ -227,17 +228,23 @@ class Runs:
         run = self._newest.pop(key.launch, 0)
         over_ns = self._ended_ns(run, jobs)
         if not run or (over_ns and rank.started_ns() > over_ns):
+            self._over_ns.pop(run, None)
             self._count += 1
             run = self._count
         self._newest[key.launch] = run
-        while len(self._newest) > LAUNCHES_MAX:
-            self._over_ns.pop(self._newest.pop(next(iter(self._newest))), None)
+        self._forget({job.key.launch for job in jobs} | {key.launch})
         return replace(key, run=run)
 
     def let_go(self, job: LocalJob, now_ns: int) -> None:
         """Note that nobody looks at a job any more."""
         if self._newest.get(job.key.launch) == job.key.run:
             self._over_ns[job.key.run] = job.over_since_ns if job.note_over() else now_ns
+
+    def _forget(self, kept: Collection[tuple[str, str, int]]) -> None:
+        """Forget the launches that were adopted first, of those without a job here, if there are too many."""
+        spare = [launch for launch in self._newest if launch not in kept]
+        for launch in spare[: max(0, len(spare) - LAUNCHES_MAX)]:
+            self._over_ns.pop(self._newest.pop(launch), None)
 
     def _ended_ns(self, run: int, jobs: Iterable[LocalJob]) -> int:
         """Return when the last process of a run ended, 0 if one lives."""

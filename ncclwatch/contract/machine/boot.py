@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"  # random, another one after each boot; proc(5)
@@ -22,8 +23,12 @@ def machine(path: str = _BOOT_ID) -> str:
 
 @functools.cache
 def pid_namespace() -> str:
-    """Return the number of this process's PID namespace, "" if unknown. Processes in the same one see each other."""
+    """Return the number of this process's PID namespace, "" if unknown.
+
+    Processes in the same one see each other, unless /proc is that of another namespace, or hides processes.
+    """
     try:
-        return str(Path("/proc/self/ns/pid").stat().st_ino)
+        found = str(Path("/proc/self/ns/pid").stat().st_ino)
+        return found if str(Path("/proc/self").readlink()) == str(os.getpid()) else ""
     except OSError:
         return ""

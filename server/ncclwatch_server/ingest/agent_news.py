@@ -65,12 +65,15 @@ class AgentNews:
             if index in self.refused:
                 return
             raise WireError(f"a digest of job number {index}, which was not announced")
-        if job.astray and self.watch.jobs.may_begin(job):
+        now = self.clock()
+        if (job.astray and self.watch.jobs.may_begin(job)) or (
+            job.run_is_over and self.watch.jobs.has_outlived(self.link, job, now)
+        ):
             self._announce(self.announced[index])
             if index not in self.jobs:
                 return
             job = self.jobs[index]
-        job.state.receive_digest(self.link.number, ranks, groups, self.clock())
+        job.state.receive_digest(self.link.number, ranks, groups, now)
         self.watch.counters.digests += 1
         self.watch.look_within(limits.DIGEST_LOOK_S)
 

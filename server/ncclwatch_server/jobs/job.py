@@ -83,6 +83,7 @@ class Job:
     launch_facts: LaunchFacts = field(default_factory=LaunchFacts)
     remarks: tuple[str, ...] = ()  # for people, on how its ranks report
     agents: dict[str, int] = field(default_factory=dict)  # that have spoken for ranks of it, newest last: their run
+    run_is_over: bool = False  # some agent has said that the launch was started again by hand
     past_runs: dict[str, int] = field(default_factory=dict)  # likewise, of runs of this launch that are over
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
     inspection: Inspection = field(default_factory=Inspection)

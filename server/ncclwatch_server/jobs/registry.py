@@ -89,6 +89,23 @@ class Jobs:
         job.forget_links()
         return job
 
+    def has_outlived(self, link: Link, job: Job, now: float) -> bool:
+        """Whether ranks of a connection live in a run that is over, while the next one lacks them."""
+        ranks = list(job.state.ranks_of(link.number))
+        current = self._next_run(job.key, ranks, now)
+        return current is not None and current is not job and not job.state.ended[ranks].all()
+
+    def _next_run(self, key: JobKey, ranks: Sequence[int], now: float) -> Job | None:
+        """Return the run of a launch that goes on without these ranks, None while they may still come to it.
+
+        Each agent sees for itself that a run has ended, and not all do: one was started again since, another has a
+        process that lingers. A rank that lives in the run before for so long is not of that one.
+        """
+        current = self.by_key(key)
+        if current is None or current.ended or not ranks or now - current.known_since < limits.RUNS_SETTLE_S:
+            return None
+        return current if current.state.unseen(ranks) == len(ranks) else None
+
     def set_up(self, link: Link, job: Job, said: wire.Facts, now: float) -> None:
         """Keep how the ranks of a node were set up."""
         if not job.astray:
@@ -172,7 +189,7 @@ class Jobs:
         """
         launch = self._by_launch.get((said.job, said.instance), [])
         if said.run and any(said.run < job.runs_from(link.agent) for job in launch):
-            return self._earlier(link, said)
+            return self._joined(link, said, now) or self._earlier(link, said)
         over = next((job for job in launch if _starts_again(said, link, job)), None)
         if over is not None:
             return self._begin(link, said, over, now)
@@ -191,6 +208,15 @@ class Jobs:
             return self._begin(link, said, first, now)
         return self._begin(link, said, None, now)
 
+    def _joined(self, link: Link, said: wire.Announce, now: float) -> Job | None:
+        """Return the current run where an agent speaks of a past one whose ranks are of the current one, else None."""
+        key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
+        current = self._next_run(key, said.ranks, now) if said.lives else None
+        for past in self.retiring if current is not None else ():
+            if past.launch == current.launch and link.number in past.served:
+                past.state.gone(link.number)
+        return current
+
     def _promote(self, job: Job, before: Job) -> Job:
         """Let an attempt that stood beside another one take its place and name."""
         self._unlist(job)
@@ -202,6 +228,7 @@ class Jobs:
     def _replace(self, job: Job, before: Job, *, again: bool = False) -> None:
         """Take a listed job from the list, for another attempt of the same, or `again` for another run."""
         self._unlist(before)
+        before.run_is_over = again
         if not before.ended:
             self.retiring.append(before)
             self.room.retire(before)

@@ -220,10 +220,15 @@ def test_ranks_that_say_another_number_of_ranks_or_attempt_have_the_run_of_their
 def test_a_node_remembers_the_runs_of_few_launches(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LAUNCHES_MAX", 2)
     node = Node()
-    for name in "abc":
-        job = node.adopt(make_rank(0, job=name), started_s=1)
-        node.let_go(job, 2)
-    assert len(node.runs._newest) == len(node.runs._over_ns) == 2
+    lives = node.adopt(make_rank(0), started_s=1)
+    for name in "abcd":
+        node.let_go(node.adopt(make_rank(0, job=name), started_s=1), 2)
+    assert len(node.runs._newest) == 4, "two, the newest one, and the one that lives"
+    assert len(node.runs._over_ns) == 3
+    assert node.adopt(make_rank(1), started_s=9) is lives
+    for number in range(9):
+        node.let_go(node.adopt(make_rank(0, job="e"), started_s=10 * number + 9), 10 * number + 12)
+    assert len(node.runs._over_ns) <= 4
 
 
 SPANS = [((4, 4), False), ((4, 2), True), ((4, 0), False), ((1, 1), False)]

@@ -16,7 +16,12 @@ from ncclwatch.contract.network.places import may_span
         (1, 0, "node0", False),
         (4, 0, "127.0.1.1", False),
         (4, 0, "localhost", False),
+        (4, 0, "LocalHost", False),
         (4, 0, "::1", False),
+        (4, 0, "[::1]", False),
+        (4, 0, "::ffff:127.0.0.1", False),
+        (4, 0, "0.0.0.0", False),
+        (4, 0, "[::]", False),
         (4, 0, "", False),
     ],
 )

@@ -98,6 +98,54 @@ def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ende
     assert announce(jobs, b, run=5, index=2, ranks=(0, 1)) not in (first, second)
 
 
+LATER = 10.0 + limits.RUNS_SETTLE_S
+
+
+def at(jobs: Jobs, to: Link, now: float, **changes: object) -> Job:
+    said = wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=2, ranks=(0,), terminal=False)
+    return jobs.announce(to, msgspec.structs.replace(said, **changes), now)
+
+
+def test_a_node_that_does_not_see_the_end_of_a_run_comes_to_the_next_one() -> None:
+    """Its agent was started again since, so it counts from 1, or a process of the run before lingers."""
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    announce(jobs, b, run=1, ranks=(1,))
+    second = announce(jobs, b, run=2, ranks=(1,), index=1)
+    assert second is not first
+    assert not jobs.has_outlived(a, first, LATER - 0.1), "it may see the end of it soon"
+    assert jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER, run=1) is second
+    assert second.seen == 2
+    assert first.state.ended[0]
+    assert not jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER + 9, run=1) is second
+
+
+def test_ranks_that_ended_or_that_others_have_by_now_come_to_no_later_run() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    announce(jobs, b, run=1, ranks=(1,))
+    second = announce(jobs, b, run=2, ranks=(1,), index=1)
+    assert at(jobs, a, LATER, run=1, lives=False) is first
+    assert at(jobs, link(3, "c"), LATER, run=1) is second
+    assert not jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER, run=1) is first
+
+
+def test_a_server_that_hears_of_the_old_run_of_one_node_after_the_new_one_of_another() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    mixed = announce(jobs, a, run=2)
+    assert announce(jobs, b, run=1, ranks=(1,)) is mixed
+    current = announce(jobs, b, run=2, ranks=(1,), index=1)
+    mixed.release()
+    jobs.prune(LATER)
+    assert at(jobs, a, LATER, run=2) is current, "its news is of ranks that live"
+
+
 def test_a_launch_started_again_by_hand_begins_with_its_first_attempt() -> None:
     jobs = Jobs()
     announce(jobs, link(1), run=1)

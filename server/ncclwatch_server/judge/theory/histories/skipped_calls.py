@@ -13,7 +13,6 @@ told.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.histories.call_sites import route_of
@@ -22,6 +21,7 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
 SHIFT_MAX = 32  # calls skipped or added at one place
+FEW = 3  # of which one call that agrees afterwards is enough
 Key = tuple[object, ...]
 
 
@@ -58,6 +58,11 @@ class _Found:
     usual: int  # one of the others
     decided: bool
 
+    @property
+    def count(self) -> int:
+        """How many calls."""
+        return abs(self.skipped)
+
 
 def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]) -> Shift | None:
     """Return which ranks skipped or added calls in a group, None if they did not or nobody can tell."""
@@ -71,17 +76,22 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
         return None
     # Where no callers are known, routes say no more than lines.
     routes = (True, False) if any(views[rank].routes for rank in histories) else (False,)
-    labels = (True, False) if any(op.label for ops in histories.values() for op in ops.values()) else (False,)
-    found = [
-        each
-        for routed, labelled in product(routes, labels)
-        if (each := _find(_keys(views, histories, routed=routed, labelled=labelled))) is not None
-    ]
+    named = any(op.label for ops in histories.values() for op in ops.values())
+    found: list[_Found] = []
+    for routed in routes:
+        plain = _keys(views, histories, routed=routed, labelled=False)
+        found += _find(plain)
+        if named:
+            names = _keys(views, histories, routed=routed, labelled=True)
+            # Ranks may well use what has different names in another order: names alone accuse nobody.
+            found += [replace(each, decided=each.decided and _differ(plain)) for each in _find(names)]
     if not found:
         return None
     best = min(found, key=lambda each: abs(each.skipped))
-    # Names tell calls apart that are alike otherwise, and so may tell that it began before.
-    seq = min(each.seq for each in found if each.ranks == best.ranks)
+    seq = best.seq
+    if named:  # of calls that are alike otherwise, their names tell which of them was the first
+        names = _keys(views, histories, routed=False, labelled=True)
+        seq = _first_that_differs(names[best.usual], names[best.ranks[0]], seq - best.count, seq)
     maker = best.usual if best.skipped > 0 else best.ranks[0]
     op = histories[maker][seq]
     route = route_of(views[maker], op)
@@ -123,22 +133,32 @@ def _keys(
     }
 
 
-def _find(histories: Mapping[int, Mapping[int, Key]]) -> _Found | None:
-    """Return by which calls the list of some ranks is that of the others, None if it is not."""
+def _differ(histories: Mapping[int, Mapping[int, Key]]) -> bool:
+    """Say whether the lists of ranks differ as far as all go."""
+    return len(_classes(histories, max(min(ops) for ops in histories.values()))) > 1
+
+
+def _first_that_differs(usual: Mapping[int, Key], odd: Mapping[int, Key], first: int, seq: int) -> int:
+    """Return the first number from `first` on at which two lists differ, `seq` if they do not before it."""
+    return next((n for n in range(first, seq) if n in usual and n in odd and usual[n] != odd[n]), seq)
+
+
+def _find(histories: Mapping[int, Mapping[int, Key]]) -> list[_Found]:
+    """Return by which calls the list of some ranks is that of the others, nothing if it is not."""
     first = max(min(ops) for ops in histories.values())
     classes = _classes(histories, first)
     if len(classes) < 2:
-        return None
+        return []
     (usual, *others) = sorted(classes, key=lambda ranks: (-len(ranks), ranks))
     decided = majority(classes) is not None
     if len(others) > 1 and not decided:
-        return None
+        return []
     for odd in others:
         found = _shift_between(_since(histories[usual[0]], first), _since(histories[odd[0]], first))
         if found is not None:
             seq, skipped = found
-            return _Found(ranks=odd, seq=seq, skipped=skipped, usual=usual[0], decided=decided)
-    return None
+            return [_Found(ranks=odd, seq=seq, skipped=skipped, usual=usual[0], decided=decided)]
+    return []
 
 
 def _classes(histories: Mapping[int, Mapping[int, Key]], first: int) -> list[tuple[int, ...]]:
@@ -214,10 +234,14 @@ def _pairs_by_design(usual: Mapping[int, Key], odd: Mapping[int, Key], number: i
 
 
 def _explains(usual: Mapping[int, Key], odd: Mapping[int, Key], numbers: Sequence[int], skipped: int) -> bool:
-    """Say whether from here on each call of `odd` is the one that `usual` makes that many numbers later."""
+    """Say whether from here on each call of `odd` is the one that `usual` makes that many numbers later.
+
+    Of more than a few calls half as many have to be known to agree: some agree by chance a long way apart.
+    """
     if skipped > 0:
         pairs = [(odd.get(n), usual.get(n + skipped)) for n in numbers]
     else:
         pairs = [(odd.get(n - skipped), usual.get(n)) for n in numbers]
     known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
-    return bool(known) and all(mine == theirs for mine, theirs in known)
+    enough = len(known) >= (1 if abs(skipped) <= FEW else abs(skipped) / 2)
+    return enough and all(mine == theirs for mine, theirs in known)

@@ -167,3 +167,19 @@ def test_no_calls_are_lacking_while_fewer_agree_afterwards():
     """At the line of the third call the ranks are elsewhere, and what comes next is no proof."""
     assert shift(rank(0, 1, 2, 3, 4, 5, 6, 7), rank(1, 1, 2, 4, 6, 7), rank(2, 1, 2, 3, 4, 5, 6, 7)) is None
     assert shift(rank(0, *range(1, 12)), rank(1, 1, 2, 4, *range(6, 12)), rank(2, *range(1, 12))) is not None
+
+
+def test_names_that_ranks_use_in_another_order_accuse_nobody():
+    """Their calls pair without fault: nothing but the names differs."""
+    usual = [fsdp(number, [(Op.ALL_GATHER, 22, name) for name in "wwwxyxyxyxyxy"]) for number in (0, 2)]
+    found = shift(usual[0], fsdp(1, [(Op.ALL_GATHER, 22, name) for name in "wwwyxyxyxyxyx"]), usual[1])
+    assert found is None or not found.decided
+
+
+def test_many_calls_are_not_said_to_be_added_for_the_few_that_agree_afterwards():
+    def step(without: int = -1) -> list[int]:
+        layers = [layer for layer in (1, 2, 3, 4) if layer != without]
+        return [*layers, *reversed(layers), 9]
+
+    usual = [rank(number, 5, 6, *step() * 6) for number in (0, 2)]
+    assert shift(usual[0], rank(1, 5, 6, *step() * 2, *step(3) * 4), usual[1]) is None
