@@ -212,7 +212,9 @@ class Jobs:
         """Return the current run where an agent speaks of a past one whose ranks are of the current one, else None."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
         current = self._next_run(key, said.ranks, now) if said.lives else None
-        for past in self.retiring if current is not None else ():
+        if current is None:
+            return None
+        for past in self.retiring:
             if past.launch == current.launch and link.number in past.served:
                 past.state.gone(link.number)
         return current
