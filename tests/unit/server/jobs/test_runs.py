@@ -1,0 +1,113 @@
+"""Which announcement is about which run of a launch that somebody starts again by hand."""
+
+import msgspec
+import pytest
+
+from ncclwatch.contract import wire
+from ncclwatch_server import limits
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import Jobs, OverError
+from tests.unit.server.jobs.test_registry import announce, link
+
+
+def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ended_or_is_about_to() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    assert announce(jobs, b, run=3, ranks=(1,)) is first
+    second = announce(jobs, a, run=2, index=1)
+    assert second is not first
+    assert second.id == first.id
+    assert second.key != first.key, "the incidents of one are none of the other"
+    assert jobs.listed() == (second,)
+    assert announce(jobs, b, run=3, ranks=(1,)) is first, "that node is not there yet"
+    assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
+    assert announce(jobs, a, run=2, index=1) is second
+    first.release()
+    jobs.prune(10.0)
+    with pytest.raises(OverError):
+        announce(jobs, b, run=3, ranks=(1,))
+    second.release()
+    assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
+    assert announce(jobs, b, run=5, index=2, ranks=(0, 1)) not in (first, second)
+
+
+LATER = 10.0 + limits.RUNS_SETTLE_S
+
+
+def at(jobs: Jobs, to: Link, now: float, **changes: object) -> Job:
+    said = wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=2, ranks=(0,), terminal=False)
+    return jobs.announce(to, msgspec.structs.replace(said, **changes), now)
+
+
+def test_a_node_that_does_not_see_the_end_of_a_run_comes_to_the_next_one() -> None:
+    """Its agent was started again since, so it counts from 1, or a process of the run before lingers."""
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    announce(jobs, b, run=1, ranks=(1,))
+    second = announce(jobs, b, run=2, ranks=(1,), index=1)
+    assert second is not first
+    assert not jobs.has_outlived(a, first, LATER - 0.1), "it may see the end of it soon"
+    assert jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER, run=1) is second
+    assert second.seen == 2
+    assert first.state.ended[0]
+    assert not jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER + 9, run=1) is second
+
+
+def test_ranks_that_ended_or_that_others_have_by_now_come_to_no_later_run() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    first = announce(jobs, a, run=1)
+    announce(jobs, b, run=1, ranks=(1,))
+    second = announce(jobs, b, run=2, ranks=(1,), index=1)
+    assert at(jobs, a, LATER, run=1, lives=False) is first
+    assert at(jobs, link(3, "c"), LATER, run=1) is second
+    assert not jobs.has_outlived(a, first, LATER)
+    assert at(jobs, a, LATER, run=1) is first
+
+
+def test_a_server_that_hears_of_the_old_run_of_one_node_after_the_new_one_of_another() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    mixed = announce(jobs, a, run=2)
+    assert announce(jobs, b, run=1, ranks=(1,)) is mixed
+    current = announce(jobs, b, run=2, ranks=(1,), index=1)
+    mixed.release()
+    jobs.prune(LATER)
+    assert at(jobs, a, LATER, run=2) is current, "its news is of ranks that live"
+
+
+def test_a_launch_started_again_by_hand_begins_with_its_first_attempt() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1), run=1)
+    restarted = announce(jobs, link(1), attempt=1, run=2)
+    again = announce(jobs, link(1), run=3)
+    assert again is not restarted
+    assert jobs.listed() == (again,)
+    assert announce(jobs, link(2), ranks=(1,), run=1) is again
+    assert announce(jobs, link(1), attempt=1, run=2) is restarted, "late news"
+    assert jobs.listed() == (again,)
+    restart = announce(jobs, link(1), attempt=1, run=4)
+    assert restart not in (restarted, again)
+    assert jobs.listed() == (restart,)
+
+
+def test_a_server_that_knows_none_takes_the_first_run_that_it_hears_of_for_the_current_one() -> None:
+    jobs = Jobs()
+    second = announce(jobs, link(1), run=2)
+    with pytest.raises(OverError):
+        announce(jobs, link(1), run=1)
+    assert jobs.listed() == (second,)
+
+
+def test_what_a_job_remembers_of_past_runs_is_bounded() -> None:
+    jobs = Jobs()
+    for run in range(1, 40):
+        job = announce(jobs, link(0), run=run)
+        for number in range(10):
+            job.note_agent(f"{run} {number}", 1)
+    assert len(job.past_runs) == job._agents_max
