@@ -170,7 +170,7 @@ class Agent:
         for job in list(self._jobs.values()):
             for rank in job.everyone():
                 self._observe(job, rank, now_ns)
-            if not job.note_over():
+            if not job.over_since_ns:
                 self._alive_ns = now_ns
             if job.key in self._jobs:
                 self._try(f"looking at job {job.key.job}", partial(self._look_round, job, now_ns))

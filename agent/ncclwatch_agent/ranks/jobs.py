@@ -74,7 +74,6 @@ class LocalJob:
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}
         self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
-        self.over_since_ns = 0
         self._loops_told: tuple[tuple[int, str, int, bool], ...] = ()
         self._loops_told_ns = 0
         self._joined: tuple[int, ...] = ()
@@ -108,11 +107,11 @@ class LocalJob:
         """Return all processes of the job on this node."""
         return [*self.ranks.values(), *self.extras]
 
-    def note_over(self) -> bool:
-        """Note and return whether all processes of the job on this node are gone."""
+    @property
+    def over_since_ns(self) -> int:
+        """Return when the last process of the job on this node ended, 0 while one lives."""
         gone_ns = [rank.gone_ns for rank in self.everyone()]
-        self.over_since_ns = max(gone_ns, default=0) if all(gone_ns) else 0
-        return self.over_since_ns > 0
+        return max(gone_ns, default=0) if all(gone_ns) else 0
 
     @property
     def store_host(self) -> str:
@@ -133,7 +132,7 @@ class LocalJob:
             instance=self.key.instance,
             attempt=self.key.attempt,
             run=self.key.run,
-            lives=not self.note_over(),
+            lives=not self.over_since_ns,
             elsewhere=self.spans_nodes(),
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
@@ -238,7 +237,7 @@ class Runs:
     def let_go(self, job: LocalJob, now_ns: int) -> None:
         """Note that nobody looks at a job any more."""
         if self._newest.get(job.key.launch) == job.key.run:
-            self._over_ns[job.key.run] = job.over_since_ns if job.note_over() else now_ns
+            self._over_ns[job.key.run] = job.over_since_ns or now_ns
 
     def _forget(self, kept: Collection[tuple[str, str, int]]) -> None:
         """Forget the launches that were adopted first, of those without a job here, if there are too many."""
@@ -248,10 +247,8 @@ class Runs:
 
     def _ended_ns(self, run: int, jobs: Iterable[LocalJob]) -> int:
         """Return when the last process of a run ended, 0 if one lives."""
-        living = [job for job in jobs if job.key.run == run]
-        if not living:
-            return self._over_ns.get(run, 0)
-        return max(job.over_since_ns for job in living) if all(job.note_over() for job in living) else 0
+        over_ns = [job.over_since_ns for job in jobs if job.key.run == run] or [self._over_ns.get(run, 0)]
+        return max(over_ns) if all(over_ns) else 0
 
 
 def _same_end(one: Ending, other: Ending | None) -> bool:

@@ -91,7 +91,7 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     seq = best.seq
     if named:  # of calls that are alike otherwise, their names tell which of them was the first
         names = _keys(views, histories, routed=False, labelled=True)
-        seq = _first_that_differs(names[best.usual], names[best.ranks[0]], seq - best.count, seq)
+        seq = _first_by_name(names[best.usual], names[best.ranks[0]], best)
     maker = best.usual if best.skipped > 0 else best.ranks[0]
     op = histories[maker][seq]
     route = route_of(views[maker], op)
@@ -138,9 +138,14 @@ def _differ(histories: Mapping[int, Mapping[int, Key]]) -> bool:
     return len(_classes(histories, max(min(ops) for ops in histories.values()))) > 1
 
 
-def _first_that_differs(usual: Mapping[int, Key], odd: Mapping[int, Key], first: int, seq: int) -> int:
-    """Return the first number from `first` on at which two lists differ, `seq` if they do not before it."""
-    return next((n for n in range(first, seq) if n in usual and n in odd and usual[n] != odd[n]), seq)
+def _first_by_name(usual: Mapping[int, Key], odd: Mapping[int, Key], found: _Found) -> int:
+    """Return the first number at which two lists differ by name, if that is shortly before they do otherwise.
+
+    Names that have always differed do so by design.
+    """
+    both = sorted(usual.keys() & odd.keys())
+    first = next((n for n in both if usual[n] != odd[n]), found.seq)
+    return first if both[0] < first and found.seq - found.count <= first < found.seq else found.seq
 
 
 def _find(histories: Mapping[int, Mapping[int, Key]]) -> list[_Found]:

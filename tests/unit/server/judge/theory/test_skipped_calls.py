@@ -183,3 +183,13 @@ def test_many_calls_are_not_said_to_be_added_for_the_few_that_agree_afterwards()
 
     usual = [rank(number, 5, 6, *step() * 6) for number in (0, 2)]
     assert shift(usual[0], rank(1, 5, 6, *step() * 2, *step(3) * 4), usual[1]) is None
+
+
+def test_names_that_differ_by_design_do_not_say_where_it_began():
+    def named(number: int, who: str, *lines: int) -> RankView:
+        ops = rank(number, *lines).history
+        return replace(view(number), history=tuple(replace(op, label=f"FSDP unit {who}") for op in ops))
+
+    found = shift(named(0, "a", *USUAL), named(1, "b", *SKIPPED), named(2, "a", *USUAL))
+    assert found is not None
+    assert (found.ranks, found.seq, found.skipped, found.op.site) == ((1,), 3, 1, at(3))
