@@ -236,7 +236,7 @@ class Jobs:
             self.room.retire(before)
             before.stirred = True
         job.note_past(before)
-        if job.key != before.key and not again:
+        if (job.launch, job.key.attempt) != (before.launch, before.key.attempt) and not again:
             stranger = before.heirs and not before.heirs.intersection(before.agents)
             job.heirs = before.heirs if stranger else frozenset(before.agents)
             job.floor = max(before.floor, before.key.attempt if before.key.attempt < job.key.attempt else -1)

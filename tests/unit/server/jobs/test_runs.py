@@ -104,6 +104,13 @@ def test_a_server_that_knows_none_takes_the_first_run_that_it_hears_of_for_the_c
     assert jobs.listed() == (second,)
 
 
+def test_a_run_of_another_agent_belongs_to_nobody_who_spoke_in_the_one_that_has_ended() -> None:
+    jobs = Jobs()
+    announce(jobs, link(1), run=1).release()
+    again = announce(jobs, link(2), run=1)
+    assert (again.key.run, again.heirs, again.floor) == (1, frozenset(), -1)
+
+
 def test_what_a_job_remembers_of_past_runs_is_bounded() -> None:
     jobs = Jobs()
     for run in range(1, 40):
