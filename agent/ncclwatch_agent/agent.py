@@ -12,7 +12,6 @@ import gc
 import os
 import resource
 import signal
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ class Agent:
         self._hello = wire.Hello(
             protocol=config.PROTOCOL,
             agent=os.urandom(8).hex(),
-            host=socket.gethostname(),
+            host=boot.host_name(),
             version=settings.version,
             machine=boot.machine(),
         )

@@ -22,6 +22,8 @@ _SCOPED = (config.ENV_AGENT_TOKEN, config.ENV_VIEWER_TOKEN, config.ENV_OPERATOR_
 # What each variable means, and its value where nobody sets it. "" stands for none.
 _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_JOB: ("name of the job", ""),
+    config.ENV_NAMESPACE: ("namespace of all jobs that are started here", ""),
+    config.ENV_HOST: ("what this host is called in verdicts", "its host name"),
     config.ENV_SERVER: ("URL of the server that agents and this command dial", ""),
     config.ENV_SERVER_OWN: ("set by `ncclwatch run` for its own server: that URL must prove whose it is", ""),
     config.ENV_SHARE: ("0: no server is started for a job on several nodes", "1"),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from ncclwatch.contract.config import ENV_JOB, JOB_CHARS_MAX
+from ncclwatch.contract.config import ENV_JOB, ENV_NAMESPACE, JOB_CHARS_MAX
 
 _API_WORDS = frozenset({"report", "ranks", "groups", "stacks"})  # /api/v1/jobs/NAME/ranks
 _DIGEST_BYTES = 8
@@ -30,13 +30,20 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> str:
     """
     named = environ.get(ENV_JOB, "").strip()
     if named:
-        return canonical(named)
+        return in_namespace(named, environ)
     if environ.get("SLURM_JOB_ID"):
-        return canonical(f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}")
+        return in_namespace(f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", environ)
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
-        return canonical(run_id)
-    return canonical(f"{environ.get('MASTER_ADDR') or 'localhost'}-{environ.get('MASTER_PORT') or '0'}")
+        return in_namespace(run_id, environ)
+    return in_namespace(f"{environ.get('MASTER_ADDR') or 'localhost'}-{environ.get('MASTER_PORT') or '0'}", environ)
+
+
+def in_namespace(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the canonical name of a job that is called so, in the namespace that the environment gives to all jobs."""
+    space = environ.get(ENV_NAMESPACE, "").strip().strip("/")
+    inside = not space or text.strip().startswith(f"{space}/")
+    return canonical(text if inside else f"{space}/{text.strip()}")
 
 
 def is_named(environ: Mapping[str, str] = os.environ) -> bool:

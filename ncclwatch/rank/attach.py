@@ -16,7 +16,7 @@ from types import ModuleType
 
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
-from ncclwatch.contract.machine.boot import pid_namespace
+from ncclwatch.contract.machine.boot import host_name, pid_namespace
 from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.contract.network.places import may_span
 from ncclwatch.contract.ring.layout import Word
@@ -404,7 +404,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
     return {
         "job": job,
         "instance": identity.instance(launched),
-        "host": os.uname().nodename,
+        "host": host_name(),
         "pid_namespace": pid_namespace(),
         "server": config.server_url(os.environ),
         "server_named": config.server_naming(os.environ),

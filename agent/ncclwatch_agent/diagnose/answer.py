@@ -1,12 +1,12 @@
 """Shows what was seen of jobs: to people as text, to machines as JSON."""
 
 import linecache
-import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ncclwatch.contract.machine.boot import host_name
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.stacks.ownership import is_users, is_users_by_path
 from ncclwatch.contract.stacks.places import MAIN_THREAD, Place, place_of
@@ -89,7 +89,7 @@ def answer_of(job: FoundJob, seen: Sequence[Seen], conclusion: Conclusion, looke
     roles = sorted({stack.role for stack in distinct}, key=lambda role: (role != MAIN_THREAD, role))
     return JobAnswer(
         job=job.job.name,
-        host=os.uname().nodename,
+        host=host_name(),
         world_size=job.job.world_size or len(seen),
         missing=job.missing,
         elsewhere=len(job.elsewhere),

@@ -5,7 +5,6 @@ looked at for the age of an unfinished operation only, and then once for each op
 """
 
 import os
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ncclwatch.contract import config
 from ncclwatch.contract.digests import PROCESS_STATES
-from ncclwatch.contract.machine.boot import pid_namespace
+from ncclwatch.contract.machine.boot import host_name, pid_namespace
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
 from ncclwatch.contract.ring import views
@@ -36,7 +35,7 @@ UNTOLD_S = 8.0  # a host that has stood so long may be held up by its device, wh
 _UNTOLD = Flag.ASYNC | Flag.BLIND
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
 _STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
-_HOST = socket.gethostname()
+_HOST = host_name()
 _U64 = 2**64 - 1
 Row = tuple[float, ...]
 

@@ -6,11 +6,11 @@ of ranks (DataLoader workers) inherit the environment, but are nobody's siblings
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 
 from ncclwatch.contract import job_names
+from ncclwatch.contract.machine.boot import host_name
 from ncclwatch.contract.model.phases import phase_of_frame
 from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, StackDump, ThreadView
 from ncclwatch.contract.stacks.ownership import is_users
@@ -103,7 +103,7 @@ def _view(job: LocalJob, rank: int, stranger: Stranger) -> RankView:
     return RankView(
         rank=rank,
         local_rank=stranger.local_rank,
-        host=os.uname().nodename,
+        host=host_name(),
         pid=watch.pid,
         device="",
         world_size=job.key.world_size,

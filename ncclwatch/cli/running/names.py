@@ -16,7 +16,7 @@ def name_of(command: Sequence[str], server: str, environ: Mapping[str, str] = os
     named = environ.get(config.ENV_JOB, "").strip()
     if not named and server:
         named = _shared(command, environ)
-    return job_names.canonical(named or _fresh(command))
+    return job_names.in_namespace(named or _fresh(command), environ)
 
 
 def _fresh(command: Sequence[str]) -> str:

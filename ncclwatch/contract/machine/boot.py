@@ -1,11 +1,23 @@
-"""Says where a process runs: on which machine, and among which processes."""
+"""Says where a process runs: on which host and machine, and among which processes."""
 
 import functools
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from ncclwatch.contract.config import ENV_HOST
+
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"  # random, another one after each boot; proc(5)
+
+
+_HOST_CHARS_MAX = 200
+
+
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what this host is called in verdicts: what NCCLWATCH_HOST says, or its host name."""
+    said = "".join(c for c in environ.get(ENV_HOST, "").strip() if c.isprintable())
+    return said[:_HOST_CHARS_MAX] or os.uname().nodename
 
 
 def machine(path: str = _BOOT_ID) -> str:

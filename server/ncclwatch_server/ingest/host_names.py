@@ -15,7 +15,7 @@ from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.security.scopes import Caller
 
 _MARK = "~"
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
 class HostNames:

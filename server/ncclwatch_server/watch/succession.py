@@ -6,12 +6,12 @@ to nobody any more, is told to the new server by the agent beside it: which node
 """
 
 import functools
-import socket
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from ncclwatch.contract import config, wire
+from ncclwatch.contract.machine.boot import host_name
 from ncclwatch.contract.model.job import Contact
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.jobs.job import Job, Served
@@ -46,7 +46,7 @@ class Succession:
     """Who stands by for the server of one job, and who has been told."""
 
     def __init__(self, here: str = "") -> None:
-        self._here = here or socket.gethostname()
+        self._here = here or host_name()
         self._standby = 0  # number of its connection
         self._asked_at = 0.0
         self._offer = ""

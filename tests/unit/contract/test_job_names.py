@@ -77,3 +77,21 @@ def test_the_launcher_names_a_job_that_its_user_did_not() -> None:
 )
 def test_an_address_is_no_name(environ: dict[str, str], named: bool) -> None:
     assert job_names.is_named(environ) is named
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({}, "master-29500"),
+        ({"NCCLWATCH_NAMESPACE": "team-a"}, "team-a/master-29500"),
+        ({"NCCLWATCH_NAMESPACE": " team-a/ ", "NCCLWATCH_JOB": "run-1"}, "team-a/run-1"),
+        ({"NCCLWATCH_NAMESPACE": "team-a", "NCCLWATCH_JOB": "team-a/run-1"}, "team-a/run-1"),
+        ({"NCCLWATCH_NAMESPACE": "team-a", "NCCLWATCH_JOB": "team-b/run-1"}, "team-a/team-b/run-1"),
+        ({"NCCLWATCH_NAMESPACE": "team-a", "SLURM_JOB_ID": "7"}, "team-a/slurm-7.0"),
+        ({"NCCLWATCH_NAMESPACE": "team-a", "TORCHELASTIC_RUN_ID": "r"}, "team-a/r"),
+    ],
+)
+def test_a_namespace_in_the_environment_is_the_one_of_all_jobs(said: dict[str, str], name: str) -> None:
+    environ = {"MASTER_ADDR": "master", "MASTER_PORT": "29500", **said}
+    assert job_names.from_environment(environ) == name
+    assert job_names.namespace(name) == said.get("NCCLWATCH_NAMESPACE", "").strip(" /")
