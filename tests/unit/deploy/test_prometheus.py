@@ -15,7 +15,7 @@ from ncclwatch_server.metrics.families import Families
 from ncclwatch_server.store.no_store import NoStore
 from tests.unit.server.metrics.test_families import announced, opened, watching
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "prometheus"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 RULES = sorted((DEPLOY / "rules").glob("*.yml"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PLACE = ROOT / "deploy" / "container"
 DOCKERFILE = (PLACE / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((PLACE / "compose.yml").read_text())

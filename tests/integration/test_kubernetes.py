@@ -1,0 +1,132 @@
+"""The chart's server and an example's pods as real processes, with what their manifests say and nothing else."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.cluster import read_until
+from tests.integration.helm_chart import EXAMPLES, rendered, server_of, the
+from tests.integration.launch import PROGRAMS
+from tests.integration.machine import Machine, needs_root
+from tests.integration.network import INTERFACE, Network
+from tests.integration.pods import Pod, expand, start
+from tests.integration.real_jobs import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+HOSTS = """127.0.0.1 localhost
+10.92.0.1 ncclwatch.watch.svc
+10.92.0.2 trainer-0.trainer
+"""
+_ASK = """import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": sys.argv[2]})
+print(urllib.request.urlopen(request, timeout=10).read().decode())"""
+
+
+class Kubernetes:
+    """A release of the chart in the namespace `watch`, and pods of the namespace `team-a`."""
+
+    def __init__(self, directory: Path) -> None:
+        needs_root()
+        self._directory = directory
+        values = {"image": {"repository": "r"}, "jobs": {"namespaces": ["team-a"]}}
+        self.objects = rendered(values)
+        self.secrets = {"ncclwatch": the(self.objects, "Secret", "ncclwatch", "team-a")["stringData"]}
+        self.tokens = the(self.objects, "Secret", "ncclwatch-server")["stringData"]
+        hosts = directory / "hosts"
+        hosts.write_text(HOSTS)
+        self._stack = contextlib.ExitStack()
+        network = self._stack.enter_context(Network())
+        self.machines = [
+            self._stack.enter_context(Machine(name, hosts)) for name in ("server", "trainer-0", "trainer-1")
+        ]
+        for machine in self.machines:
+            network.join(machine)
+
+    def serve(self) -> "Popen[str]":
+        """Start the server's container, its volumes being directories of the test."""
+        container = server_of(self.objects)
+        volumes = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        for name in volumes:
+            (self._directory / name).mkdir()
+        for name, text in self.tokens.items():
+            (self._directory / "tokens" / name).write_text(text)
+
+        def here(text: str) -> str:
+            for name, place in volumes.items():
+                text = text.replace(f"{place}/", f"{self._directory / name}/")
+            return text
+
+        assert container["command"] == ["ncclwatch-server"]
+        environ = {each["name"]: here(each["value"]) for each in container["env"]}
+        return start(self.machines[0], ["-m", "ncclwatch_server", *map(here, container["args"])], **environ)
+
+    def train(self, index: int, program: str, **more: str) -> "Popen[str]":
+        """Start a pod of the example `job.yaml`, with one process and a program of ours."""
+        (path,) = [each for each in EXAMPLES if each.stem == "job"]
+        (job,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Job"]
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        pod = Pod(
+            name=f"trainer-{index}-x7k2p",
+            node=f"gpu-{index}",
+            labels={"batch.kubernetes.io/job-name": job["metadata"]["name"]},
+            annotations={"batch.kubernetes.io/job-completion-index": str(index)},
+        )
+        environ = pod.environment(container, self.secrets)
+        assert container["command"] == ["torchrun"]
+        arguments = [expand(each, environ) for each in container["args"]]
+        ours = {"--nproc-per-node=8": "--nproc-per-node=1", "train.py": str(PROGRAMS / program)}
+        assert ours.keys() <= set(arguments)
+        return start(
+            self.machines[1 + index],
+            ["-m", "torch.distributed.run", *(ours.get(each, each) for each in arguments)],
+            GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", OMP_NUM_THREADS="1", **more, **environ,
+        )  # fmt: skip
+
+    def ask(self, path: str, token: str) -> Any:
+        """Ask the server, from a machine of the network."""
+        url = f"{self.secrets['ncclwatch']['NCCLWATCH_SERVER']}{path}"
+        done = self.machines[1].ends("-c", _ASK, url, f"Bearer {token}")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def __enter__(self) -> "Kubernetes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def kubernetes() -> Iterator[Kubernetes]:
+    # Not below /dev/shm, of which each pod has its own.
+    with (
+        tempfile.TemporaryDirectory(prefix="ncclwatch-pods-", dir="/tmp") as directory,
+        Kubernetes(Path(directory)) as found,
+    ):
+        yield found
+
+
+def test_pods_without_any_right_report_to_the_charts_server_and_the_verdict_names_node_and_pod(
+    kubernetes: Kubernetes,
+) -> None:
+    kubernetes.serve()
+    viewer = kubernetes.tokens["viewer-token"]
+    until(lambda: kubernetes.ask("/readyz", viewer))
+    trains = [kubernetes.train(index, "hang.py") for index in (0, 1)]
+    words = " ".join(read_until(trains[0], "  more").split())
+    assert "PROVEN" in words
+    assert "rank 1 on gpu-1/trainer-1-x7k2p called barrier at hang.py:16" in words
+    assert "culprit rank 1, host gpu-1/trainer-1-x7k2p, pid 2 " in words, "its PID in its pod"
+    (incident,) = kubernetes.ask("/api/v1/incidents", viewer)
+    assert incident["job"] == "team-a/trainer"
+    assert {rank for stack in incident["stacks"] for rank in stack["ranks"]} == {0, 1}
+    status = the(kubernetes.objects, "Pod", "ncclwatch-test")["spec"]["containers"][0]
+    assert status["command"][0] == "ncclwatch"
+    said = kubernetes.machines[1].ends("-m", *status["command"], NCCLWATCH_VIEWER_TOKEN=viewer)
+    assert "team-a/trainer" in said.stdout, said.stderr
