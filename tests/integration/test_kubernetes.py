@@ -17,7 +17,7 @@ from tests.integration.launch import PROGRAMS
 from tests.integration.machine import Machine, needs_root
 from tests.integration.network import INTERFACE, Network
 from tests.integration.pods import Pod, expand, start
-from tests.integration.real_jobs import until
+from tests.integration.real_jobs import DEADLINE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 HOSTS = """127.0.0.1 localhost
@@ -130,3 +130,18 @@ def test_pods_without_any_right_report_to_the_charts_server_and_the_verdict_name
     assert status["command"][0] == "ncclwatch"
     said = kubernetes.machines[1].ends("-m", *status["command"], NCCLWATCH_VIEWER_TOKEN=viewer)
     assert "team-a/trainer" in said.stdout, said.stderr
+
+
+def test_a_pod_that_is_killed_with_its_agent_is_named_though_the_other_pods_end_for_it(kubernetes: Kubernetes) -> None:
+    kubernetes.serve()
+    viewer = kubernetes.tokens["viewer-token"]
+    until(lambda: kubernetes.ask("/readyz", viewer))
+    trains = [kubernetes.train(index, "trains.py", STEPS_TILL_HANG="0") for index in (0, 1)]
+    read_until(trains[0], "trains: step 20")
+    trains[1].kill()  # the first process of the container, and with it all others
+    trains[0].wait(timeout=DEADLINE_S)  # its launcher ends as a rank has failed, and its agent with it
+    until(lambda: kubernetes.ask("/api/v1/incidents", viewer))
+    (incident,) = kubernetes.ask("/api/v1/incidents", viewer)
+    assert (incident["cause"], incident["severity"]) == ("node_lost", "critical")
+    assert [(each["rank"], each["host"]) for each in incident["culprits"]] == [(1, "gpu-1/trainer-1-x7k2p")]
+    assert "rank 0 ended for the loss of a peer" in incident["summary"]

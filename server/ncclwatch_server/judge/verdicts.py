@@ -19,7 +19,7 @@ from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.finders.devices import find_perhaps_stopped, find_refused, find_stopped
 from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_untold
 from ncclwatch_server.judge.theory.finders.lingering import find_lingering
-from ncclwatch_server.judge.theory.finders.lost_nodes import find_lost_nodes
+from ncclwatch_server.judge.theory.finders.lost_nodes import find_lost_nodes, find_vanished_nodes
 from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, find_scattered, find_unseen
 from ncclwatch_server.judge.theory.finders.named_apart import find_named_apart
 from ncclwatch_server.judge.theory.finders.outsiders import find_outside
@@ -66,6 +66,7 @@ STAGES: tuple[Stage, ...] = (
     _of_waits(_by_rules(find_scattered)),
     _of_waits(_by_rules(find_left_behind)),
     _of_waits(_by_rules(find_lost_nodes)),
+    _by_rules(find_vanished_nodes),
     _by_itself(unseen_hosts),
     _by_rules(find_perhaps_stopped),
     _of_waits(_by_itself(without_file)),

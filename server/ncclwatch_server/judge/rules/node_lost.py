@@ -6,9 +6,11 @@ from ncclwatch.contract.model.job import Contact, QuietNode
 from ncclwatch.contract.model.verdict import Cause, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
+from ncclwatch_server.judge.rules.frames.ends import end_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import waiting_words
 from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.endings import SAME_TIME_S
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, Root
 
 ADVICE = (
@@ -19,6 +21,10 @@ _ADVICE_PROCESSES = (
     "Log in to <host>: see whether it was restarted (uptime), whether its processes were killed (dmesg, the "
     "scheduler's log) or stand still (top, vmstat), then restart the job."
 )
+_ADVICE_CONTAINER = (
+    "Find out who ended <host>: its scheduler says so (kubectl describe pod: OOMKilled, Evicted, Preempted; Slurm: "
+    "sacct), the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
+)
 _GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
 HOSTS_MAX = 4  # that a sentence names
 
@@ -28,13 +34,15 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if not isinstance(root, LostNodesRoot):
         return None
     hosts = _hosts(root.nodes)
-    waiting = waiting_words(case, root.blocks, root.ranks)
+    waiting = _echo_words(root) if root.echoes else waiting_words(case, root.blocks, root.ranks)
     there = f"{ranks_words(root.ranks)} {'is' if len(root.ranks) == 1 else 'are'} on {hosts}"
     advice = ADVICE if root.nodes[0].contact is Contact.MUTE else _ADVICE_PROCESSES
+    if root.echoes:
+        advice = _ADVICE_CONTAINER
     return Explanation(
         cause=Cause.NODE_LOST,
         summary=f"{there}, which {_state(root.nodes)}, and {waiting}.",
-        explanation=_explanation(root, hosts),
+        explanation=_of_vanished(root, hosts) if root.echoes else _explanation(root, hosts),
         advice=advice.replace("<host>", hosts),
         culprits=tuple(
             Culprit(rank=rank, host=node.host, doing=f"its node {_state((node,))}")
@@ -42,11 +50,28 @@ def recognise(root: Root, case: Case) -> Explanation | None:
             for rank in node.ranks
         ),
         victims=root.victims,
+        one_of=bool(root.echoes) and len(root.nodes) > 1,
         severity=Severity.CRITICAL if root.nodes[0].contact in _GONE else Severity.WARNING,
         evidence=(
             *(Evidence(source="agent", rank=node.ranks[0], fact=_fact(node)) for node in root.nodes[:16]),
             *(block_evidence(block) for block in root.blocks[:16]),
+            *(end_evidence(case, root.echoes[:16]) if root.echoes else ()),
         ),
+    )
+
+
+def _echo_words(root: LostNodesRoot) -> str:
+    return f"{ranks_words(sorted(root.echoes))} ended for the loss of a peer"
+
+
+def _of_vanished(root: LostNodesRoot, hosts: str) -> str:
+    earlier_s = min(node.contact_s for node in root.nodes) - root.onset_s
+    when = f"{seconds_words(earlier_s)} before" if earlier_s > SAME_TIME_S else "at about the time when"
+    return (
+        f"The connection to the agent on {hosts} was closed from there {when} rank {root.echoes[0]} ended, and no "
+        f"other agent has come. Nothing is known of any rank that ended for a reason of its own: agent and ranks on "
+        f"{hosts} most likely ended all at once, as when a container is killed (out of memory, evicted), or when its "
+        "first process ends."
     )
 
 

@@ -92,7 +92,7 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
     if any(_is_still_ending(case.views[rank]) for rank in suspects):
         return None
     # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
-    lost, waited_for = any(_lost_peer(ending) for ending in gone.values()), _waited_for(case, suspects)
+    lost, waited_for = any(lost_peer(ending) for ending in gone.values()), _waited_for(case, suspects)
     left = tuple(suspects) if lost else tuple(rank for rank in suspects if rank in waited_for)
     return Ends(went=Went.LEFT, ranks=left) if left else None
 
@@ -151,7 +151,7 @@ def _lost_no_rank(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
     That none was gone is known once each rank has ended, or has been seen alive long after the first end. Whoever
     was told to stop may have taken the store along, and a timeout has a reason of its own.
     """
-    raised = [rank for rank, ending in gone.items() if ending.exception and _lost_peer(ending)]
+    raised = [rank for rank, ending in gone.items() if ending.exception and lost_peer(ending)]
     if not raised or len(case.views) < case.snapshot.world_size:
         return None
     first = _first(case, raised)
@@ -181,10 +181,11 @@ def _own_endings(gone: Mapping[int, Ending]) -> list[int]:
 def is_victim(ending: Ending) -> bool:
     """Say whether a rank ended because a peer was lost or it was told to stop."""
     told = ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
-    return told or _lost_peer(ending)
+    return told or lost_peer(ending)
 
 
-def _lost_peer(ending: Ending) -> bool:
+def lost_peer(ending: Ending) -> bool:
+    """Say whether a rank ended with what is raised at the loss of a peer."""
     return any(words in ending.exception.lower() for words in _LOST_PEER)
 
 

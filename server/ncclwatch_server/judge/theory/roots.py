@@ -195,6 +195,7 @@ class LostNodesRoot(Root):
     kind = RootKind.LOST_NODES
     nodes: tuple[QuietNode, ...]  # of which the server knows the same
     alone: str  # the server's own host, if no other one reports
+    echoes: tuple[int, ...] = ()  # ranks that ended for the loss of a peer, the first one first; () where others wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

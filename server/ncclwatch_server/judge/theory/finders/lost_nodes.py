@@ -1,8 +1,8 @@
-"""Finds nodes that report no more, and whose ranks others wait for.
+"""Finds nodes that report no more, and whose ranks others wait for, or ended for the loss of.
 
 A silent agent alone is no news of its ranks: the way to the server may be broken, and training goes on. Two things have
 to agree: nothing of the node has come to the server since some moment, and nothing of it has come to the other ranks
-since the same moment, so that they came to wait for it then.
+since the same moment, so that they came to wait for it then, or lost their connection to it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ from ncclwatch.contract.model.job import Contact, QuietNode
 from ncclwatch.contract.model.rank import Op, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.endings import SAME_TIME_S, ended_s_ago, is_victim, lost_peer
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, place_of
@@ -35,6 +36,51 @@ def find_lost_nodes(case: Case) -> tuple[tuple[LostNodesRoot, ...], ...]:
         if node.host in waits and _is_lost(case, node, waits[node.host]):
             by_contact.setdefault(node.contact, []).append(node)
     return tuple((_root(case, nodes, waits),) for nodes in by_contact.values())
+
+
+def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
+    """Return the nodes on which everything was gone at once, agent and ranks, before others lost a peer and ended.
+
+    A container that is killed takes all that is in it along, and its kernel closes the connections: nobody is left to
+    tell of it, and nobody waits. Then the launchers of the other containers end, and with them their agents. Whoever
+    was told of as having lost a peer was on a node that was still there.
+    """
+    quiet = [node for node in case.snapshot.quiet_nodes if node.contact is Contact.CLOSED]
+    gone = {rank: view for rank, view in case.views.items() if view.ending is not None} if quiet else {}
+    lost_s = {rank: ended_s_ago(view) for rank, view in gone.items() if view.ending and lost_peer(view.ending)}
+    if case.told or not lost_s or any(view.ending and not is_victim(view.ending) for view in gone.values()):
+        return None
+    if any(_was_told_first(view, lost_s, case) for rank, view in gone.items() if rank not in lost_s):
+        return None
+    first_s = max(lost_s.values())
+    witnesses = {case.views[rank].host for rank in lost_s}
+    before = [node for node in quiet if node.host not in witnesses and _was_before(node, first_s)]
+    closed_s = max((node.contact_s for node in before), default=0.0)
+    nodes = tuple(node for node in before if node.contact_s >= closed_s - SAME_TIME_S)
+    if not nodes:
+        return None
+    echoes = tuple(sorted(lost_s, key=lambda rank: (-lost_s[rank], rank)))
+    return LostNodesRoot(
+        hangs=Certainty.STALLED,
+        ranks=tuple(sorted({rank for node in nodes for rank in node.ranks})),
+        victims=tuple(sorted(gone)),
+        place=place_of(()),
+        onset_s=first_s,
+        nodes=nodes,
+        alone="",
+        echoes=echoes,
+    )
+
+
+def _was_before(node: QuietNode, lost_s: float) -> bool:
+    """Say whether a node said nothing more after another one had lost a peer, and had closed its connection by then."""
+    return min(node.silent_s, node.contact_s) >= lost_s - SAME_TIME_S
+
+
+def _was_told_first(view: RankView, lost_s: Mapping[int, float], case: Case) -> bool:
+    """Say whether a rank was told to stop when none on its host had lost a peer: somebody ends the job."""
+    here = (ago_s for rank, ago_s in lost_s.items() if case.views[rank].host == view.host)
+    return ended_s_ago(view) > max(here, default=0.0)
 
 
 def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[Block]]) -> LostNodesRoot:
