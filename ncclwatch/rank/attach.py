@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping
 from types import ModuleType
 
-from ncclwatch.contract import config, job_names
+from ncclwatch.contract import config, job_labels, job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.boot import host_name, pid_namespace
 from ncclwatch.contract.machine.private_dirs import PrivateDir
@@ -414,7 +414,7 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "title": _title(launched),
         # Of the environment: a name service that does not answer would block whoever asks it.
         "user": launched.get("USER", "") or launched.get("LOGNAME", "") or str(os.getuid()),
-        "labels": launched.get(config.ENV_LABELS, "")[: config.LABELS_CHARS_MAX],
+        "labels": job_labels.from_environment(launched),
         "named": "1" if job_names.is_named(launched) else "0",
         "cwd": _working_directory(),
         "nccl_ras": os.environ.get("NCCL_RAS_ADDR", ""),

@@ -80,6 +80,8 @@ class FakeAgent:
         terminal: bool = False,
         token: str = "",
         machine: str = "",
+        user: str = "",
+        labels: str = "",
     ) -> None:
         self.waiting: dict[int, float] = {}  # rank -> since when it waits
         self.ended: dict[int, Ending] = {}
@@ -95,7 +97,7 @@ class FakeAgent:
         self._say(
             wire.Announce(
                 index=0, job=job, instance=instance, attempt=attempt, world_size=world_size,
-                ranks=ranks, terminal=terminal,
+                ranks=ranks, terminal=terminal, user=user, labels=labels,
             )
         )  # fmt: skip
         self._stop = threading.Event()

@@ -51,7 +51,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPro
     """A server with a hung job, one that was hung twice, a big one, and one with a node and ranks missing."""
     with (
         ServerProcess(tmp_path_factory.mktemp("cli")) as process,
-        FakeAgent(process.url, job="hung") as hung,
+        FakeAgent(process.url, job="hung", user="alice", labels="team=vision") as hung,
         FakeAgent(process.url, job="healed", agent="a2") as healed,
         FakeAgent(process.url, job="big", agent="a3", ranks=tuple(range(BIG)), world_size=BIG) as big,
         FakeAgent(process.url, job="half", agent="a4", ranks=(0, 1, 5), world_size=8),
@@ -93,6 +93,14 @@ def test_status_of_one_job_is_about_it_alone(url: str) -> None:
     assert found["jobs"][0]["nodes"][0]["ranks"] == [0, 1], "the server's own answer, whole"
 
 
+def test_status_of_one_users_jobs_leaves_out_the_others(url: str) -> None:
+    found = said(url, "status", "--user", "alice", "--label", "team=vision")
+    assert [job["id"] for job in found["jobs"]] == ["hung"]
+    assert [incident["job"] for incident in found["incidents"]] == ["hung"]
+    assert "no job of this server fits" in told(url, "status", "--namespace", "team-a")
+    assert ask(url, "status", "--label", "team=text", "--exit-code").exit_code == 0
+
+
 @pytest.mark.parametrize(("job", "code"), [("hung", 1), ("healed", 0), ("half", 0)])
 def test_status_ends_with_1_where_a_script_wants_to_know_of_a_hang(url: str, job: str, code: int) -> None:
     assert ask(url, "status", job, "--exit-code").exit_code == code
@@ -102,6 +110,9 @@ def test_status_ends_with_1_where_a_script_wants_to_know_of_a_hang(url: str, job
 def test_incidents_are_filtered_by_job_cause_state_and_time(url: str) -> None:
     for arguments, jobs in (
         ((), {"hung", "healed", "big"}),
+        (("--user", "alice", "--label", "team=vis*", "--label", "team"), {"hung"}),
+        (("--label", "team=text"), set()),
+        (("--namespace", "team-a"), set()),
         (("--job", "hung"), {"hung"}),
         (("--state", "resolved"), {"healed"}),
         (("--state", "open", "--severity", "critical"), {"hung", "big"}),

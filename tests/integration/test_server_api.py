@@ -19,8 +19,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("api")
     with (
         ServerProcess(directory) as process,
-        FakeAgent(process.url, job="hung") as hung,
-        FakeAgent(process.url, job="healthy", ranks=(0,), world_size=1),
+        FakeAgent(process.url, job="hung", user="alice", labels="team=vision,run=42") as hung,
+        FakeAgent(process.url, job="team-a/healthy", ranks=(0,), world_size=1),
         FakeAgent(process.url, job="over", ranks=(0,), world_size=1) as over,
     ):
         hung.hang(1)
@@ -89,13 +89,22 @@ def assert_fits(value: object, schema: dict, document: dict) -> None:
 
 def test_jobs_are_listed_with_their_states(server: ServerProcess) -> None:
     states = {job["id"]: job["state"] for job in server.get("/api/v1/jobs").json()}
-    assert states == {"hung": "hung", "healthy": "running", "over": "ended"}
+    assert states == {"hung": "hung", "team-a/healthy": "running", "over": "ended"}
+
+
+def test_jobs_are_chosen_by_whose_they_are(server: ServerProcess) -> None:
+    for query, found in (
+        ("?namespace=team-a", ["team-a/healthy"]), ("?namespace=", ["hung", "over"]), ("?user=alice", ["hung"]),
+        ("?label=team%3Dv*&label=run%3D42", ["hung"]), ("?label=team&user=bob", []), ("?label=team&state=running", []),
+    ):  # fmt: skip
+        assert [job["id"] for job in server.get(f"/api/v1/jobs{query}").json()] == found, query
 
 
 def test_incidents_can_be_filtered(server: ServerProcess) -> None:
     for query, count in (
         ("", 1), ("?job=hung", 1), ("?job=healthy", 0), ("?state=open", 1), ("?state=resolved", 0),
-        ("?severity=critical&state=open&job=hung", 1), ("?severity=warning", 0),
+        ("?severity=critical&state=open&job=hung", 1), ("?severity=warning", 0), ("?user=alice", 1), ("?user=bob", 0),
+        ("?label=team%3Dvision&label=run", 1), ("?label=team%3Dtext", 0), ("?namespace=team-a", 0),
     ):  # fmt: skip
         assert len(server.get(f"/api/v1/incidents{query}").json()) == count, query
     assert server.get("/api/v1/incidents?state=nonsense").status_code == 422
@@ -135,7 +144,7 @@ def test_metrics_count_jobs_and_incidents_without_a_series_per_rank(server: Serv
             'ncclwatch_jobs{state="ended"} 1.0',
             'ncclwatch_incident_open{cause="rank_conditional_collective",job_id="hung",severity="critical"} 1.0',
             'ncclwatch_job_hung{job_id="hung"} 1.0',
-            'ncclwatch_job_hung{job_id="healthy"} 0.0',
+            'ncclwatch_job_hung{job_id="team-a/healthy"} 0.0',
             "ncclwatch_agents_connected 3.0",
         } <= set(lines)
 

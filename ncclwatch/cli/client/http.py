@@ -4,7 +4,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TypeVar
@@ -49,6 +49,9 @@ class Answer:
     date: str = ""  # as the server's clock says
 
 
+Query = Mapping[str, str | Sequence[str]]  # parameters of the API
+
+
 class Client:
     """Asks one server. Every method raises `ServerUnreachable` with a sentence, making one `ConfigError`."""
 
@@ -77,19 +80,21 @@ class Client:
         wanted = {"within_s": f"{within_s:.3f}", "limit": str(config.INCIDENTS_PAGE_MAX)} if within_s else {}
         return self.decode(self.incidents_json(wanted), tuple[Incident, ...])
 
-    def open_incidents_json(self) -> bytes:
-        """Return all open incidents, as machines read them."""
-        return self.incidents_json({"state": "open", "limit": str(config.INCIDENTS_PAGE_MAX)})
+    def jobs_json(self, wanted: Query) -> bytes:
+        """Return the jobs that fit, as machines read them. `wanted` are the parameters of the API."""
+        return self.fetch("/api/v1/jobs" + _query(wanted))
 
-    def incidents_json(self, wanted: Mapping[str, str]) -> bytes:
+    def open_incidents_json(self, wanted: Query | None = None) -> bytes:
+        """Return all open incidents that fit, as machines read them."""
+        return self.incidents_json({**(wanted or {}), "state": "open", "limit": str(config.INCIDENTS_PAGE_MAX)})
+
+    def incidents_json(self, wanted: Query) -> bytes:
         """Return the incidents that fit, as machines read them. `wanted` are the parameters of the API."""
         return self.incidents_page(wanted).data
 
-    def incidents_page(self, wanted: Mapping[str, str]) -> Answer:
+    def incidents_page(self, wanted: Query) -> Answer:
         """Return the same, and whether some are missing. Raises `NotKnown` for a `before` that is none."""
-        query = urllib.parse.urlencode({name: value for name, value in wanted.items() if value})
-        path = "/api/v1/incidents" + (f"?{query}" if query else "")
-        return self._ask_ours(path, known=bool(wanted.get("before")))
+        return self._ask_ours("/api/v1/incidents" + _query(wanted), known=bool(wanted.get("before")))
 
     def incident_json(self, incident: str) -> bytes:
         """Return an incident as machines read it. Raises `NotKnown`."""
@@ -231,6 +236,12 @@ def _detail(error: urllib.error.HTTPError) -> str:
     except (OSError, HTTPException, ValueError, *UNDECODABLE):
         return ""
     return one_line(said)[:DETAIL_CHARS_MAX]
+
+
+def _query(wanted: Query) -> str:
+    """Return parameters as they stand behind a path; those without a value are left out."""
+    query = urllib.parse.urlencode({name: value for name, value in wanted.items() if value}, doseq=True)
+    return f"?{query}" if query else ""
 
 
 def _quoted(name: str) -> str:

@@ -34,6 +34,17 @@ def json_option(command: Command) -> Command:
     return click.option("--json/--text", "as_json", default=None, help=JSON_HELP)(command)
 
 
+def owner_options(command: Command) -> Command:
+    """Add options that choose jobs by whose they are."""
+    for option in (
+        click.option("--label", "label", multiple=True, metavar="NAME[=PATTERN]", help="With this label only."),
+        click.option("--user", default="", help="Of this user only."),
+        click.option("--namespace", default="", help='Of this namespace only: what stands before the first "/".'),
+    ):
+        command = option(command)
+    return command
+
+
 def connect(server: str, timeout_s: float = 3.0) -> Client:
     """Return a client of the server that is meant, which was seen to be one of ours. Raises `NcclwatchError`."""
     client = dial(server, timeout_s=timeout_s)

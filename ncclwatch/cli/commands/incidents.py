@@ -8,7 +8,15 @@ import click
 import msgspec
 
 from ncclwatch.cli.client.answers import Listed
-from ncclwatch.cli.commands.asking import complete_incident, complete_job, connect, json_option, put_json, server_option
+from ncclwatch.cli.commands.asking import (
+    complete_incident,
+    complete_job,
+    connect,
+    json_option,
+    owner_options,
+    put_json,
+    server_option,
+)
 from ncclwatch.cli.output.moments import moment, span_s
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Cause, Severity
@@ -47,14 +55,15 @@ class Page:
     "--before", default="", metavar="INCIDENT", shell_complete=complete_incident,
     help="The next page: those that come after this one in the list.",
 )  # fmt: skip
+@owner_options
 @server_option
 @json_option
-def incidents(server: str, as_json: bool | None, limit: int, **filters: str | None) -> None:
+def incidents(server: str, as_json: bool | None, limit: int, label: tuple[str, ...], **filters: str | None) -> None:
     """List the incidents of a server, the newest first."""
     wanted = parameters({name: value or "" for name, value in filters.items()}, limit)
     with Progress("asking the server"):
         client = connect(server)
-        answer = client.incidents_page(wanted)
+        answer = client.incidents_page({**wanted, "label": label})
         found = page(client.decode(answer.data, tuple[msgspec.Raw, ...]), limit, answer.without)
     if wants_json(as_json):
         put_json(found)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, R
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BeforeValidator
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_labels, job_names
 from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
@@ -51,6 +51,11 @@ def _written(value: object) -> object:
 
 
 Moment = Annotated[datetime, BeforeValidator(_written)]
+Namespace = Annotated[str | None, Query(max_length=200, description='what stands before the first "/" of a name')]
+User = Annotated[str | None, Query(max_length=200, description="whose job it is, as its environment says")]
+JobLabels = Annotated[
+    tuple[str, ...], Query(max_length=16, description="NAME, or NAME=PATTERN as in a shell; a job has all of them")
+]
 LineWidth = Annotated[int, Query(ge=terminal_text.WIDTH_MIN, le=terminal_text.WIDTH_MAX)]
 
 
@@ -184,10 +189,20 @@ def _job_routes(reader: Reader) -> APIRouter:
         state: JobStatus | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
         after: Annotated[str | None, Query(description="the id of the last job of the page before")] = None,
+        namespace: Namespace = None,
+        user: User = None,
+        label: JobLabels = (),
     ) -> Response:
         """Return jobs, by name."""
-        sights = reader.sights()
-        wanted = [s for s in sights if state in (None, s.status) and (after is None or s.id > after)]
+        wanted = [
+            sight
+            for sight in reader.sights()
+            if state in (None, sight.status)
+            and (after is None or sight.id > after)
+            and namespace in (None, job_names.namespace(sight.id))
+            and user in (None, sight.launch_facts.user)
+            and job_labels.match(sight.launch_facts.labels, label)
+        ]
         return await reader.make(lambda: [view_of(sight) for sight in wanted[:limit]])
 
     @router.get("/{job:path}/report", response_model=JobReport, responses=unknown)
@@ -247,6 +262,9 @@ def _incident_routes(reader: Reader) -> APIRouter:
         text: Annotated[
             str, Query(max_length=200, description="part of the job, the sentences, or a culprit's host or file")
         ] = "",
+        namespace: Namespace = None,
+        user: User = None,
+        label: JobLabels = (),
         since: Annotated[Moment | None, Query(description="opened at or after; without a zone it is UTC")] = None,
         until: Annotated[Moment | None, Query(description="opened before")] = None,
         after: Annotated[
@@ -273,6 +291,9 @@ def _incident_routes(reader: Reader) -> APIRouter:
             severity=severity,
             cause=cause,
             text=text.strip(),
+            namespace=namespace,
+            user=user,
+            labels=tuple(label),
             since=max(began, default=None),
             until=seconds_of(until) if until is not None else None,
             after=max(ends, key=lambda end: end.place, default=None),

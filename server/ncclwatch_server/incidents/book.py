@@ -53,6 +53,8 @@ class Incident:
     closed_at: float | None = None
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
+    user: str = ""  # whose job it is, as its environment says
+    labels: str = ""  # of the job, such as "team=vision,run=42"
     misses: int = 0
 
     @property
@@ -78,6 +80,8 @@ class Opening:
     delay_s: float = 0.0  # since the verdict was said
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()
+    user: str = ""
+    labels: str = ""
 
 
 def worst_first(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -220,6 +224,8 @@ class IncidentBook:
             opened_at=now,
             stacks=opening.stacks,
             unseen=opening.unseen,
+            user=opening.user,
+            labels=opening.labels,
         )
         self._put(incident)
         self._accounts[incident.id] = opening.accounts

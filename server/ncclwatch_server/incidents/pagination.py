@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_labels, job_names
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState
 
@@ -60,7 +60,10 @@ class Wanted:
     cause: Cause | None = None
     since: float | None = None  # opened at or after, in seconds since 1970
     until: float | None = None  # opened before
-    text: str = ""  # part of the job, the sentences, or a culprit's host or file, in any case
+    text: str = ""  # part of the job, its user or labels, the sentences, or a culprit's host or file, in any case
+    namespace: str | None = None  # what stands before the first "/" of the job's name
+    user: str | None = None
+    labels: tuple[str, ...] = ()  # NAME or NAME=PATTERN, all of them
     after: Cursor | None = None
     limit: int = LIMIT
 
@@ -75,8 +78,16 @@ class Wanted:
             and (self.since is None or incident.opened_at >= self.since)
             and (self.until is None or incident.opened_at < self.until)
             and (self.after is None or cursor_of(incident).place > self.after.place)
+            and self.namespace in (None, job_names.namespace(incident.job))
+            and self.user in (None, incident.user)
+            and job_labels.match(incident.labels, self.labels)
             and (not self.text or self.text.lower() in _text_of(incident))
         )
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether a store finds more than is wanted."""
+        return bool(self.text or self.user or self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +115,8 @@ def page_of(wanted: Wanted, known: Iterable[Incident], stored: Finder) -> Page:
     room = wanted.limit + CLOSE_MAX
     older: list[Incident] = []
     looked: Cursor | None = None  # how far, where the store may have more
-    # The store finds a text anywhere in an incident, also in its stacks: of these only some are wanted.
-    for _ in range(ROUNDS_MAX if wanted.text else 1):
+    # The store finds words anywhere in an incident, also in its stacks: of these only some are wanted.
+    for _ in range(ROUNDS_MAX if wanted.is_vague else 1):
         batch = stored(asked if looked is None else replace(asked, after=looked), frozenset(held), room)
         older += filter(wanted.fits, batch)
         looked = cursor_of(batch[-1]) if len(batch) == room else None
@@ -126,7 +137,9 @@ def _text_of(incident: Incident) -> str:
     culprits = (
         f"{each.host} {each.call_site.file if each.call_site is not None else ''}" for each in verdict.culprits[:64]
     )
-    return " ".join((incident.job, verdict.summary, verdict.explanation, verdict.advice, *culprits)).lower()
+    return " ".join(
+        (incident.job, incident.user, incident.labels, verdict.summary, verdict.explanation, verdict.advice, *culprits)
+    ).lower()
 
 
 def cursor_of(incident: Incident) -> Cursor:

@@ -66,6 +66,8 @@ class IncidentReport:
     excerpts: tuple[Excerpt, ...] = ()  # the user's source around the culprit's line and those of the ranks that wait
     repairs: tuple[Repair, ...] = ()  # the smallest change to what one rank did after which all would have gone on
     slowness: Slowness | None = None  # of a job that goes on, only slower: why, how much, since when, what it costs
+    user: str = ""  # whose job it is, as its environment says
+    labels: str = ""  # of the job: "team=vision,run=42"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ def report_incident(incident: Incident) -> IncidentReport:
         excerpts=verdict.excerpts,
         repairs=verdict.repairs,
         slowness=verdict.slowness,
+        user=incident.user,
+        labels=incident.labels,
     )
 
 
@@ -164,6 +168,8 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         opened_at=_seconds(report.opened_at),
         closed_at=None if report.closed_at is None else _seconds(report.closed_at),
         stacks=report.stacks,
+        user=report.user,
+        labels=report.labels,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ncclwatch.contract import job_labels, job_names
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server import limits
@@ -23,6 +24,7 @@ from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigur
 from ncclwatch_server.watch.counters import RefusedAt
 
 SUSPECTS_MAX = 16  # of one job
+LABEL_NAMES_MAX = 16  # of all jobs together
 TEXT_MAX = 300  # characters of a sentence in a label
 
 Labels = tuple[str, ...]
@@ -135,10 +137,20 @@ def _loops(moment: Moment) -> Iterator[Metric]:
     yield rising("loop_restarts", "Loops of this server that ended and were begun anew", ["loop"], begun)
 
 
+def _job_info(jobs: Sequence[JobMoment]) -> Metric:
+    called = job_labels.metric_names((job.labels for job in jobs), LABEL_NAMES_MAX)
+    rows = []
+    for job in jobs:
+        known = job_labels.parse(job.labels)
+        labels = (known.get(name, "") for name in called)
+        rows.append(((job.id, job.name, job_names.namespace(job.id), job.user, *labels), 1.0))
+    text = "The name under which the ranks of a job report, its namespace, user and labels"
+    return gauge("job_info", text, ["job_id", "job_name", "job_namespace", "job_user", *called.values()], rows)
+
+
 def _of_jobs(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     all_jobs = [job.moment for job in jobs]
-    names = [((job.id, job.name), 1.0) for job in all_jobs]
-    yield gauge("job_info", "The name under which the ranks of a job report", ["job_id", "job_name"], names)
+    yield _job_info(all_jobs)
     sizes = [((job.id,), float(job.world_size)) for job in all_jobs]
     yield gauge("job_world_size", "Ranks that a job has", ["job_id"], sizes)
     attempts = [((job.id,), float(job.attempt)) for job in all_jobs]

@@ -33,6 +33,8 @@ class JobMoment:
     name: str
     attempt: int
     status: JobStatus
+    user: str
+    labels: str
     world_size: int
     hung_s: float  # for how long critical incidents of it have been open
     completed: int  # collectives of all ranks together since the server knows the job
@@ -75,6 +77,8 @@ def _job(job: Job, incidents: tuple[Incident, ...], now: float) -> JobMoment:
         name=job.key.name,
         attempt=job.key.attempt,
         status=status_of(job, incidents),
+        user=job.launch_facts.user,
+        labels=job.launch_facts.labels,
         world_size=job.world_size,
         hung_s=job.hung_s,
         completed=job.state.completed,

@@ -7,12 +7,15 @@ this server dies, the alert ends by itself after five minutes: that the server i
 import httpx
 import msgspec
 
+from ncclwatch.contract import job_labels, job_names
+from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.notify.message import Message, clean, iso
 from ncclwatch_server.notify.posting import post
 from ncclwatch_server.notify.stages import Stage
 from ncclwatch_server.notify.targets import Alertmanager, plain
 
 ALERT_NAME = "NcclwatchIncident"
+LABELS_MAX = 16  # of a job
 REFRESH_S = 60.0
 LASTS_S = 300.0
 
@@ -29,6 +32,15 @@ class AlertmanagerChannel:
     async def send(self, message: Message) -> None:
         """Post one alert."""
         await post(self._client, self._url, body_of(message), self._headers)
+
+
+def _of_job(incident: Incident) -> dict[str, str]:
+    """Return whose job it is, under the names that the job has in /metrics."""
+    known = job_labels.parse(incident.labels)
+    called = job_labels.metric_names([incident.labels], LABELS_MAX)
+    found = {"job_namespace": job_names.namespace(incident.job), "job_user": incident.user}
+    found |= {label: known[name] for name, label in called.items()}
+    return {name: clean(text, 200) for name, text in found.items() if text}
 
 
 def body_of(message: Message) -> bytes:
@@ -48,6 +60,7 @@ def body_of(message: Message) -> bytes:
             "severity": verdict.severity.value,
             "job_id": clean(incident.job, 200),
             "incident_id": incident.id,
+            **_of_job(incident),
             **({"test": "true"} if message.test else {}),
         },
         "annotations": annotations,

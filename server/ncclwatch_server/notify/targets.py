@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ncclwatch.contract import config
+from ncclwatch.contract import config, job_labels
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine import homes
 from ncclwatch.contract.model.verdict import Severity
@@ -58,6 +58,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str = ""  # in the log, the figures and `ncclwatch notify test`; default: its kind
     severity: Asked = Asked.CRITICAL
     jobs: tuple[str, ...] = ("*",)  # patterns of job names, as a shell's
+    users: tuple[str, ...] = ("*",)  # the same of those whose jobs they are
+    labels: tuple[str, ...] = ()  # that a job must have: NAME, or NAME=PATTERN
 
     @property
     def kind(self) -> str:
@@ -69,7 +71,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         urgent = incident.verdict.severity
         if urgent is Severity.INFO or (urgent is Severity.WARNING and self.severity is Asked.CRITICAL):
             return False
-        return any(fnmatchcase(incident.job, each) or fnmatchcase(incident.key.name, each) for each in self.jobs)
+        return (
+            any(fnmatchcase(incident.job, each) or fnmatchcase(incident.key.name, each) for each in self.jobs)
+            and any(fnmatchcase(incident.user, each) for each in self.users)
+            and job_labels.match(incident.labels, self.labels)
+        )
 
 
 class Webhook(Target, tag="webhook", frozen=True, kw_only=True):

@@ -1,7 +1,9 @@
 """Selects the rows of the store that are the wanted incidents, for SQLite and PostgreSQL alike."""
 
+from collections.abc import Iterator
+
 import msgspec
-from sqlalchemy import Select, bindparam, or_, select
+from sqlalchemy import ColumnElement, Select, bindparam, or_, select
 
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.store.records import storable
@@ -27,14 +29,30 @@ def wanted_rows(wanted: Wanted, held: frozenset[str], limit: int) -> Query:
     if wanted.until is not None:
         found = found.where(c.opened_at < wanted.until)
     if wanted.text:
-        # In the JSON of the body a quote or backslash has a backslash before it.
-        written = msgspec.json.encode(storable(wanted.text)).decode()[1:-1]
-        found = found.where(
-            or_(c.body.icontains(written, autoescape=True), c.job.icontains(storable(wanted.text), autoescape=True))
-        )
+        found = found.where(or_(_says(wanted.text), c.job.icontains(storable(wanted.text), autoescape=True)))
+    found = found.where(*_of_jobs(wanted))
     if wanted.after is not None:
         found = found.where(c.opened_at < wanted.after.until_s)
     return found
+
+
+def _of_jobs(wanted: Wanted) -> Iterator[ColumnElement[bool]]:
+    """Yield what is known here of the jobs whose incidents are wanted: of user and labels, that the words are there."""
+    job = incidents.c.job
+    if wanted.namespace:
+        yield job.startswith(f"{storable(wanted.namespace)}/", autoescape=True)
+    elif wanted.namespace is not None:
+        yield job.not_like("%/%")
+    for word in (wanted.user or "", *(label.partition("=")[0].strip() for label in wanted.labels)):
+        if word:
+            yield _says(word)
+
+
+def _says(text: str) -> ColumnElement[bool]:
+    """Return whether the body of an incident has a text somewhere, in any case of its letters."""
+    # In JSON a quote or backslash has a backslash before it.
+    written = msgspec.json.encode(storable(text)).decode()[1:-1]
+    return incidents.c.body.icontains(written, autoescape=True)
 
 
 def row_of(incident: str) -> Query:

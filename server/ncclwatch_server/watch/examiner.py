@@ -254,6 +254,8 @@ class Examiner:
                 delay_s=self._clock() - gathering.judged_at,
                 stacks=merge(gathering.dumps, verdict),
                 unseen=failures(gathering.dumps),
+                user=job.launch_facts.user,
+                labels=job.launch_facts.labels,
             )
             incident = self._book.open(opening, self._wall())
             if incident is not None:

@@ -188,6 +188,40 @@ def named(number: int, at: float, summary: str, stack: str = "") -> Incident:
     return replace(plain, verdict=replace(plain.verdict, summary=summary), stacks=stacks)
 
 
+OWNED = (
+    incident(1, 1.0, job="team-a/run", user="alice", labels="team=vision,run=42"),
+    incident(2, 2.0, job="team-a/other", user="bob", labels="team=text,urgent"),
+    incident(3, 3.0, job="team-ab/run", user="alice", labels="team=vision"),
+    incident(4, 4.0, job="run", verdict=replace(incident(4, 4.0).verdict, summary="of alice: team=vision")),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (Wanted(namespace="team-a"), "21"),
+        (Wanted(namespace=""), "4"),
+        (Wanted(namespace="team_a"), ""),
+        (Wanted(user="alice"), "31"),
+        (Wanted(user="ali"), ""),
+        (Wanted(labels=("team=vision",)), "31"),
+        (Wanted(labels=("team=v*", "run")), "1"),
+        (Wanted(labels=("urgent",)), "2"),
+        (Wanted(user="alice", namespace="team-a", labels=("team",)), "1"),
+        (Wanted(text="run=42"), "1"),
+        (Wanted(text="bob"), "2"),
+    ],
+)
+def test_incidents_of_some_jobs_are_found_whether_held_or_stored(store_url: str, wanted: Wanted, found: str):
+    with opened(store_url) as store:
+        for each in OWNED:
+            store.put(each)
+        until(lambda: len(store.find(Wanted(), frozenset(), 100)) == len(OWNED))
+        for held in ((), OWNED[:2], OWNED):
+            page = page_of(wanted, held, store.find)
+            assert "".join(str(int(each.id, 16)) for each in page.incidents) == found
+
+
 @pytest.mark.parametrize("text", ["GRAD_norm", 'say "no"', "100%", "back\\slash", "_x_"])
 def test_a_text_is_found_in_what_is_held_and_what_is_stored(store_url: str, text: str):
     held = [named(1, 1.0, f"rank 1 is in {text.lower()} alone"), named(2, 2.0, "another")]

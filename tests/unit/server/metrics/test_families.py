@@ -122,6 +122,25 @@ def test_each_rank_is_in_one_state_and_the_states_add_up_to_the_world() -> None:
     }  # fmt: skip
 
 
+def test_a_job_has_its_namespace_user_and_labels_in_one_series() -> None:
+    watch = watching()
+    for number, (job, user, labels) in enumerate(
+        (("team-a/run", "alice", "team=vision,cost-centre=7"), ("plain", "bob", "team=text,cost_centre=8"))
+    ):
+        said = wire.Announce(
+            index=0, job=job, instance="x", attempt=0, world_size=1, ranks=(0,), terminal=False, user=user,
+            labels=labels,
+        )  # fmt: skip
+        watch.jobs.announce(Link(number=number, agent=f"a{number}", host="h", version="1"), said, 90.0)
+    found = {name for name in series(watch) if name.startswith("ncclwatch_job_info")}
+    assert found == {
+        'ncclwatch_job_info{job_id="team-a/run",job_label_cost_centre="7",job_label_team="vision",'
+        'job_name="team-a/run",job_namespace="team-a",job_user="alice"}',
+        'ncclwatch_job_info{job_id="plain",job_label_cost_centre="",job_label_team="text",'
+        'job_name="plain",job_namespace="",job_user="bob"}',
+    }
+
+
 def test_progress_is_told_as_the_time_at_which_it_was_made() -> None:
     watch = watching()
     (job,) = announced(watch).listed()

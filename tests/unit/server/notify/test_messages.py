@@ -138,6 +138,11 @@ def test_alertmanager_gets_labels_that_never_change_and_an_end() -> None:
     assert first["labels"] == {
         "alertname": "NcclwatchIncident", "severity": "critical", "job_id": "job", "incident_id": "abc123",
     }  # fmt: skip
+    owned = replace(INCIDENT, job="team-a/run", user="alice", labels="cost-centre=7,urgent")
+    (routed,) = json.loads(alertmanager.body_of(message(owned)))
+    assert routed["labels"].items() >= {
+        "job_namespace": "team-a", "job_user": "alice", "job_label_cost_centre": "7",
+    }.items()  # fmt: skip
     assert first["endsAt"] > second["startsAt"]
     assert over["endsAt"] == over["startsAt"][:11] + over["endsAt"][11:]
     assert over["endsAt"] < first["endsAt"]

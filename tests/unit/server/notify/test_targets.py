@@ -147,6 +147,19 @@ def test_targets_can_be_for_some_jobs_only() -> None:
     assert not target.wants(INCIDENT)
 
 
+def test_targets_can_be_for_jobs_of_some_users_and_with_some_labels_only() -> None:
+    owned = replace(INCIDENT, user="alice", labels="team=vision,urgent")
+    for wanted, found in (
+        ({"users": ("ali*",)}, True),
+        ({"users": ("bob",)}, False),
+        ({"labels": ("team=vision", "urgent")}, True),
+        ({"labels": ("team=text",)}, False),
+        ({"users": ("alice",), "labels": ("team=vis*",), "jobs": ("nope",)}, False),
+    ):
+        assert Slack(url="http://h", **wanted).wants(owned) is found, wanted  # type: ignore[arg-type]
+    assert not Slack(url="http://h", labels=("team",)).wants(INCIDENT)
+
+
 def test_a_mail_server_has_the_port_of_its_kind() -> None:
     common = 'from = "a@b"\nto = ["c@d"]'
     for server, tls, expected in (
