@@ -21,7 +21,7 @@ def has_an_incident_for_each_alarm(heard: Heard) -> bool:
 def timeless(verdict: Verdict) -> str:
     """Return a headline without for how long a node has been silent: an incident is opened later."""
     if verdict.cause is Cause.NODE_LOST:
-        return re.sub(r" for \d+ s\b", "", verdict.summary)
+        return re.sub(r" for [\d.]+ s\b", "", verdict.summary)
     return verdict.summary
 
 

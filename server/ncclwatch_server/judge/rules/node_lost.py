@@ -22,8 +22,8 @@ _ADVICE_PROCESSES = (
     "scheduler's log) or stand still (top, vmstat), then restart the job."
 )
 _ADVICE_CONTAINER = (
-    "Find out who ended <host>: its scheduler says so (kubectl describe pod: OOMKilled, Evicted, Preempted; Slurm: "
-    "sacct), the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
+    "Find out who ended <host>. Its scheduler says so (kubectl describe pod: OOMKilled, Evicted, Preempted; Slurm: "
+    "sacct), and the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
 )
 _GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
 HOSTS_MAX = 4  # that a sentence names

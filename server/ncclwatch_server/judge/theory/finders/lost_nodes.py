@@ -24,6 +24,9 @@ MUTE_S, MUTE_WAIT_S, MUTE_WAIT_S_MAX = 5.0, 5.0, 60.0  # its kernel acknowledges
 MUTE_ALONE_S = 60.0  # the same, where others had waited for its ranks before
 QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have started another agent long before
 
+# By then a node that closed its connection at the same time counts as silent too, which takes 5 s.
+VANISHED_S = 7.0
+
 
 def find_lost_nodes(case: Case) -> tuple[tuple[LostNodesRoot, ...], ...]:
     """Return the nodes that are gone as far as anybody can see, those of which the same is known as one root."""
@@ -54,11 +57,11 @@ def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
         return None
     first_s = max(lost_s.values())
     witnesses = {case.views[rank].host for rank in lost_s}
-    before = [node for node in quiet if node.host not in witnesses and _was_before(node, first_s)]
+    before = [node for node in quiet if node.host not in witnesses and node.contact_s >= first_s - SAME_TIME_S]
     closed_s = max((node.contact_s for node in before), default=0.0)
-    nodes = tuple(node for node in before if node.contact_s >= closed_s - SAME_TIME_S)
-    if not nodes:
+    if closed_s < VANISHED_S:
         return None
+    nodes = tuple(node for node in before if node.contact_s >= closed_s - SAME_TIME_S)
     echoes = tuple(sorted(lost_s, key=lambda rank: (-lost_s[rank], rank)))
     return LostNodesRoot(
         hangs=Certainty.STALLED,
@@ -70,11 +73,6 @@ def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
         alone="",
         echoes=echoes,
     )
-
-
-def _was_before(node: QuietNode, lost_s: float) -> bool:
-    """Say whether a node said nothing more after another one had lost a peer, and had closed its connection by then."""
-    return min(node.silent_s, node.contact_s) >= lost_s - SAME_TIME_S
 
 
 def _was_told_first(view: RankView, lost_s: Mapping[int, float], case: Case) -> bool:
