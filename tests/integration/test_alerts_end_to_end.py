@@ -27,7 +27,7 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
         Alertmanager(tmp_path, webhook.url) as alertmanager,
         Prometheus(tmp_path, {"ncclwatch": f"127.0.0.1:{port}"}, alertmanager.address) as prometheus,
     ):
-        job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=url, NCCLWATCH_JOB="llm")
+        job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=url, NCCLWATCH_JOB="team-a/llm", USER="alice")
         try:
             (incident,) = until(lambda: incidents(url))
             until(lambda: webhook.alerts("firing"))
@@ -36,7 +36,9 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
             assert alert["labels"] == {
                 "alertname": "NcclwatchJobHung",
                 "instance": f"127.0.0.1:{port}",
-                "job_id": "llm",
+                "job_id": "team-a/llm",
+                "job_namespace": "team-a",
+                "job_user": "alice",
                 "severity": "critical",
             }
             assert "rank 1 on " in alert["annotations"]["description"]
