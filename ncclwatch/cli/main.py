@@ -13,7 +13,9 @@ COMMANDS = {
     ),
     "completion": Lazy("ncclwatch.cli.commands.completion:completion", "Print what lets a shell complete ncclwatch."),
     "config": Lazy("ncclwatch.cli.commands.config_show:config", "Show the settings in force and where each came from."),
-    "doctor": Lazy("ncclwatch.cli.doctor:doctor", "Check this machine for what ncclwatch needs."),
+    "doctor": Lazy(
+        "ncclwatch.cli.commands.doctor:doctor", "Check what ncclwatch lacks on this machine, or on the nodes of a job."
+    ),
     "explain": Lazy("ncclwatch.cli.explain:explain", "Explain a cause: why it happens and how to fix it."),
     "incidents": Lazy("ncclwatch.cli.commands.incidents:incidents", "List the incidents of a server."),
     "report": Lazy("ncclwatch.cli.commands.report:report", "Write one incident as text, Markdown, HTML or JSON."),

@@ -86,7 +86,7 @@ class Kubernetes:
         return start(
             self.machines[1 + index],
             ["-m", "torch.distributed.run", *(ours.get(each, each) for each in arguments)],
-            GLOO_SOCKET_IFNAME=INTERFACE, PYTHONUNBUFFERED="1", OMP_NUM_THREADS="1", **more, **environ,
+            **{"GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **environ, **more},
         )  # fmt: skip
 
     def ask(self, path: str, token: str) -> Any:
@@ -145,3 +145,27 @@ def test_a_pod_that_is_killed_with_its_agent_is_named_though_the_other_pods_end_
     assert (incident["cause"], incident["severity"]) == ("node_lost", "critical")
     assert [(each["rank"], each["host"]) for each in incident["culprits"]] == [(1, "gpu-1/trainer-1-x7k2p")]
     assert "rank 0 ended for the loss of a peer" in incident["summary"]
+
+
+def test_doctor_says_which_node_of_a_job_does_not_report_and_why(kubernetes: Kubernetes) -> None:
+    kubernetes.serve()
+    whole, url = kubernetes.tokens["token"], kubernetes.secrets["ncclwatch"]["NCCLWATCH_SERVER"]
+    until(lambda: kubernetes.ask("/readyz", whole))
+    trains = [
+        kubernetes.train(0, "trains.py", STEPS_TILL_HANG="0"),
+        kubernetes.train(1, "trains.py", STEPS_TILL_HANG="0", NCCLWATCH_AGENT_TOKEN="of-another-release"),
+    ]
+    read_until(trains[0], "trains: step 20")
+    until(lambda: kubernetes.ask("/api/v1/refusals", whole))
+    asked = ("-m", "ncclwatch", "doctor", "--job", "team-a/trainer", "--server", url)
+    found = kubernetes.machines[1].ends(*asked, NCCLWATCH_TOKEN=whole, COLUMNS="120")
+    assert found.returncode == 3, found.stderr
+    words = " ".join(found.stdout.split())
+    assert "gpu-0/trainer-0-x7k2p 0 yes 0.1.0" in words
+    assert "1 of 2 ranks are reported; no agent speaks for rank 1" in words
+    (refused,) = [line for line in found.stdout.splitlines() if "refused" in line]
+    assert "10.92.0.3" in refused, "the address of its pod"
+    assert "token" in refused
+    lines = found.stdout.splitlines()
+    (checked,) = [line.split() for line in lines if " stacks " in line]
+    assert checked[0] == "PASS", lines

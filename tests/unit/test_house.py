@@ -13,8 +13,9 @@ MODULES = [
 ]
 LONG = {"tests/coverage/rows.py"}  # one short function for each way to move data: a table, and its order counts
 WIDE = {
-    # One module for each cause, patch, place to send alerts to, page or reader: their number is that of the things.
+    # One module for each cause, patch, command, place to send alerts to, page or reader: as many as there are things.
     "server/ncclwatch_server/judge/rules",
+    "ncclwatch/cli/commands",
     "ncclwatch/rank/patches",
     "server/ncclwatch_server/notify",
     "server/ncclwatch_server/ui",

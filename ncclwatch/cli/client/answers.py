@@ -57,6 +57,19 @@ class Node:
     ranks: tuple[int, ...] = ()
     connected: bool = True
     quiet_s: float = 0.0
+    version: str = ""
+    clock_ahead_s: float | None = None  # of the server's; None: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why an agent, or a job of it, was refused."""
+
+    where: str  # its host, or an address
+    reason: str
+    job: str = ""
+    times: int = 1
+    ago_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

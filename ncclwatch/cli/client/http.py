@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ncclwatch.cli.client.answers import Health, Incident, Job, JobStacks, Problem, Whole
+from ncclwatch.cli.client.answers import Health, Incident, Job, JobStacks, Problem, Refusal, Whole
 from ncclwatch.cli.client.proving import how_to_name, opener
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
@@ -66,6 +66,14 @@ class Client:
         """Make sure that this is an ncclwatch server."""
         if self.decode(self._get_ours("/healthz"), Health).service != "ncclwatch":
             raise ServerUnreachable(f"what answers at {self.url} is not an ncclwatch server; correct --server")
+
+    def health(self) -> Health:
+        """Return what the server says of itself."""
+        return self.decode(self._get_ours("/healthz"), Health)
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Return whom the server refused lately. Raises `NotKnown` for a server that does not tell."""
+        return self.decode(self.fetch("/api/v1/refusals"), tuple[Refusal, ...])
 
     def date(self) -> str:
         """Return what time it is there, as a Date header says it."""

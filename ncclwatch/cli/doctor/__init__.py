@@ -1,5 +1,1 @@
-"""The command `ncclwatch doctor`: checks what a job and ncclwatch need here, and says what is missing."""
-
-from ncclwatch.cli.doctor.command import doctor
-
-__all__ = ["doctor"]
+"""The checks of `ncclwatch doctor`: what a job and ncclwatch need here, and which nodes of a job do not report."""

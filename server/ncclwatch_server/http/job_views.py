@@ -18,6 +18,7 @@ class NodeView:
     connected: bool
     quiet_s: float  # since it last spoke
     version: str
+    clock_ahead_s: float | None = None  # of this server's, when it connected; None: it did not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ def nodes_of(sight: JobSight) -> tuple[NodeView, ...]:
                 connected=not served.lost,
                 quiet_s=sight.quiet_s(number),
                 version=served.link.version,
+                clock_ahead_s=None if served.link.ahead_s is None else round(served.link.ahead_s, 3),
             )
         )
     return tuple(found)

@@ -71,6 +71,17 @@ class LoopView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """Why an agent, or a job of it, was refused."""
+
+    where: str  # its host, or the address of who has not said a host
+    reason: str
+    job: str  # "" where it was the agent itself
+    times: int  # for this reason
+    ago_s: float  # the last time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Says that this is an ncclwatch server, and how it is."""
 
@@ -91,6 +102,7 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, tra
     app.include_router(_metrics_routes(reader.watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_refusal_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_stream_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_description_routes(app), dependencies=[gate])
     operator = Depends(AuditedGate(access, trail, Act.STACKS))
@@ -176,6 +188,23 @@ def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:
         wanted = WantedFigures(accept=request.headers.get("accept", ""), per_rank=per_rank, job=job_id)
         page = await scrapes.page(wanted)
         return Response(page.body, media_type=page.content_type)
+
+    return router
+
+
+def _refusal_routes(reader: Reader) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/refusals", tags=["health"])
+
+    @router.get("", response_model=tuple[RefusalView, ...])
+    async def refusals() -> Response:
+        """Return which agents and jobs were refused lately and why, the newest first."""
+        wall = time.time()
+        return await reader.make(
+            lambda: [
+                RefusalView(where=each.where, reason=each.reason, job=each.job, times=each.times, ago_s=wall - each.at)
+                for each in reader.watch.refusals.lately()
+            ]
+        )
 
     return router
 

@@ -257,6 +257,7 @@ class AgentNews:
         self._forget(message.index)
         self.link.send(wire.JobRefused(index=message.index, reason=reason))
         self.watch.counters.jobs_refused += 1
+        self.watch.refusals.note(self.link.host, reason, message.job)
         self._tell_once(message.job, "refused", f"refused a job of the agent on {self.link.host}: {reason}")
 
     def _forget(self, index: int) -> None:

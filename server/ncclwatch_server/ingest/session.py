@@ -63,10 +63,12 @@ class _Session:
     """What is said on one line: first the hello, then news. What is wrong ends it, with a sentence."""
 
     __slots__ = (
-        "_caller", "_door", "_ends", "_later", "_left", "_line", "_news", "_pinged", "_refused", "_unread", "_wait",
+        "_address", "_caller", "_door", "_ends", "_later", "_left", "_line", "_news", "_pinged", "_refused", "_unread",
+        "_wait",
     )  # fmt: skip
 
     def __init__(self, door: "Door", line: AgentLine, caller: Caller | Denial, wait: "_Wait") -> None:
+        self._address = wait.address
         self._wait: _Wait | None = wait if wait.seconds else None  # where somebody guesses
         self._door = door
         self._line = line
@@ -294,6 +296,7 @@ class _Session:
             return  # it has ended meanwhile
         self._door.watch.counters.count_refused(at)
         self._door.refusals.warning("refused an agent: %s", reason)
+        self._door.watch.refusals.note(self._address if self._news is None else self._news.link.host, reason)
         self._line.dismiss(wire.encode(wire.Refused(reason=reason)), _POLICY_VIOLATION)
 
 

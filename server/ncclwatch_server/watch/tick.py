@@ -19,6 +19,7 @@ from ncclwatch_server.state.waits.history import Lesson, Memory
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
+from ncclwatch_server.watch.refusals import Refusals
 from ncclwatch_server.watch.screening import Screening
 from ncclwatch_server.watch.slowdowns import Slowdowns
 from ncclwatch_server.watch.succession import Successions
@@ -43,6 +44,7 @@ class Watch:
         self.jobs = Jobs(memory)
         self.book = book
         self.counters = Counters()
+        self.refusals = Refusals(wall)
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
         self.successions: Successions | None = None  # of a server that an agent started for one job

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from ncclwatch.cli.doctor import command, node_checks, server_checks, settings_checks, torch_checks
+from ncclwatch.cli.commands import doctor as command
+from ncclwatch.cli.doctor import node_checks, server_checks, settings_checks, torch_checks
 from ncclwatch.cli.doctor.check import Check, Status, failed, passed, warned
 from ncclwatch.contract.ring.layout import RING_BYTES
 
