@@ -142,7 +142,7 @@ def test_a_pod_that_is_killed_with_its_agent_is_named_though_the_other_pods_end_
     trains[0].wait(timeout=DEADLINE_S)  # its launcher ends as a rank has failed, and its agent with it
     until(lambda: kubernetes.ask("/api/v1/incidents", viewer))
     (incident,) = kubernetes.ask("/api/v1/incidents", viewer)
-    assert (incident["cause"], incident["severity"]) == ("node_lost", "critical")
+    assert (incident["cause"], incident["severity"]) == ("node_lost", "warning")
     assert [(each["rank"], each["host"]) for each in incident["culprits"]] == [(1, "gpu-1/trainer-1-x7k2p")]
     assert "rank 0 ended for the loss of a peer" in incident["summary"]
 

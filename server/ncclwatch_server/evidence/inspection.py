@@ -82,13 +82,20 @@ class Inspection:
         for view in views:
             self._forget(view.rank)
             if len(self._views) >= limits.VIEWS_MAX:
-                self._drop(min(self._views, key=lambda rank: self._views[rank].at))
+                self._drop(self._least_telling())
             self._views[view.rank] = Held(view=view, at=now, asked_at=asked_at, link=question[0])
             self._weights[question[0]] += view.weight
         self._unanswered.discard(question)
         self.drop(self._weights[question[0]] - limits.VIEWS_BYTES_PER_LINE_MAX, link=question[0])
         self.drop(self.weight - limits.VIEWS_BYTES_PER_JOB_MAX)
         self._room.note(self)
+
+    def _least_telling(self) -> int:
+        """Return the rank whose view is dropped first: the oldest of those that live, else the last that has ended."""
+        living = [rank for rank, held in self._views.items() if held.view.ending is None]
+        if living:
+            return min(living, key=lambda rank: self._views[rank].at)
+        return max(self._views, key=lambda rank: self._views[rank].at)
 
     def forget_hearsay(self, ranks: Iterable[int], link: int) -> None:
         """Forget what others have told of ranks that had not attached, now that a connection speaks for them."""

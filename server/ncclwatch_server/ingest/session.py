@@ -296,6 +296,8 @@ class _Session:
             return  # it has ended meanwhile
         self._door.watch.counters.count_refused(at)
         self._door.refusals.warning("refused an agent: %s", reason)
+        if self._news is not None:
+            self._news.link.closing = True  # that it was closed shows nothing of the node
         self._door.watch.refusals.note(self._address if self._news is None else self._news.link.host, reason)
         self._line.dismiss(wire.encode(wire.Refused(reason=reason)), _POLICY_VIOLATION)
 

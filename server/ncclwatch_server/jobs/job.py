@@ -12,7 +12,7 @@ from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch.contract.wire import Announce
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import limits
-from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.evidence.agent_link import Link, no_contact
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.rank_labels import Showing
 from ncclwatch_server.evidence.stack_collection import Gathering
@@ -253,7 +253,7 @@ class Job:
         for number, ranks in by_link.items():
             served = self.served.get(number)
             if served is not None:
-                contact, contact_s = served.link.contact()
+                contact, contact_s = served.link.contact() if not served.link.closing else no_contact()
                 found.append(
                     QuietNode(
                         host=served.link.host, ranks=tuple(ranks), silent_s=self.suspicion.silent[ranks[0]],

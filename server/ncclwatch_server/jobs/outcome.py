@@ -39,11 +39,18 @@ def end_of(incidents: Iterable[Incident], endings: Iterable[Ending | None], *, a
     found = tuple(endings)
     well = all_ended and bool(found) and all(ending is not None and is_clean(ending) for ending in found)
     mine = worst_first(i for i in incidents if i.state is IncidentState.ENDED)
-    last = next((i for i in mine if i.verdict.severity is Severity.CRITICAL and not i.verdict.predicted), None)
+    last = next((i for i in mine if _tells_the_end(i)), None)
     if last is not None and not (well and last.verdict.certainty is not Certainty.PROVEN):
-        outcome = Outcome.CRASHED if last.verdict.cause in _CRASHES else Outcome.HUNG
+        crashed = last.verdict.cause in _CRASHES or last.verdict.severity is not Severity.CRITICAL
+        outcome = Outcome.CRASHED if crashed else Outcome.HUNG
         return End(outcome=outcome, sentence=last.verdict.summary, incident=last.id)
     failed = sum(ending is not None and ending.kind != "vanished" and not is_clean(ending) for ending in found)
     if failed:
         return End(outcome=Outcome.CRASHED, sentence=f"{failed} rank{'s' if failed > 1 else ''} ended with an error")
     return End(outcome=Outcome.COMPLETED if well else Outcome.UNKNOWN)
+
+
+def _tells_the_end(incident: Incident) -> bool:
+    """Say whether an incident says why a job is over: of a lost node it is a warning where no rank was left."""
+    verdict = incident.verdict
+    return not verdict.predicted and (verdict.severity is Severity.CRITICAL or verdict.cause is Cause.NODE_LOST)

@@ -22,7 +22,7 @@ _ADVICE_PROCESSES = (
     "scheduler's log) or stand still (top, vmstat), then restart the job."
 )
 _ADVICE_CONTAINER = (
-    "Find out who ended <host>. Its scheduler says so (kubectl describe pod: OOMKilled, Evicted, Preempted; Slurm: "
+    "Find out who ended <host>. Its scheduler says so (kubectl describe pod: OOMKilled, Evicted; Slurm: "
     "sacct), and the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
 )
 _GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
@@ -51,13 +51,20 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         ),
         victims=root.victims,
         one_of=bool(root.echoes) and len(root.nodes) > 1,
-        severity=Severity.CRITICAL if root.nodes[0].contact in _GONE else Severity.WARNING,
+        severity=_severity(case, root),
         evidence=(
             *(Evidence(source="agent", rank=node.ranks[0], fact=_fact(node)) for node in root.nodes[:16]),
             *(block_evidence(block) for block in root.blocks[:16]),
             *(end_evidence(case, root.echoes[:16]) if root.echoes else ()),
         ),
     )
+
+
+def _severity(case: Case, root: LostNodesRoot) -> Severity:
+    """Return how urgent it is. Where no rank is left the job may have been cancelled, and blocks no device any more."""
+    if root.echoes and not case.snapshot.unasked and all(view.ending is not None for view in case.views.values()):
+        return Severity.WARNING
+    return Severity.CRITICAL if root.nodes[0].contact in _GONE else Severity.WARNING
 
 
 def _echo_words(root: LostNodesRoot) -> str:
@@ -70,8 +77,8 @@ def _of_vanished(root: LostNodesRoot, hosts: str) -> str:
     return (
         f"The connection to the agent on {hosts} was closed from there {when} rank {root.echoes[0]} ended, and no "
         f"other agent has come. Nothing is known of any rank that ended for a reason of its own: agent and ranks on "
-        f"{hosts} most likely ended all at once, as when a container is killed (out of memory, evicted), or when its "
-        "first process ends."
+        f"{hosts} most likely ended all at once, as when a container is killed (out of memory, evicted, deleted with "
+        "its job), or when its first process ends."
     )
 
 

@@ -180,8 +180,17 @@ def _own_endings(gone: Mapping[int, Ending]) -> list[int]:
 
 def is_victim(ending: Ending) -> bool:
     """Say whether a rank ended because a peer was lost or it was told to stop."""
-    told = ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
-    return told or lost_peer(ending)
+    return was_told(ending) or lost_peer(ending)
+
+
+def was_told(ending: Ending) -> bool:
+    """Say whether somebody told a rank to stop."""
+    return ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
+
+
+def is_timeout(ending: Ending) -> bool:
+    """Say whether a rank raised because something took too long."""
+    return bool(_TIMED_OUT.search(ending.exception))
 
 
 def lost_peer(ending: Ending) -> bool:

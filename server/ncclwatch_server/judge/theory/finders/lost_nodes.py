@@ -8,10 +8,10 @@ since the same moment, so that they came to wait for it then, or lost their conn
 from collections.abc import Iterable, Mapping, Sequence
 
 from ncclwatch.contract.model.job import Contact, QuietNode
-from ncclwatch.contract.model.rank import Op, RankView
+from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
-from ncclwatch_server.judge.theory.endings import SAME_TIME_S, ended_s_ago, is_victim, lost_peer
+from ncclwatch_server.judge.theory.endings import SAME_TIME_S, ended_s_ago, is_timeout, lost_peer, was_told
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, place_of
@@ -26,6 +26,8 @@ QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have sta
 
 # By then a node that closed its connection at the same time counts as silent too, which takes 5 s.
 VANISHED_S = 7.0
+NOTICED_S = 60.0  # in which a rank comes to its next collective, and so notices that a peer is gone
+_OF_BACKENDS = ("RuntimeError", "DistBackendError")  # what gloo and NCCL raise at the loss of a peer
 
 
 def find_lost_nodes(case: Case) -> tuple[tuple[LostNodesRoot, ...], ...]:
@@ -47,22 +49,29 @@ def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
     A container that is killed takes all that is in it along, and its kernel closes the connections: nobody is left to
     tell of it, and nobody waits. Then the launchers of the other containers end, and with them their agents. Whoever
     was told of as having lost a peer was on a node that was still there.
+
+    All that could explain the loss in another way has to be ruled out: a rank that ended for a reason of its own, one
+    that was told to stop, one of which nothing is known, a node that is mute. A node whose agent alone is gone goes on
+    to meet the others.
     """
-    quiet = [node for node in case.snapshot.quiet_nodes if node.contact is Contact.CLOSED]
-    gone = {rank: view for rank, view in case.views.items() if view.ending is not None} if quiet else {}
-    lost_s = {rank: ended_s_ago(view) for rank, view in gone.items() if view.ending and lost_peer(view.ending)}
-    if case.told or not lost_s or any(view.ending and not is_victim(view.ending) for view in gone.values()):
+    gone = {rank: view for rank, view in case.views.items() if view.ending is not None}
+    lost_s = {rank: ended_s_ago(view) for rank, view in gone.items() if view.ending and _lost_a_rank(view.ending)}
+    if case.told or not lost_s or any(not _is_no_reason(case, rank, view, lost_s) for rank, view in gone.items()):
         return None
-    if any(_was_told_first(view, lost_s, case) for rank, view in gone.items() if rank not in lost_s):
+    snapshot = case.snapshot
+    if len({*case.views, *snapshot.silent, *snapshot.unasked}) < snapshot.world_size:
         return None
-    first_s = max(lost_s.values())
     witnesses = {case.views[rank].host for rank in lost_s}
-    before = [node for node in quiet if node.host not in witnesses and node.contact_s >= first_s - SAME_TIME_S]
+    first_s = max(lost_s.values())
+    apart = [node for node in snapshot.quiet_nodes if node.host not in witnesses and not _goes_on(case, node)]
+    before = [
+        node for node in apart if node.contact_s >= first_s - SAME_TIME_S and not _goes_on(case, node, perhaps=True)
+    ]
     closed_s = max((node.contact_s for node in before), default=0.0)
-    if closed_s < VANISHED_S:
+    elsewhere = any(node.contact is not Contact.CLOSED or node.contact_s > first_s + NOTICED_S for node in apart)
+    if elsewhere or closed_s < VANISHED_S:
         return None
     nodes = tuple(node for node in before if node.contact_s >= closed_s - SAME_TIME_S)
-    echoes = tuple(sorted(lost_s, key=lambda rank: (-lost_s[rank], rank)))
     return LostNodesRoot(
         hangs=Certainty.STALLED,
         ranks=tuple(sorted({rank for node in nodes for rank in node.ranks})),
@@ -71,7 +80,24 @@ def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
         onset_s=first_s,
         nodes=nodes,
         alone="",
-        echoes=echoes,
+        echoes=tuple(sorted(lost_s, key=lambda rank: (-lost_s[rank], rank))),
+    )
+
+
+def _goes_on(case: Case, node: QuietNode, *, perhaps: bool = False) -> bool:
+    """Say whether a node has met another one since its last report, or, `perhaps`, may have."""
+    return any(_has_met(view, node, perhaps=perhaps) for view in case.views.values())
+
+
+def _lost_a_rank(ending: Ending) -> bool:
+    """Say whether a backend of collectives raised for the loss of a rank: not a store, a pipe or a timeout."""
+    return ending.exception.startswith(_OF_BACKENDS) and lost_peer(ending) and not is_timeout(ending)
+
+
+def _is_no_reason(case: Case, rank: int, view: RankView, lost_s: Mapping[int, float]) -> bool:
+    """Say whether a rank ended for the loss of another one, or was told to stop after one on its host had."""
+    return rank in lost_s or (
+        view.ending is not None and was_told(view.ending) and not _was_told_first(view, lost_s, case)
     )
 
 
@@ -110,7 +136,7 @@ def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]
 def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     """Say whether a node has stopped at the moment of its last report, and is waited for longer than it may take."""
     waited_s = max(block.wait.age_s + case.views[block.rank].news_age_s for block in blocks)
-    if any(_has_met(view, node) for view in case.views.values()):
+    if _goes_on(case, node):
         return False
     together = waited_s <= node.silent_s + SLACK_S
     if node.contact is not Contact.MUTE:
@@ -127,8 +153,11 @@ def _patience_s(case: Case, blocks: Iterable[Block], least_s: float, most_s: flo
     return min(most_s, max((least_s, *known_s)))
 
 
-def _has_met(view: RankView, node: QuietNode) -> bool:
-    """Say whether a rank is through with what it issued after the last report of a node, and what needs that node."""
+def _has_met(view: RankView, node: QuietNode, *, perhaps: bool = False) -> bool:
+    """Say whether a rank is through with what it issued after the last report of a node, and what needs that node.
+
+    `perhaps`: also if nobody knows whether a member of the group is on that node.
+    """
     if view.rank in node.ranks:
         return False
     in_group: dict[str, bool] = {}  # a group may have 100,000 members
@@ -141,7 +170,7 @@ def _has_met(view: RankView, node: QuietNode) -> bool:
             met = op.peer in node.ranks
         elif op.op in SYNCHRONISING:
             if op.group not in in_group:
-                in_group[op.group] = _is_in(view, op.group, node)
+                in_group[op.group] = _is_in(view, op.group, node, perhaps=perhaps)
             met = in_group[op.group]
         else:
             met = False
@@ -150,7 +179,9 @@ def _has_met(view: RankView, node: QuietNode) -> bool:
     return False
 
 
-def _is_in(view: RankView, name: str, node: QuietNode) -> bool:
-    """Say whether a group of a rank has members on a node."""
+def _is_in(view: RankView, name: str, node: QuietNode, *, perhaps: bool) -> bool:
+    """Say whether a group of a rank has members on a node; `perhaps`: or may have some."""
     group = group_of(view, name)
-    return group is not None and not set(node.ranks).isdisjoint(group.ranks)
+    if group is None:
+        return perhaps
+    return not set(node.ranks).isdisjoint(group.ranks) or (perhaps and bool(group.unnamed))
