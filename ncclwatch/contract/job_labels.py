@@ -34,14 +34,21 @@ def parse(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
 
 
-def metric_names(texts: Iterable[str], most: int) -> dict[str, str]:
-    """Return for names of labels what they are called in Prometheus, for at most so many: those of the most jobs.
+def metric_names(texts: Iterable[tuple[str, str]], most: int) -> dict[str, str]:
+    """Return for names of labels what they are called in Prometheus, for at most so many.
 
-    There a name has letters, digits and "_" alone. Of two that become one, the first is kept.
+    `texts` are namespaces of jobs and their labels. First come the names that jobs of the most namespaces have, so that
+    one of them cannot crowd out what all use; then those of the most jobs. In Prometheus a name has letters, digits and
+    "_" alone. Of two that become one, the first is kept.
     """
-    count = Counter(name for text in texts for name in parse(text))
+    jobs = Counter[str]()
+    spaces: dict[str, set[str]] = {}
+    for space, text in texts:
+        for name in parse(text):
+            jobs[name] += 1
+            spaces.setdefault(name, set()).add(space)
     found: dict[str, str] = {}
-    for name in sorted(count, key=lambda name: (-count[name], name)):
+    for name in sorted(jobs, key=lambda name: (-len(spaces[name]), -jobs[name], name)):
         found.setdefault("job_label_" + re.sub("[^A-Za-z0-9_]", "_", name), name)
     return {name: called for called, name in list(found.items())[:most]}
 

@@ -43,7 +43,12 @@ def in_namespace(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the canonical name of a job that is called so, in the namespace that the environment gives to all jobs."""
     space = environ.get(ENV_NAMESPACE, "").strip().strip("/")
     inside = not space or text.strip().startswith(f"{space}/")
-    return canonical(text if inside else f"{space}/{text.strip()}")
+    whole = text.strip() if inside else f"{space}/{text.strip()}"
+    name = canonical(whole)
+    # A long namespace leaves the rest no room: it is kept all the same, since a token may be bound to it.
+    return (
+        name if not space or namespace(name) == namespace(whole) else canonical(f"{namespace(whole)}/{_digest(whole)}")
+    )
 
 
 def is_named(environ: Mapping[str, str] = os.environ) -> bool:
@@ -60,14 +65,19 @@ def canonical(text: str) -> str:
     text = text.strip()
     if is_canonical(text):
         return text
-    import hashlib
-
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    digest = _digest(text)
     kept = "".join(c if c.isprintable() else "_" for c in text[: JOB_CHARS_MAX - len(digest) - 1])
     kept = "/".join("_" if part in ("", ".", "..") else part for part in kept.split("/")) if kept else "job"
+    kept = kept[: JOB_CHARS_MAX - len(digest) - 1]  # an empty part has become longer
     while len(to_directory(f"{kept}-{digest}").encode()) > _FILE_NAME_BYTES_MAX:
         kept = kept[:-1]
     return f"{kept}-{digest}"
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def is_canonical(name: str) -> bool:

@@ -79,6 +79,7 @@ class Job:
     id: str
     state: str
     world_size: int
+    name: str = ""  # as its ranks report it: the id may be another one
     ranks_seen: int = 0
     ranks_ended: int = 0
     steps: int = 0

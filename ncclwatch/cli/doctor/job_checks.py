@@ -62,9 +62,14 @@ def look(client: Client, job: Job) -> JobState:
         server_version=client.health().version,
         job=job,
         nodes=tuple(nodes),
-        refused=tuple(each for each in refused if each.ago_s <= LATELY_S and each.job in ("", job.id)),
+        refused=tuple(each for each in refused if each.ago_s <= LATELY_S and _concerns(each, job, bool(missing))),
         untried=untried,
     )
+
+
+def _concerns(refusal: Refusal, job: Job, lacks: bool) -> bool:
+    """Say whether a refusal may be of a node of this job: who was refused as a whole says no job."""
+    return refusal.job in (job.id, job.name) if refusal.job else lacks
 
 
 def _line(node: Node, stacks: dict[int, str]) -> NodeLine:
@@ -105,6 +110,8 @@ def checks(state: JobState) -> Iterator[Check]:
 
 
 def _agents(state: JobState) -> Check:
+    if state.job.outcome:
+        return passed("agents", f"the job is over: {state.job.outcome}")
     spoken = sum(len(node.ranks) for node in state.nodes if node.host)
     missing = next((node.ranks for node in state.nodes if not node.host), ())
     if not missing:
@@ -134,7 +141,8 @@ def _silent(state: JobState) -> Iterator[Check]:
 def _versions(state: JobState) -> Check:
     others = [node for node in state.nodes if node.version and node.version != state.server_version]
     if not others:
-        return passed("versions", f"{state.server_version} everywhere" if state.server_version else "unknown")
+        known = state.server_version and any(node.version for node in state.nodes)
+        return passed("versions", f"{state.server_version} everywhere" if known else "not known")
     said = ", ".join(f"{node.host} has {node.version}" for node in others[:SHOWN_MAX])
     return warned(
         "versions",
@@ -146,7 +154,8 @@ def _versions(state: JobState) -> Check:
 def _clocks(state: JobState) -> Check:
     off = [node for node in state.nodes if abs(node.clock_ahead_s or 0.0) > CLOCK_S_MAX]
     if not off:
-        return passed("clocks", "agree with the server's within a few seconds")
+        known = any(node.clock_ahead_s is not None for node in state.nodes)
+        return passed("clocks", "agree with the server's within a few seconds" if known else "not known")
     said = ", ".join(
         f"{node.host} is {seconds_words(abs(node.clock_ahead_s or 0.0))} "
         f"{'ahead' if (node.clock_ahead_s or 0.0) > 0 else 'behind'}"

@@ -87,7 +87,7 @@ class Wanted:
     @property
     def is_vague(self) -> bool:
         """Whether a store finds more than is wanted."""
-        return bool(self.text or self.user or self.labels)
+        return bool(self.text or self.labels) or self.user is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,7 @@ def _loops(moment: Moment) -> Iterator[Metric]:
 
 
 def _job_info(jobs: Sequence[JobMoment]) -> Metric:
-    called = job_labels.metric_names((job.labels for job in jobs), LABEL_NAMES_MAX)
+    called = job_labels.metric_names(((job_names.namespace(job.id), job.labels) for job in jobs), LABEL_NAMES_MAX)
     rows = []
     for job in jobs:
         known = job_labels.parse(job.labels)

@@ -37,7 +37,7 @@ class AlertmanagerChannel:
 def _of_job(incident: Incident) -> dict[str, str]:
     """Return whose job it is, under the names that the job has in /metrics."""
     known = job_labels.parse(incident.labels)
-    called = job_labels.metric_names([incident.labels], LABELS_MAX)
+    called = job_labels.metric_names([("", incident.labels)], LABELS_MAX)
     found = {"job_namespace": job_names.namespace(incident.job), "job_user": incident.user}
     found |= {label: known[name] for name, label in called.items()}
     return {name: clean(text, 200) for name, text in found.items() if text}

@@ -105,9 +105,20 @@ def test_who_was_refused_lately_is_told_unless_it_was_for_another_job() -> None:
         Refusal(where="d", reason="no room", job="other", ago_s=30.0),
         Refusal(where="e", reason="unknown token", ago_s=7200.0),
     )
-    state = job_checks.look(Server({}, refused=refused), job(node("a", 0, 1, 2, 3)))  # type: ignore[arg-type]
-    facts = [each.fact for each in job_checks.checks(state) if each.name == "refused"]
-    assert facts == ["10.0.0.3, 3.0 s ago (4 times): unknown token", "c, 30 s ago: no room"]
+    for nodes, wanted in (
+        ((0, 1, 2), ["10.0.0.3, 3.0 s ago (4 times): unknown token", "c, 30 s ago: no room"]),
+        ((0, 1, 2, 3), ["c, 30 s ago: no room"]),  # nobody is missing: who showed another token is none of its nodes
+    ):
+        state = job_checks.look(Server({}, refused=refused), job(node("a", *nodes)))  # type: ignore[arg-type]
+        assert [each.fact for each in job_checks.checks(state) if each.name == "refused"] == wanted
+
+
+def test_of_a_job_that_is_over_and_of_what_is_not_known_nothing_is_claimed() -> None:
+    found = said(Server({}), job(outcome="completed"))
+    assert {status for status, _ in found.values()} == {Status.PASS}
+    assert found["agents"][1].startswith("the job is over: completed")
+    assert found["clocks"][1].startswith("not known")
+    assert found["versions"][1].startswith("not known")
 
 
 def test_a_server_that_does_not_tell_whom_it_refused_is_asked_all_the_same() -> None:

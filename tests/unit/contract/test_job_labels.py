@@ -41,3 +41,12 @@ def test_a_text_is_taken_apart_into_names_and_values() -> None:
 )
 def test_a_job_has_all_labels_that_are_wanted_or_is_left_out(wanted: tuple[str, ...], found: bool) -> None:
     assert job_labels.match("team=vision,urgent", wanted) is found
+
+
+def test_jobs_of_one_namespace_do_not_crowd_out_labels_that_many_use() -> None:
+    junk = ",".join(f"a{number}=1" for number in range(40))
+    texts = [("mine", junk)] * 50 + [("team-a", "team=x"), ("team-b", "team=y,odd-name=1")]
+    found = job_labels.metric_names(texts, 16)
+    assert len(found) == 16
+    assert found["team"] == "job_label_team"
+    assert job_labels.metric_names([("", "odd-name=1,odd_name=2")], 16) == {"odd-name": "job_label_odd_name"}

@@ -95,3 +95,11 @@ def test_a_namespace_in_the_environment_is_the_one_of_all_jobs(said: dict[str, s
     environ = {"MASTER_ADDR": "master", "MASTER_PORT": "29500", **said}
     assert job_names.from_environment(environ) == name
     assert job_names.namespace(name) == said.get("NCCLWATCH_NAMESPACE", "").strip(" /")
+
+
+@pytest.mark.parametrize("length", [1, 50, 61, 62, 63])
+def test_a_long_namespace_is_kept_and_two_jobs_in_it_stay_two(length: int) -> None:
+    space = "n" * length
+    names = {job_names.in_namespace(text, {"NCCLWATCH_NAMESPACE": space}) for text in ("run-1", "run-2" * 20, "x" * 80)}
+    assert len(names) == 3
+    assert all(job_names.is_canonical(name) and job_names.namespace(name) == space for name in names)

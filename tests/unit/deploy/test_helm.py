@@ -1,5 +1,6 @@
 """The shipped Helm chart, rendered by Helm's own engine: what it makes is valid, and its parts fit together."""
 
+import base64
 import itertools
 import json
 import re
@@ -13,6 +14,7 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from ncclwatch.contract import config
 from ncclwatch.contract.network import tokens
@@ -141,7 +143,8 @@ def test_the_servers_own_command_takes_the_arguments_and_its_files_are_mounted(c
         files += [part.partition("=")[2] for part in server["args"] if re.match("--(tls|store=/)", part)]
         assert files
         assert all(any(file.startswith(f"{place}/") for place in mounts) for file in files), files
-    assert "--store=postgresql://a+b@db.example.com:5432/ncclwatch" in server["args"]
+    assert "--store=postgresql://a%20b@db.example.com:5432/ncclwatch" in server["args"]
+    assert make_url(server["args"][2].partition("=")[2]).username == "a b"
     assert {"secretKeyRef": {"name": "database", "key": "word"}} in [each.get("valueFrom") for each in server["env"]]
 
 
@@ -172,6 +175,51 @@ def test_each_namespace_gets_a_token_of_its_own_that_the_server_takes_for_that_n
             config.ENV_AGENT_TOKEN: token.secret,
             config.ENV_NAMESPACE: namespace,
         }
+
+
+def test_what_a_namespace_writes_into_its_secret_is_taken_for_a_token_or_not_at_all(tmp_path: Path) -> None:
+    """At an upgrade the chart reads the Secrets of namespaces, which their users may write."""
+    copied = shutil.copytree(CHART, tmp_path / "ncclwatch")
+    kept, hostile = "aB3" * 16, "x\n---\nkind: ClusterRoleBinding\n"
+    for name, word in (("kept", kept), ("hostile", hostile), ("empty", ""), ("short", "abc")):
+        written = base64.b64encode(word.encode()).decode()
+        (copied / "templates" / f"{name}.yaml").write_text(
+            f'word: {{{{ include "ncclwatch.token" "{written}" | quote }}}}\n'
+        )
+    with helm_python.Chart.load(str(copied)) as chart:
+        made = chart.render(IMAGE, name=RELEASE, namespace=NAMESPACE)
+    found = {
+        name: yaml.safe_load(made[f"ncclwatch/templates/{name}.yaml"])["word"]
+        for name in ("kept", "hostile", "empty", "short")
+    }
+    assert found.pop("kept") == kept
+    assert all(re.fullmatch("[A-Za-z0-9]{48}", word) for word in found.values()), found
+
+
+@pytest.mark.parametrize("odd", ["123", "true", "null", "1e3"])
+def test_names_that_look_like_numbers_stay_names(chart: helm_python.Chart, odd: str) -> None:
+    values = {
+        "jobs": {"namespaces": [odd], "secretName": odd}, "tls": {"secretName": odd},
+        "store": {"persistence": {"existingClaim": odd}}, "alerts": {"existingSecret": odd},
+        "ingress": {"enabled": True, "host": "*.example.com", "tlsSecret": odd},
+        "serviceMonitor": {"enabled": True, "instance": odd},
+        "server": {"podLabels": {"app.kubernetes.io/name": "mine", "a": "b"}, "trustedProxies": ["10.0.0.0/8 # x"]},
+    }  # fmt: skip
+    made = chart.render({**IMAGE, **values}, name=odd, namespace=NAMESPACE)
+    for document in objects(made):
+        if document["kind"] not in CRDS:
+            kubernetes_validate.validate(document, NEWEST, strict=True)
+    secret = the(objects(made), "Secret", odd, odd)
+    assert secret["stringData"][config.ENV_NAMESPACE] == odd
+    pod = the(objects(made), "Deployment", f"{odd}-ncclwatch")["spec"]["template"]
+    assert pod["metadata"]["labels"] == {**pod["metadata"]["labels"], "app.kubernetes.io/name": "ncclwatch", "a": "b"}
+    assert "--trusted-proxy=10.0.0.0/8 # x" in pod["spec"]["containers"][0]["args"]
+
+
+def test_an_image_is_named_by_tag_or_digest(chart: helm_python.Chart) -> None:
+    for tag, image in (("", f":{VERSION}"), ("1.2", ":1.2"), ("sha256:abc", "@sha256:abc")):
+        made = render(chart, {"image": {"repository": "r/n", "tag": tag}})
+        assert server_of(made)["image"] == f"r/n{image}"
 
 
 def test_rules_and_dashboards_are_the_shipped_ones(chart: helm_python.Chart, tmp_path: Path) -> None:
@@ -219,6 +267,8 @@ def test_alerts_link_to_the_address_that_people_open(chart: helm_python.Chart) -
         ({"jobs": {"namespaces": ["a", "a"]}}, "/jobs/namespaces"),
         ({"ingress": {"enabled": True}}, "ingress.host is not set"),
         ({"store": {"postgresql": {"enabled": True}}}, "store.postgresql.host is not set"),
+        ({"store": {"postgresql": {"enabled": True, "host": "db #x"}}}, "/store/postgresql/host"),
+        ({"jobs": {"namespaces": ["team-a", "watch"]}}, "jobs.namespaces names watch, where the server is"),
         ({"server": {"replicas": 2}}, "replicas"),
         ({"serviceMonitor": {"enabled": "yes"}}, "/serviceMonitor/enabled"),
     ],

@@ -4,7 +4,7 @@
 
 {{- define "ncclwatch.selector" -}}
 app.kubernetes.io/name: ncclwatch
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "ncclwatch.labels" -}}
@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "ncclwatch.image" -}}
-{{ required "image.repository is not set, and no image is published: build one (docker build -f deploy/container/Dockerfile -t REGISTRY/ncclwatch:VERSION .), push it, and add --set image.repository=REGISTRY/ncclwatch" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $tag := .Values.image.tag | default .Chart.AppVersion }}{{ required "image.repository is not set, and no image is published: build one (docker build -f deploy/container/Dockerfile -t REGISTRY/ncclwatch:VERSION .), push it, and add --set image.repository=REGISTRY/ncclwatch" .Values.image.repository }}{{ hasPrefix "sha256:" $tag | ternary "@" ":" }}{{ $tag }}
 {{- end }}
 
 {{- define "ncclwatch.hasAgentTokens" -}}
@@ -38,4 +38,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.alerts.existingSecret }}{{ .Values.alerts.existingSecret }}
 {{- else if .Values.alerts.notify }}{{ include "ncclwatch.fullname" . }}-alerts
 {{- end }}
+{{- end }}
+
+{{- /* The token in a Secret, by its base64; another one where that has no token of ours: who may write there could write anything. */ -}}
+{{- define "ncclwatch.token" -}}
+{{- $known := . | default "" | toString | b64dec -}}
+{{ regexMatch "^[A-Za-z0-9]{48}$" $known | ternary $known (randAlphaNum 48) }}
+{{- end }}
+
+{{- /* What changes when tokens do: they are read at start. */ -}}
+{{- define "ncclwatch.tokensKnown" -}}
+{{- $found := list (lookup "v1" "Secret" .Release.Namespace (include "ncclwatch.secret" .)).data -}}
+{{- range .Values.jobs.namespaces }}{{ $found = append $found (lookup "v1" "Secret" . $.Values.jobs.secretName).data }}{{ end -}}
+{{ $found | toJson }}
 {{- end }}
