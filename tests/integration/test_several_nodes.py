@@ -44,20 +44,22 @@ def test_processes_of_a_script_that_says_nothing_of_its_nodes_find_each_other(cl
 
 
 @pytest.mark.long
-def test_run_with_a_server_of_its_own_on_each_node_says_that_it_hears_of_one_node_alone(cluster: Cluster) -> None:
+def test_run_on_each_node_leaves_the_job_to_the_server_of_its_agents(cluster: Cluster) -> None:
     job = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", cluster.addresses[0], "--master-port", "29544")
     runs = [
         cluster.nodes[number].start(
-            "-m", "ncclwatch", "run", "--", sys.executable, "-m", "torch.distributed.run", *job, "--node-rank",
-            str(number), str(PROGRAMS / "trains.py"), **cluster.environment(number, STEPS_TILL_HANG="0"),
+            "-m", "ncclwatch", "run", "--on-hang", "abort", "--", sys.executable, "-m", "torch.distributed.run", *job,
+            "--node-rank", str(number), str(PROGRAMS / "hang.py"), **cluster.environment(number),
         )
         for number in (0, 1)
     ]  # fmt: skip
-    for number, run in enumerate(runs):
-        said = read_until(run, "ncclwatch: of 2 ranks")
-        assert f"only those on node{number} report to this server" in said
-        assert "--server of `ncclwatch run`" in said
-        assert "CRITICAL" not in said
+    said = read_until(runs[0], "  incident")
+    assert "--on-hang abort need a server that all of them share" in said
+    assert said.count("ncclwatch: CRITICAL") == 1
+    assert "rank 1 on node1 called barrier at hang.py:16" in " ".join(said.split())
+    cluster.end()
+    assert runs[1].stderr is not None
+    assert "CRITICAL" not in runs[1].stderr.read()
 
 
 def test_an_agent_that_was_killed_is_followed_by_another_and_all_nodes_come_to_its_server(cluster: Cluster) -> None:

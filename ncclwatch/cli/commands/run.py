@@ -15,7 +15,7 @@ from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Following, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
-from ncclwatch.cli.running.names import name_of
+from ncclwatch.cli.running.names import is_part, name_of
 from ncclwatch.cli.running.training import CommandFailed, Training
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
@@ -27,6 +27,10 @@ EXIT_ABORTED = 70
 NOT_READY = (
     f"ncclwatch: the server of this run is not ready after {READY_S:.0f} s; this machine may be too busy. The training "
     "starts, and is watched as soon as it is.\n"
+)
+NEEDS_SERVER = (
+    "ncclwatch: this job runs on several nodes: --report and --on-hang abort need a server that all of them share. "
+    "Give each --server URL. The training starts, and its verdict appears on the terminal of rank 0's node.\n"
 )
 ANSWER_S = 3.0  # a server has so long for an answer,
 ANSWER_OWN_S = 10.0  # and that of this run longer, which gets no more of a busy machine than the training leaves
@@ -62,7 +66,12 @@ class Order:
 )
 @click.option("--verbose", is_flag=True, help="Print the evidence and the stacks of an incident as well.")
 @click.option("--inject", is_flag=True, help="Attach in every rank, for a script that cannot be edited.")
-@click.option("--server", default="", help="URL of a server; without it one is started for this run.")
+@click.option(
+    "--server",
+    default="",
+    help="URL of a server; else NCCLWATCH_SERVER, else one is started for this run. A job on several nodes then has "
+    "the one that its agents start.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, and report on standard error what hangs it.
@@ -70,6 +79,8 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
     code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
     """
+    if not server and config.server_naming() == config.NAMED:
+        server = config.server_url()
     try:
         urls.check(server, "--server")
         if tls.is_secure(server):
@@ -92,6 +103,8 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
 
 def _run(order: Order) -> int:
     try:
+        if not order.server and is_part(order.command):
+            return _among_others(order)
         with EmbeddedServer() as own:
             url = order.server.rstrip("/")
             if not url:
@@ -150,6 +163,19 @@ def _unwatched(order: Order) -> int:
     while training.exit_code is None:
         training.wait_a_little()
     _write(order, empty_report(order.job))
+    return training.exit_code
+
+
+def _among_others(order: Order) -> int:
+    """Run a part of a job, with the server that the agents of its nodes start: one of this part would hear half."""
+    if order.abort or order.report is not None:
+        tell(NEEDS_SERVER)
+    environ = dict(os.environ)
+    training = Training(order.command, injected(environ) if order.inject else environ)
+    while training.exit_code is None:
+        training.wait_a_little()
+    if order.report is not None:
+        order.report.discard()
     return training.exit_code
 
 

@@ -1,4 +1,4 @@
-"""Names the job of a command that `ncclwatch run` starts."""
+"""Names the job of a command that `ncclwatch run` starts, and says whether the command starts only a part of it."""
 
 import os
 import time
@@ -17,6 +17,31 @@ def name_of(command: Sequence[str], server: str, environ: Mapping[str, str] = os
     if not named and server:
         named = _shared(command, environ)
     return job_names.in_namespace(named or _fresh(command), environ)
+
+
+def is_part(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether ranks of the job may run where this process starts none: other launchers, tasks beside this one."""
+    if any(_number(environ, name) > 1 for name in _TASKS):
+        return True
+    launcher = os.path.basename(command[0])  # noqa: PTH119
+    if launcher == "srun":
+        return max(_number(environ, name) for name in _NODES) > 1
+    if launcher in _OF_MPI:
+        return not _HOSTS.isdisjoint(part.partition("=")[0] for part in command)
+    return _option(command, "nnodes", environ) not in ("", "1", "1:1")
+
+
+_TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of the step or run that this process is in
+_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+_OF_MPI = ("mpirun", "mpiexec", "mpiexec.hydra")
+_HOSTS = frozenset(
+    ("-H", "-host", "--host", "-hosts", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f")
+)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    said = environ.get(name, "")
+    return int(said) if said.isdigit() else 0
 
 
 def _fresh(command: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch.cli.running.names import name_of
+from ncclwatch.cli.running.names import is_part, name_of
 
 SERVER = "http://head:8470"
 TWO = "torchrun --nnodes 2 --nproc-per-node 8 --node-rank {} "
@@ -31,3 +31,24 @@ def test_it_comes_from_what_they_share(command: str, environ: dict[str, str], na
 )  # fmt: skip
 def test_on_one_node_each_run_has_a_name_of_its_own(command: str, server: str) -> None:
     assert name_of(command.split(), server, {}).startswith("train-")
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "part"),
+    [
+        (TWO.format(0) + "train.py", {}, True),
+        ("torchrun --nnodes=1:4 train.py", {}, True),
+        ("torchrun train.py", {"PET_NNODES": "2"}, True),
+        ("torchrun --standalone --nproc-per-node 8 train.py", {"SLURM_NNODES": "2"}, False),
+        ("python train.py", {"SLURM_STEP_NUM_TASKS": "8"}, True),
+        ("python train.py", {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NNODES": "1"}, False),
+        ("python train.py", {"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ("/usr/bin/srun python train.py", {"SLURM_JOB_NUM_NODES": "2"}, True),
+        ("srun python train.py", {"SLURM_NNODES": "1"}, False),
+        ("mpirun -np 16 --hostfile hosts python train.py", {}, True),
+        ("mpirun -np 8 python train.py", {}, False),
+        ("python train.py --nnodes 2", {}, False),
+    ],
+)
+def test_a_run_knows_whether_it_starts_the_whole_job(command: str, environ: dict[str, str], part: bool) -> None:
+    assert is_part(command.split(), environ) is part
