@@ -135,6 +135,23 @@ def test_a_suspect_is_looked_at_closely_down_to_its_loaders_worker(runtime: Path
     assert "1 in a data loader worker_stalls.py:32" in found["where"]
 
 
+@pytest.mark.long
+def test_a_thread_that_an_exception_has_ended_is_named_with_the_rank_that_waits_for_it(runtime: Path, tmp_path: Path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    first = server(port, tmp_path / "incidents.db")
+    job = torchrun(runtime, "prefetch_ends.py", 2, NCCLWATCH_SERVER=url)
+    try:
+        (found,) = until(lambda: incidents(url))
+    finally:
+        first.kill()
+        first.wait()
+        end(job, runtime)
+    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
+    assert "its thread prefetch ended with ValueError: bad sample at prefetch_ends.py:19" in found["summary"]
+    assert found["advice"].startswith("Fix the exception that ended the thread prefetch")
+
+
 def _states(url: str) -> list[str]:
     with urllib.request.urlopen(f"{url}/api/v1/jobs", timeout=2) as answer:
         return [job["state"] for job in json.load(answer)]

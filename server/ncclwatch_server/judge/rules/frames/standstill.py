@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import (
+    CallSite,
+    EndedThread,
+    Ending,
+    LockFile,
+    ProcessState,
+    RankView,
+    ThreadView,
+    WaitKind,
+)
 from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import WAIT_WORDS, ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
@@ -16,6 +25,8 @@ from ncclwatch_server.judge.theory.roots import OutsideRoot
 from ncclwatch_server.judge.theory.stillness import Stillness, Trouble, still_s_of, stillness, timed_wait
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, Block
 
+THREAD_S = 60.0
+EXCEPTION_CHARS_MAX = 120  # in a headline
 ADVICE_GIL = (
     "Release the GIL in that native call: use ctypes.CDLL instead of PyDLL, or Py_BEGIN_ALLOW_THREADS in the "
     "extension. Or run it in a process of its own, with a deadline."
@@ -32,15 +43,17 @@ def tell(
     view = case.views[root.ranks[0]]
     site = place_of(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
-    child, child_advice = _child_words(view), _child_advice(view)
+    lost = _lost_thread(view, root.still)
+    gone = _child_words(view) or (_thread_words(lost) if lost is not None else "")
+    gone_advice = _child_advice(view) or (_thread_advice(lost) if lost is not None else "")
     doing = f"{'are' if len(root.ranks) > 1 else 'is'} now{at_line(site)}"
     own_words = f"{before}, and {doing}" if before else _stalled_words(view, root.still, site, len(root.ranks))
-    own_words += f", and {child}" if child else ""
+    own_words += f", and {gone}" if gone else ""
     return Explanation(
         cause=cause,
         summary=f"{ranks_words(root.ranks)}{hosts} {own_words}; {waiting_words(case, root.blocks, root.ranks)}.",
         explanation=" ".join(part for part in (_cannot_finish(view, root), reason, _may_wait(case, root)) if part),
-        advice=f"{child_advice} {advice}" if child_advice else advice,
+        advice=f"{gone_advice} {advice}" if gone_advice else advice,
         culprits=tuple(
             culprit(case.views[rank], place_of(case, case.views[rank]), _words_of(case, case.views[rank]))
             for rank in root.ranks
@@ -71,6 +84,26 @@ def _child_advice(view: RankView) -> str:
             "this rank waits for it."
         )
     return f"Continue the stopped process (kill -CONT {process.stopped_child}), if this rank waits for it."
+
+
+def _lost_thread(view: RankView, still: Stillness) -> EndedThread | None:
+    """Return the thread that an exception has ended, if that was not long before the rank came to stand still.
+
+    Whoever fills a queue may have filled it for a while: its reader goes on for so long.
+    """
+    thread = view.ended_thread
+    if thread is None or view.process.state in FROZEN_STATES:
+        return None
+    return thread if thread.age_s + view.news_age_s <= still.still_s + THREAD_S else None
+
+
+def _thread_words(thread: EndedThread) -> str:
+    said = thread.exception.split("\n", 1)[0][:EXCEPTION_CHARS_MAX]
+    return f"its thread {thread.name} ended with {said}{at_line(thread.site)}"
+
+
+def _thread_advice(thread: EndedThread) -> str:
+    return f"Fix the exception that ended the thread {thread.name}, if this rank waits for it."
 
 
 def is_held_by_the_gil(view: RankView, still: Stillness) -> bool:
