@@ -61,7 +61,7 @@ def _view(machine: Machine, rank: int, at_us: float, holds_gil: bool) -> RankVie
         attempt=0,
         process=ProcessView(
             state=ProcessState.SLEEPING if stopped else ProcessState.RUNNING, cpu_still_s=still_s,
-            io_still_s=0.0 if doing is Doing.RUNS else stands_s, observed_s=3600.0,
+            io_still_s=0.0 if doing is Doing.RUNS else stands_s,
         ),
         pulse_age_s=0.2 + (at_us - seen_us) / 1e6, initialised=True, threads=(thread,),
         groups=tuple(_group(machine, rank, group, seen_us) for group in _used(machine, rank)),

@@ -210,7 +210,7 @@ class FakeAgent:
         return RankView(
             rank=rank, local_rank=rank, host=self._host, pid=1000 + rank, device="cpu",
             world_size=self._world_size, local_world_size=len(self._ranks), attempt=0,
-            process=ProcessView(state=ProcessState.SLEEPING, observed_s=10.0), pulse_age_s=0.1, initialised=True,
+            process=ProcessView(state=ProcessState.SLEEPING), pulse_age_s=0.1, initialised=True,
             ending=self.ended.get(rank),
             threads=(ThreadView(tid=1, main=True, issued=1, wait=wait, doing=SITE),),
         )  # fmt: skip

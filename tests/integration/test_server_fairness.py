@@ -120,7 +120,7 @@ def crowded(rank: int, groups: int, ranks: int) -> RankView:
     return replace(
         forged_view(rank),
         ending=None,
-        process=ProcessView(state=ProcessState.SLEEPING, observed_s=900.0),
+        process=ProcessView(state=ProcessState.SLEEPING),
         pulse_age_s=0.1,
         world_size=ranks,
         threads=tuple(waits),

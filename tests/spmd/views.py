@@ -123,7 +123,7 @@ class _Standing(NamedTuple):
         if self.step is not None and self.step.how == "stopped":
             state = ProcessState.STOPPED
         return ProcessView(
-            state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s, observed_s=KNOWN_S
+            state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s
         )
 
     def thread(self) -> ThreadView:

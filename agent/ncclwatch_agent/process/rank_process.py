@@ -138,7 +138,6 @@ class ProcessWatch:
         self._resting: dict[int, _ThreadCounter] = {}  # main threads of children, while all of them show no work
         self._cpu = Meter(CPU_STILL_SHARE)
         self._io = Meter(IO_STILL_BYTES)
-        self._first_ns = 0
         self._answering = 0  # questions of ours that it is answering
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0
@@ -149,7 +148,6 @@ class ProcessWatch:
 
     def observe(self, now_ns: int, tids: Iterable[int] = ()) -> ProcessState:
         """Look once: state, progress of the process with its live children, and of these threads."""
-        self._first_ns = self._first_ns or now_ns
         stat, cpu_s, io_bytes = self._counters.look()
         if stat is None or stat.start_ticks != self._start_ticks or stat.state is ProcessState.GONE:
             self.state = ProcessState.GONE
@@ -260,7 +258,6 @@ class ProcessWatch:
             io_still_s=0.0 if self._counters.io_unknown else self._io.still_s(now_ns),
             io_unknown=self._counters.io_unknown,
             in_kernel=self.in_kernel(self.pid),
-            observed_s=(now_ns - self._first_ns) / 1e9 if self._first_ns else 0.0,
             stopped_child=self._stopped_child,
             killed_child=self._killed_child,
             killed_by=self._killed_by,

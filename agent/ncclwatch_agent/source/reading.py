@@ -143,8 +143,6 @@ def _make_note(site: CallSite, file: _File) -> SourceNote:
         loop_lines=loop.lines if loop else (0, 0),
         loop_escapes=tuple(map(masked_line, loop.escapes)) if loop else (),
         outer_loop=masked_line(outer.head) if outer else "",
-        outer_lines=outer.lines if outer else (0, 0),
-        outer_escapes=tuple(map(masked_line, outer.escapes)) if outer else (),
         early_exits=tuple(map(masked_line, early_exits)),
         rank_exit=masked_line(rank_exit),
         handler=masked_line(handler),

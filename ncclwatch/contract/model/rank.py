@@ -134,7 +134,6 @@ class OpView:
     completed: bool = False
     in_order: bool = False  # issued with async_op=False: what its thread issues later, in any group, comes after it
     number: int = 0  # running number on its rank, over all groups; 0: not told
-    overtaken: bool = False  # its rank waits in something else that it issued later, without waiting for this
     age_s: float = 0.0  # since it was issued
     label: str = (
         ""  # what it is for, where that is known: "gradient bucket 2 (fc.weight and 3 more)", "FSDP unit layers.3"
@@ -158,7 +157,6 @@ class WaitView:
     # the default group, or not known.
     members: tuple[int, ...] = ()
     number: int = 0  # as of an operation
-    overtaken: bool = False  # as of an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +281,6 @@ class ProcessView:
     io_still_s: float = 0.0  # no bytes read or written for so long; 0: moving or unknown
     io_unknown: bool = False  # the kernel refused /proc/<pid>/io
     in_kernel: str = ""
-    observed_s: float = 0.0  # for how long this process has been observed at all
     lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
     lock_path: str = ""  # of that file, where it can be found
     stopped_child: int = 0  # pid of a process that it started, in state T; 0: none is
@@ -309,9 +306,7 @@ class SourceNote:
     loop: str = ""  # head of the nearest enclosing loop
     loop_lines: tuple[int, int] = (0, 0)
     loop_escapes: tuple[str, ...] = ()  # "line: text" of conditional break/continue/return in that loop
-    outer_loop: str = ""  # head of the loop round that one, in the same function, with its lines and escapes
-    outer_lines: tuple[int, int] = (0, 0)
-    outer_escapes: tuple[str, ...] = ()
+    outer_loop: str = ""  # head of the loop round that one, in the same function
     early_exits: tuple[str, ...] = ()  # "line: text" of conditional returns above the site in its own function
     rank_exit: str = ""  # a return above the site, in its own function, that only ranks under a test can take
     handler: str = ""  # nearest enclosing `except` clause

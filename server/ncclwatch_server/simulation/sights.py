@@ -85,7 +85,7 @@ def _local(still: Standstill, rank: int) -> int:
 def _process(kind: FaultKind | None, age_s: float, still_s: float) -> ProcessView:
     states = {FaultKind.KILLED: ProcessState.GONE, FaultKind.STOPPED: ProcessState.STOPPED}
     state = states.get(kind, ProcessState.SLEEPING) if kind is not None else ProcessState.SLEEPING
-    return ProcessView(state=state, cpu_still_s=still_s, io_still_s=age_s, observed_s=age_s + 60.0)
+    return ProcessView(state=state, cpu_still_s=still_s, io_still_s=age_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     loader RANKS SITE pass N drawn N [exhausted] [last N]
     history RANKS GROUP#FIRST-LAST OP SITE [batch N] [forward N] [ago S] [from=...]   completed, counters grow by one
     source RANKS SITE [text LINE] [if "TEST"] [other OP,...] [loop "HEAD" A-B] [escape "TEXT"] [return "TEXT"]
-         [leaves "TEXT"] [outer "HEAD" outer_lines A-B] [outer_escape "TEXT"]   the loop round that one
+         [leaves "TEXT"] [outer "HEAD"]   the loop round that one
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
     thread RANKS issued N [still S]            a second thread that has issued operations

@@ -256,7 +256,6 @@ def work(state: State, words: list[str]) -> None:
 def source(state: State, words: list[str]) -> None:
     found = options_of(words[2:])
     lines = tuple(int(part) for part in found.pop("lines", "0-0").split("-"))
-    outer = tuple(int(part) for part in found.pop("outer_lines", "0-0").split("-"))
     note = SourceNote(
         site=site_of(words[1]),
         text=found.get("text", "..."),
@@ -266,8 +265,6 @@ def source(state: State, words: list[str]) -> None:
         loop_lines=(lines[0], lines[1]),
         loop_escapes=(found["escape"],) if "escape" in found else (),
         outer_loop=found.get("outer", ""),
-        outer_lines=(outer[0], outer[1]),
-        outer_escapes=(found["outer_escape"],) if "outer_escape" in found else (),
         early_exits=(found["return"],) if "return" in found else (),
         rank_exit=found.get("leaves", ""),
     )

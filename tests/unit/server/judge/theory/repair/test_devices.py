@@ -117,7 +117,7 @@ def rank_on_device(rank: int, ops: Sequence[OpView], sends: int, recvs: int) -> 
     wait = WaitView(kind=WaitKind.COLLECTIVE, age_s=60.0, group="dp", seq=count, op=group.pending.op)  # type: ignore
     thread = ThreadView(tid=1, main=True, issued=len(ops), wait=wait, same_s=60.0, cpu_still_s=60.0)
     peers = (PeerView(group="dp", peer=1 - rank, sends=sends, recvs=recvs),) if sends or recvs else ()
-    process = ProcessView(state=ProcessState.SLEEPING, cpu_still_s=60.0, observed_s=99.0)
+    process = ProcessView(state=ProcessState.SLEEPING, cpu_still_s=60.0)
     return replace(
         view(rank), threads=(thread,), groups=(group,), peers=peers, history=tuple(ops), process=process, world_size=3
     )
