@@ -140,6 +140,7 @@ def test_a_rank_in_a_sleep_while_the_others_wait_for_its_gradients(tmp_path: Pat
     assert "rank 2 at unattached.py:12 in validate()  (differs from the others)" in text
 
 
+@pytest.mark.long
 def test_a_healthy_job_that_sleeps_between_its_steps_does_not_stand(tmp_path: Path) -> None:
     with torchrun("naps", tmp_path) as launcher:
         until(launcher.pid, lambda job: any(gang["place"]["call"] == "backward" for gang in job["gangs"]))

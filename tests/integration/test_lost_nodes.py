@@ -34,6 +34,7 @@ def test_a_node_without_power_is_named(tmp_path: Path) -> None:
     assert "certainty STALLED" in words
 
 
+@pytest.mark.long
 def test_who_is_cut_off_from_the_server_alone_is_not_lost(tmp_path: Path) -> None:
     """Training goes on without the server for longer than a lost node is waited for, then hangs of something else."""
     with Cluster(2, tmp_path) as cluster:

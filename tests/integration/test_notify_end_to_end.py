@@ -96,6 +96,7 @@ def delay_s(received: Received) -> float:
     return received.at - datetime.fromisoformat(received.json["incidents"][0]["opened_at"]).timestamp()
 
 
+@pytest.mark.long
 def test_a_restart_and_a_stuck_target_neither_delay_nor_repeat_what_is_told(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'incidents.db'}"
     with Receiver() as receiver, Receiver() as stuck:

@@ -10,7 +10,7 @@ from tests.integration.recorders import recorded_by
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
-@pytest.mark.parametrize("recorder", ["python", "hot", "native"])
+@pytest.mark.parametrize("recorder", [pytest.param("python", marks=pytest.mark.long), "hot", "native"])
 def test_no_fault_of_the_recorder_reaches_training(recorder: str, tmp_path: Path):
     ranks = run_ranks("faults.py", 2, tmp_path, recorder, **recorded_by(recorder))
     for rank in ranks:

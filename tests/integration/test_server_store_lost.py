@@ -84,6 +84,7 @@ def test_a_store_that_is_replaced_by_a_copy_of_yesterday_has_both(tmp_path: Path
         until(lambda: {i["job"] for i in server.incidents()} == {"yesterday", "today"}, PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_begun_anew_is_told_until_it_can(tmp_path: Path) -> None:
     place = tmp_path / "state"
     path = place / "incidents.db"
@@ -100,6 +101,7 @@ def test_a_store_that_cannot_be_begun_anew_is_told_until_it_can(tmp_path: Path) 
         assert health(server)["begun_anew"] == 1
 
 
+@pytest.mark.long
 def test_a_server_whose_store_is_locked_starts_without_it_and_remembers_later(tmp_path: Path) -> None:
     path = tmp_path / "incidents.db"
     with ServerProcess(tmp_path, store=f"sqlite:///{path}") as server:

@@ -49,6 +49,7 @@ def done(url: str) -> dict[tuple[str, str], float]:
     return found if found.get(("1", "0"), 0) > 50 and found.get(("1", "2"), 0) > found["1", "0"] + 50 else {}
 
 
+@pytest.mark.long
 def test_two_groups_that_share_a_name_are_not_mixed_on_their_way_to_metrics_pages_and_verdicts(
     runtime: Path, tmp_path: Path
 ):

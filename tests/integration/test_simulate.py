@@ -55,6 +55,7 @@ def test_a_job_that_would_end_before_its_fault_is_refused() -> None:
     assert "--for 10 ends the job before its fault" in done.output
 
 
+@pytest.mark.long
 def test_a_real_server_names_a_slow_rank_and_why(server: str) -> None:
     arguments = "--fault slow:data_loading --after 3 --step 0.25 --server".split()
     code, said = run(*arguments, server)

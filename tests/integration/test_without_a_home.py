@@ -70,7 +70,8 @@ def test_every_command_works_or_says_in_a_sentence_why_not(
 
 def test_a_training_is_watched_and_told_nothing(tmp_path: Path):
     report = tmp_path / "report.json"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(PROGRAMS / "plain.py"))
+    program = str(PROGRAMS / "until_watched.py")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", program)
     done = run(tmp_path, "ncclwatch", "run", "--report", str(report), "--", *torchrun)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done ") == 2

@@ -122,9 +122,7 @@ class _Standing(NamedTuple):
         state = ProcessState.SLEEPING if still_s else ProcessState.RUNNING
         if self.step is not None and self.step.how == "stopped":
             state = ProcessState.STOPPED
-        return ProcessView(
-            state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s
-        )
+        return ProcessView(state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s)
 
     def thread(self) -> ThreadView:
         """Return what its main thread does."""
