@@ -26,7 +26,7 @@ TRAINS_S, TOLD_S_MAX = 2.0, 60.0
 LAYOUT = Layout.parse("dp=8")
 LATE = 3  # the rank that stays away
 WARM = JOBS // 5  # jobs after which memory is looked at first
-GROWS_KB_MAX = 32.0  # for each job, which stays listed for an hour after its end
+GROWS_KB_MAX = 64.0  # for each job, which stays listed for an hour after its end
 _FIGURE = re.compile(r"^(ncclwatch_\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
