@@ -19,7 +19,7 @@ from ncclwatch.cli.running.names import is_part, name_of
 from ncclwatch.cli.running.training import CommandFailed, Training
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.network import tls, urls
+from ncclwatch.contract.network import tls, tokens, urls
 from ncclwatch.contract.words.console import Progress, complain
 
 EXIT_USAGE = 2
@@ -29,8 +29,10 @@ NOT_READY = (
     "starts, and is watched as soon as it is.\n"
 )
 NEEDS_SERVER = (
-    "ncclwatch: this job runs on several nodes: --report and --on-hang abort need a server that all of them share. "
-    "Give each --server URL. The training starts, and its verdict appears on the terminal of rank 0's node.\n"
+    "ncclwatch: --report and --on-hang abort need a server that hears of the whole job and answers here. On several "
+    "nodes give each the same --server URL; where NCCLWATCH_SERVER names one, show a token that may read it, in "
+    "NCCLWATCH_VIEWER_TOKEN or NCCLWATCH_TOKEN. The training starts, and its verdict appears on the terminal of rank "
+    "0's node.\n"
 )
 ANSWER_S = 3.0  # a server has so long for an answer,
 ANSWER_OWN_S = 10.0  # and that of this run longer, which gets no more of a busy machine than the training leaves
@@ -48,6 +50,7 @@ class Order:
     token: str
     verbose: bool  # tell all that is known
     inject: bool  # attach in ranks that do not do so themselves
+    told_by_agents: bool  # there is a server for the job, which this process may not ask
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -79,7 +82,8 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
     code stay as they are: ncclwatch run --report hang.json -- torchrun --nproc-per-node=8 train.py
     """
-    if not server and config.server_naming() == config.NAMED:
+    named = not server and config.server_naming() == config.NAMED
+    if named and tokens.may_read():
         server = config.server_url()
     try:
         urls.check(server, "--server")
@@ -94,6 +98,7 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
             job=name_of(command, server),
             verbose=verbose,
             inject=inject,
+            told_by_agents=not server and (named or is_part(command)),
         )
     except ConfigError as error:
         complain(error)
@@ -103,8 +108,8 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
 
 def _run(order: Order) -> int:
     try:
-        if not order.server and is_part(order.command):
-            return _among_others(order)
+        if order.told_by_agents:
+            return _told_by_agents(order)
         with EmbeddedServer() as own:
             url = order.server.rstrip("/")
             if not url:
@@ -166,8 +171,11 @@ def _unwatched(order: Order) -> int:
     return training.exit_code
 
 
-def _among_others(order: Order) -> int:
-    """Run a part of a job, with the server that the agents of its nodes start: one of this part would hear half."""
+def _told_by_agents(order: Order) -> int:
+    """Run a job whose agents print the verdict: a part of one on several nodes, of which a server here would hear half.
+
+    Or one whose server takes news with the token here, and answers nothing.
+    """
     if order.abort or order.report is not None:
         tell(NEEDS_SERVER)
     environ = dict(os.environ)

@@ -94,6 +94,12 @@ def shown_by_reader(environ: Mapping[str, str] = os.environ) -> str:
     return _shown(able, environ)
 
 
+def may_read(environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether there is another token than one for agents, which reads nothing, or none at all."""
+    set_here = {name.removesuffix(_FILE) for name in _VARIABLES if environ.get(name, "").strip()}
+    return set_here != {config.ENV_AGENT_TOKEN}
+
+
 def without(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a server that one of our programs starts for its user, whom the kernel tells it.
 

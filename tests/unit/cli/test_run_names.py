@@ -3,6 +3,7 @@
 import pytest
 
 from ncclwatch.cli.running.names import is_part, name_of
+from ncclwatch.contract.network import tokens
 
 SERVER = "http://head:8470"
 TWO = "torchrun --nnodes 2 --nproc-per-node 8 --node-rank {} "
@@ -52,3 +53,17 @@ def test_on_one_node_each_run_has_a_name_of_its_own(command: str, server: str) -
 )
 def test_a_run_knows_whether_it_starts_the_whole_job(command: str, environ: dict[str, str], part: bool) -> None:
     assert is_part(command.split(), environ) is part
+
+
+@pytest.mark.parametrize(
+    ("environ", "may"),
+    [
+        ({}, True),
+        ({"NCCLWATCH_AGENT_TOKEN": "a" * 20}, False),
+        ({"NCCLWATCH_AGENT_TOKEN_FILE": "/run/token"}, False),
+        ({"NCCLWATCH_AGENT_TOKEN": "a" * 20, "NCCLWATCH_VIEWER_TOKEN": "b" * 20}, True),
+        ({"NCCLWATCH_TOKEN_FILE": "/run/token"}, True),
+    ],
+)
+def test_a_token_for_agents_alone_reads_nothing(environ: dict[str, str], may: bool) -> None:
+    assert tokens.may_read(environ) is may
