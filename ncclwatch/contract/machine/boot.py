@@ -9,8 +9,6 @@ from pathlib import Path
 from ncclwatch.contract.config import ENV_HOST
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"  # random, another one after each boot; proc(5)
-
-
 _HOST_CHARS_MAX = 200
 
 

@@ -1,5 +1,6 @@
 """Answers over HTTP: jobs, incidents, the stream of verdicts, figures and health. Requests never judge."""
 
+import itertools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -223,16 +224,21 @@ def _job_routes(reader: Reader) -> APIRouter:
         label: JobLabels = (),
     ) -> Response:
         """Return jobs, by name."""
-        wanted = [
-            sight
-            for sight in reader.sights()
-            if state in (None, sight.status)
-            and (after is None or sight.id > after)
-            and namespace in (None, job_names.namespace(sight.id))
-            and user in (None, sight.launch_facts.user)
-            and job_labels.match(sight.launch_facts.labels, label)
-        ]
-        return await reader.make(lambda: [view_of(sight) for sight in wanted[:limit]])
+        sights = reader.sights()
+
+        def chosen() -> list[JobView]:
+            wanted = (
+                sight
+                for sight in sights
+                if state in (None, sight.status)
+                and (after is None or sight.id > after)
+                and namespace in (None, job_names.namespace(sight.id))
+                and user in (None, sight.launch_facts.user)
+                and job_labels.match(sight.launch_facts.labels, label)
+            )
+            return [view_of(sight) for sight in itertools.islice(wanted, limit)]
+
+        return await reader.make(chosen)
 
     @router.get("/{job:path}/report", response_model=JobReport, responses=unknown)
     async def report(job: str) -> Response:

@@ -39,18 +39,14 @@ def end_of(incidents: Iterable[Incident], endings: Iterable[Ending | None], *, a
     found = tuple(endings)
     well = all_ended and bool(found) and all(ending is not None and is_clean(ending) for ending in found)
     mine = worst_first(i for i in incidents if i.state is IncidentState.ENDED)
-    last = next((i for i in mine if _tells_the_end(i)), None)
+    last = next((i for i in mine if i.verdict.severity is Severity.CRITICAL and not i.verdict.predicted), None)
     if last is not None and not (well and last.verdict.certainty is not Certainty.PROVEN):
-        crashed = last.verdict.cause in _CRASHES or last.verdict.severity is not Severity.CRITICAL
-        outcome = Outcome.CRASHED if crashed else Outcome.HUNG
+        outcome = Outcome.CRASHED if last.verdict.cause in _CRASHES else Outcome.HUNG
         return End(outcome=outcome, sentence=last.verdict.summary, incident=last.id)
     failed = sum(ending is not None and ending.kind != "vanished" and not is_clean(ending) for ending in found)
     if failed:
+        lost = next((i for i in mine if i.verdict.cause is Cause.NODE_LOST), None)  # a warning where no rank was left
+        if lost is not None:
+            return End(outcome=Outcome.CRASHED, sentence=lost.verdict.summary, incident=lost.id)
         return End(outcome=Outcome.CRASHED, sentence=f"{failed} rank{'s' if failed > 1 else ''} ended with an error")
     return End(outcome=Outcome.COMPLETED if well else Outcome.UNKNOWN)
-
-
-def _tells_the_end(incident: Incident) -> bool:
-    """Say whether an incident says why a job is over: of a lost node it is a warning where no rank was left."""
-    verdict = incident.verdict
-    return not verdict.predicted and (verdict.severity is Severity.CRITICAL or verdict.cause is Cause.NODE_LOST)

@@ -33,6 +33,15 @@ def test_a_job_that_a_crash_ended_has_crashed_with_its_sentence():
     assert (found.outcome, found.sentence) == (Outcome.CRASHED, "the sentence of rank_crashed")
 
 
+def test_a_warning_of_a_lost_node_tells_why_ranks_failed_and_says_nothing_where_nobody_saw_an_end():
+    lost = incident(Cause.NODE_LOST, severity=Severity.WARNING)
+    assert end_of([lost], (FAILED, None), all_ended=False) == End(
+        outcome=Outcome.CRASHED, sentence="the sentence of node_lost", incident="node_lost"
+    )
+    assert end_of([lost], (None, None), all_ended=False).outcome is Outcome.UNKNOWN
+    assert end_of([lost], (WELL, WELL), all_ended=True).outcome is Outcome.COMPLETED
+
+
 @pytest.mark.parametrize(
     "over",
     [
