@@ -21,7 +21,7 @@ from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.rank import torch_versions, worker_server
 from ncclwatch.rank.agents import launch
-from ncclwatch.rank.device_progress import DeviceProgress
+from ncclwatch.rank.device.progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.where import own_stacks
 from ncclwatch.rank.where.call_sites import describe_exception

@@ -1,7 +1,7 @@
 """Tells the same moment as the agents of a live job would: views of ranks, which the judge of live jobs gets.
 
 What a ring says of a group on a device comes from NCCL's own watchdog, of a group with sends and receives nothing does
-(`ncclwatch/rank/device_progress.py`), and without Python's lock the ring stays as it was.
+(`ncclwatch/rank/device/progress.py`), and without Python's lock the ring stays as it was.
 """
 
 import zlib

@@ -7,7 +7,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import OPS, Flag
-from ncclwatch.rank.device_progress import DeviceProgress
+from ncclwatch.rank.device.progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile
 

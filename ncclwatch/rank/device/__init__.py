@@ -1,0 +1,1 @@
+"""What a rank's device has finished, by the account of its backend."""
