@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.ring.layout import BATCH_BITS, IN_ORDER, NO_GROUP, NO_THREAD, Flag, Word, signature_word
+from ncclwatch.contract.ring.layout import (
+    BATCH_BITS,
+    IN_ORDER,
+    NO_GROUP,
+    NO_THREAD,
+    Flag,
+    PeerWord,
+    Word,
+    signature_word,
+)
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.checks.preflight import Preflight
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of
@@ -253,19 +262,19 @@ class Recorder:
         if row < 0:
             row = self.ring.add_peer(group.number, peer)
             group.peers[peer] = (row, counts)
-        at = 0 if op == SEND else 2
-        counts[at] += 1
-        if row >= 0:
-            self.ring.set_peer(row, counts)
+        return self._add_p2p(row, counts, 0 if op == SEND else 2, 1)
+
+    def _add_p2p(self, row: int, counts: list[int], at: int, number: int) -> int:
+        counts[at] += number
+        if row >= 0:  # only this one: what is complete on a device is counted by another thread
+            self.ring.set_peer(row, (counts[at],), PeerWord.SENDS + at)
         return counts[at]
 
     def _refuse_p2p(self, issued: Issued) -> None:
         row, counts = issued.group.peers[issued.peer]
         at = 0 if issued.op == SEND else 2
         if counts[at] == issued.seq:
-            counts[at] -= 1
-            if row >= 0:
-                self.ring.set_peer(row, counts)
+            self._add_p2p(row, counts, at, -1)
 
     def refuse(self, issued: Issued) -> None:
         """Take an operation back that the backend refused to take (a wrong argument, say)."""
@@ -351,9 +360,7 @@ class Recorder:
             self.open_works.pop(id(work), None)
             self._retire(issued, work)
             row, counts = group.peers[issued.peer]
-            counts[1 if issued.op == SEND else 3] += 1
-            if row >= 0:
-                self.ring.set_peer(row, counts)
+            self._add_p2p(row, counts, 1 if issued.op == SEND else 3, 1)
 
     def _retire(self, issued: Issued, work: Work) -> None:
         """Keep a finished work until its backend has let go of it, so that the last to drop it is Python.

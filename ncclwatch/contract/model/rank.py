@@ -223,6 +223,8 @@ class PeerView:
     sends_completed: int = 0
     recvs: int = 0
     recvs_completed: int = 0
+    sending: bool = False  # the device is in the oldest send that is not through
+    receiving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

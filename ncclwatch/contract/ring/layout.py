@@ -109,6 +109,23 @@ class Flag:
     LATE = 8  # it had issued operations before anybody recorded them: its hash begins in the middle
 
 
+class PeerWord:
+    """Words of 4 bytes in a row of p2p counters."""
+
+    FLAGS = 2
+    SENDS = 4
+    SENDS_COMPLETED = 5
+    RECVS = 6
+    RECVS_COMPLETED = 7
+
+
+class PeerFlag:
+    """Bits of a row of p2p counters."""
+
+    SENDING = 1  # the device is in the oldest send that is not through
+    RECEIVING = 2
+
+
 class LoaderFlag:
     """Bits of a loader row."""
 
@@ -136,7 +153,7 @@ MAKING = struct.Struct("<IIQ")  # id of the list of these members, their number,
 MAKING_AT = 16
 MAKING_MEMBERS_MAX = 1024  # they travel with the wait; of a bigger group they are not told
 WAIT_AT = 32
-PEER_STATIC = struct.Struct("<IiQ")  # group index, peer (-1: a receive from anyone), unused
+PEER_STATIC = struct.Struct("<IiII")  # group index, peer (-1: a receive from anyone), `PeerFlag`s, unused
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
 LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
 LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the latest pass that ended itself

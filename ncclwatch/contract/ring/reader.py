@@ -307,8 +307,8 @@ class Ring:
         used = min(self.words()[Word.PEERS_USED], config.PEERS_MAX)
         rows = []
         for at in range(PEERS_AT, PEERS_AT + used * PEER_BYTES, PEER_BYTES):
-            group, peer, _ = PEER_STATIC.unpack(self._map[at : at + 16])
-            rows.append(PeerRow(group, peer, *PEER_COUNTS.unpack(self._map[at + 16 : at + 32])))
+            group, peer, flags, _ = PEER_STATIC.unpack(self._map[at : at + 16])
+            rows.append(PeerRow(group, peer, *PEER_COUNTS.unpack(self._map[at + 16 : at + 32]), flags))
         return rows
 
     def loaders(self) -> list[LoaderRow]:

@@ -75,6 +75,7 @@ class PeerRow(NamedTuple):
     sends_completed: int
     recvs: int
     recvs_completed: int
+    flags: int = 0  # see `PeerFlag`
 
 
 class LoaderRow(NamedTuple):

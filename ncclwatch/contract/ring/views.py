@@ -28,7 +28,7 @@ from ncclwatch.contract.model.rank import (
 )
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.call_sites import Routes, parse, read_routes
-from ncclwatch.contract.ring.layout import NO_GROUP, Flag, LoaderFlag, Word
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag, LoaderFlag, PeerFlag, Word
 from ncclwatch.contract.ring.modules import parse as parse_module
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.rows import BucketRow, EventRow, GroupRow, PeerRow, ThreadRow, WaitRow, named_apart
@@ -290,6 +290,8 @@ def peer_views(picture: Picture) -> tuple[PeerView, ...]:
             sends_completed=min(row.sends, row.sends_completed),
             recvs=row.recvs,
             recvs_completed=min(row.recvs, row.recvs_completed),
+            sending=bool(row.flags & PeerFlag.SENDING),
+            receiving=bool(row.flags & PeerFlag.RECEIVING),
         )
         for row in picture.peers
     )

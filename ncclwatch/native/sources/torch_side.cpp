@@ -307,8 +307,9 @@ void drain(State& state, Group& group, size_t p2p_max = kWorksMax, const c10d::W
       group.p2p_works.pop_front();
       if (through[i]) {
         Peer& peer = group.peers[held.issued.peer];
-        ++peer.counts[held.issued.op == state.codes.send ? 1 : 3];
-        if (peer.row >= 0) state.ring.set_peer(peer.row, peer.counts);
+        const int at = held.issued.op == state.codes.send ? 1 : 3;
+        ++peer.counts[at];
+        if (peer.row >= 0) state.ring.set_peer_count(peer.row, at, peer.counts[at]);
         finished.push_back(std::move(held));
       } else {
         kept.push_back(std::move(held));
@@ -497,7 +498,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
       const bool sends = event.op == state.codes.send;
       issued->kind = sends ? state.codes.wait_send : state.codes.wait_recv;
       issued->seq = ++known.counts[sends ? 0 : 2];
-      if (row >= 0) state.ring.set_peer(row, known.counts);
+      if (row >= 0) state.ring.set_peer_count(row, sends ? 0 : 2, known.counts[sends ? 0 : 2]);
     } else {
       issued->kind = state.codes.wait_collective;
       issued->seq = ++group->enqueued;
@@ -530,10 +531,11 @@ void refuse(State& state, const Issued& issued) {
   std::lock_guard<std::mutex> guard(group.lock);
   if (issued.kind != state.codes.wait_collective) {
     Peer& peer = group.peers[issued.peer];
-    uint32_t& count = peer.counts[issued.op == state.codes.send ? 0 : 2];
+    const int at = issued.op == state.codes.send ? 0 : 2;
+    uint32_t& count = peer.counts[at];
     if (count != issued.seq) return;
     --count;
-    if (peer.row >= 0) state.ring.set_peer(peer.row, peer.counts);
+    if (peer.row >= 0) state.ring.set_peer_count(peer.row, at, count);
     return;
   }
   if (group.enqueued != issued.seq) return;

@@ -10,21 +10,23 @@ What is taken from it is how many are outstanding, enqueued and not completed, a
 counts a coalesced batch once, and does not enqueue what a CUDA graph captures. An operation whose call has not
 returned, as where the queue of the device is full, has been issued, and may or may not be enqueued.
 
-A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. So is one with sends and
-receives: NCCL numbers them apart, and puts both numbers into the same field. For these, and until an account of a
-group has been seen, the ring says that nobody knows what of it is complete.
+NCCL numbers sends and receives apart, and puts both numbers into the same field, so of a group with any of them only
+the entries tell what is outstanding (see `entries`). They cost up to 50 ms with the GIL held, for 2,000
+entries, and are asked for only while the group issues nothing.
+
+A group with two backends ("cpu:gloo,cuda:nccl") is left out: each backend counts its own. For these, for a group with
+sends and receives that goes on issuing, and until an account of a group has been seen, the ring says that nobody knows
+what of it is complete.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclwatch.contract.ring import layout
-from ncclwatch.contract.ring.layout import NO_GROUP, Flag, Word
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag
+from ncclwatch.rank.device.messages import MessageProgress, group_names, waits_by_group
 from ncclwatch.rank.operations import Group
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.ring.ringfile import RingFile
 
 Dump = Callable[[bool], str]  # with entries or without -> JSON
 
@@ -38,6 +40,7 @@ class DeviceProgress:
         self._names: dict[str, str] = {}  # the flight recorder's number of a group -> its name
         self._asked: set[str] = set()
         self._ahead: dict[str, int] = {}  # by that number: issued and not counted by NCCL, while no call was under way
+        self._messages = MessageProgress(recorder, lambda: _read(dump(True)))
 
     def look(self) -> None:
         """Note what is complete. Raises whatever the flight recorder raises; the pulse goes on."""
@@ -46,7 +49,7 @@ class DeviceProgress:
             return
         # Read before the account: what is issued meanwhile is outstanding in it, and is not taken for complete.
         enqueued = {group.name: self._enqueued(group) for group in groups}
-        inside = _waits_by_group(self._recorder.ring)
+        inside = waits_by_group(self._recorder.ring)
         status = _read(self._dump(False)).get("pg_status", {})
         unknown = set(status) - set(self._names)
         # Once for each: only an entry tells a number with its name, and telling its state asks CUDA.
@@ -55,10 +58,12 @@ class DeviceProgress:
             self._asked |= unknown
         # A group that was destroyed and made again has the same name and a higher number.
         numbers = {self._names[number]: number for number in sorted(status, key=int) if number in self._names}
+        apart = self._recorder.ring.p2p_groups
         for group in groups:
-            if group.name in numbers:
+            if group.name in numbers and group.number not in apart:
                 number = numbers[group.name]
-                self._note(group, number, status[number], enqueued[group.name], inside[group.number])
+                self._note(group, number, status[number], enqueued[group.name], len(inside.get(group.number, ())))
+        self._messages.look([group for group in groups if group.number in apart], enqueued, inside)
 
     def give_up(self) -> None:
         """Say in the ring that nobody knows any more what is complete."""
@@ -76,26 +81,9 @@ class DeviceProgress:
             self._ahead[number] = issued - enqueued
         elif issued - enqueued != self._ahead.get(number):
             outstanding += inside  # what is being issued, and NCCL has not counted yet
-        known = outstanding >= 0 and group.number not in self._recorder.ring.p2p_groups
-        if known:
+        if outstanding >= 0:
             self._recorder.set_completed(group.name, issued - outstanding)
-        self._recorder.flag(group, Flag.BLIND, on=not known)
-
-
-def _waits_by_group(ring: RingFile) -> Counter[int]:
-    """Count the threads that issue an operation of a group, or wait for one, by the group's number in the ring."""
-    found: Counter[int] = Counter()
-    for row in range(ring.word(Word.THREADS_USED)):
-        at = layout.THREADS_AT + row * layout.THREAD_BYTES + layout.WAIT_AT
-        _, _, _, _, _, group, kind, _, _ = layout.WAIT.unpack_from(ring.memory, at)
-        if kind:
-            found[group] += 1
-    return found
-
-
-def group_names(dump: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of groups by the numbers that the flight recorder gives them."""
-    return {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in dump.get("entries", [])}
+        self._recorder.flag(group, Flag.BLIND, on=outstanding < 0)
 
 
 def _read(text: str) -> dict[str, Any]:

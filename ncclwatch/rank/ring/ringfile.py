@@ -17,7 +17,7 @@ from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private, require_memory
 from ncclwatch.contract.ring import layout
-from ncclwatch.contract.ring.layout import Word
+from ncclwatch.contract.ring.layout import PeerWord, Word
 from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of, pack
 from ncclwatch.contract.ring.shortening import short_json, short_name
 from ncclwatch.rank.ring.mapping import create
@@ -320,13 +320,13 @@ class RingFile:
     def add_peer(self, group: int, peer: int) -> int:
         """Begin a row of p2p counters."""
         self.p2p_groups.add(group)
-        data = layout.PEER_STATIC.pack(group, peer, 0) + bytes(16)
+        data = layout.PEER_STATIC.pack(group, peer, 0, 0) + bytes(16)
         return self._row(Word.PEERS_USED, config.PEERS_MAX, layout.PEERS_AT, data, layout.PEER_BYTES)
 
-    def set_peer(self, number: int, counts: list[int]) -> None:
-        """Store sends, sends completed, recvs, recvs completed."""
-        at = layout.PEERS_AT + number * layout.PEER_BYTES + 16
-        self._bytes[at : at + 16] = layout.PEER_COUNTS.pack(*counts)
+    def set_peer(self, number: int, counts: Sequence[int], first: int = PeerWord.SENDS) -> None:
+        """Store words of a row of p2p counters, from one of `PeerWord` on; by default the four counts."""
+        at = layout.PEERS_AT + number * layout.PEER_BYTES + 4 * first
+        self._bytes[at : at + 4 * len(counts)] = struct.pack(f"<{len(counts)}I", *counts)
 
     def add_loader(self, site: int) -> int:
         """Begin a row for a place that iterates over a DataLoader."""
