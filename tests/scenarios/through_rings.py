@@ -28,7 +28,17 @@ from ncclwatch.contract.model.rank import (
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring import layout as ring_layout
 from ncclwatch.contract.ring.call_sites import SiteText, write
-from ncclwatch.contract.ring.layout import BATCH_BITS, DTYPES, OPS, REDUCE_OPS, Flag, LoaderFlag, Word
+from ncclwatch.contract.ring.layout import (
+    BATCH_BITS,
+    DTYPES,
+    OPS,
+    REDUCE_OPS,
+    Flag,
+    LoaderFlag,
+    PeerFlag,
+    PeerWord,
+    Word,
+)
 from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.contract.wire import Loop
 from ncclwatch.rank.operations import NO_ROW, Group, Issued
@@ -184,6 +194,7 @@ class _Writing:
         if op.op.is_p2p:
             row, _ = group.peers.get(op.peer) or (self.ring.file.add_peer(group.number, op.peer), [])
             group.peers[op.peer] = (row, [op.seq - 1] * 4)
+            self.ring.file.set_peer(row, [op.seq - 1] * 4)
         self.ring.be_thread(self.rows.get(op.thread, NO_ROW), 0)
         recorder.batch_word = op.loader << BATCH_BITS | op.batch
         recorder.forwards = op.forwards
@@ -203,6 +214,9 @@ class _Writing:
         counts = [max(pair) for pair in zip(before, said, strict=True)]
         group.peers[peer.peer] = (row, counts)
         self.ring.file.set_peer(row, counts)
+        if peer.sending is not None:
+            doing = PeerFlag.SENDING * bool(peer.sending) | PeerFlag.RECEIVING * bool(peer.receiving)
+            self.ring.file.set_peer(row, (PeerFlag.TOLD | doing,), PeerWord.FLAGS)
 
     def _frontier(self, said: GroupView) -> None:
         group, recorder = self.groups[said.name], self.ring.recorder

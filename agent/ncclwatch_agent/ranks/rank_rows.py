@@ -23,7 +23,7 @@ from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import Loop
 from ncclwatch_agent.process.rank_process import ProcessWatch
 from ncclwatch_agent.ranks.delays import Delays
-from ncclwatch_agent.ranks.device_waits import DeviceHabit
+from ncclwatch_agent.ranks.device_waits import DeviceHabit, MessageAges
 from ncclwatch_agent.ranks.endings import Death, merge
 from ncclwatch_agent.ranks.facts import RankFacts
 from ncclwatch_agent.ranks.preflight import FactsFile
@@ -57,6 +57,7 @@ class LocalRank:
         self.detached = False  # it took its patches off and wants no judgement
         self.gone = False  # no process runs any more
         self.gone_ns = 0  # since when
+        self._messages = MessageAges()
         self._pending_since: dict[int, tuple[int, int]] = {}  # group row -> (completed, stamp of the next one)
         self._tids: tuple[int, ...] = ()
         self._completed: dict[int, int] = {}
@@ -153,6 +154,9 @@ class LocalRank:
         groups = [(row, self._pending_s(row, now_ns)) for row in named_apart(self.ring.groups(words))]
         pending_s = max((seconds for _, seconds in groups), default=0.0)
         device_s = max((seconds for row, seconds in groups if row.flags & ~Flag.LATE == Flag.ASYNC), default=0.0)
+        message = self._messages.oldest(self.ring, [row for row, _ in groups], now_ns)
+        if message is not None:
+            device_s = max(device_s, message.age_s)
         rank_row = (
             self.rank,
             _STATE_CODE[self.watch.state],
@@ -165,7 +169,7 @@ class LocalRank:
             sum(row.issued for row in threads) & _U64,
             sum(row.completed for row, _ in groups) & _U64,
             words[Word.STEPS],
-            *awaited(threads, groups, now_ns),
+            *awaited(threads, groups, now_ns, message),
             self._saves.key(),
             *self._noted(threads, [row for row, _ in groups], now_ns),
             *self._delays.row(words, [row for row, _ in groups], now_ns, self.facts.gpu_slow),

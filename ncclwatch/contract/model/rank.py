@@ -223,8 +223,8 @@ class PeerView:
     sends_completed: int = 0
     recvs: int = 0
     recvs_completed: int = 0
-    sending: bool = False  # the device is in the oldest send that is not through
-    receiving: bool = False
+    sending: bool | None = None  # whether the device is in the oldest send that is not through; None: nobody tells
+    receiving: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,8 +122,9 @@ class PeerWord:
 class PeerFlag:
     """Bits of a row of p2p counters."""
 
-    SENDING = 1  # the device is in the oldest send that is not through
-    RECEIVING = 2
+    TOLD = 1  # the others are known; they hold while the group is not BLIND
+    SENDING = 2  # the device is in the oldest send that is not through
+    RECEIVING = 4
 
 
 class LoaderFlag:

@@ -308,7 +308,8 @@ class Ring:
         rows = []
         for at in range(PEERS_AT, PEERS_AT + used * PEER_BYTES, PEER_BYTES):
             group, peer, flags, _ = PEER_STATIC.unpack(self._map[at : at + 16])
-            rows.append(PeerRow(group, peer, *PEER_COUNTS.unpack(self._map[at + 16 : at + 32]), flags))
+            sends, sent, recvs, received = PEER_COUNTS.unpack(self._map[at + 16 : at + 32])
+            rows.append(PeerRow(group, peer, sends, sent, recvs, received, flags))
         return rows
 
     def loaders(self) -> list[LoaderRow]:

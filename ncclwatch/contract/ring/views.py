@@ -37,7 +37,7 @@ TEXTS_KNOWN_MAX = 512
 MODES_MAX = 4  # modules whose mode a sample tells
 _PHASES = frozenset(phase.value for phase in Phase)
 _ENDINGS = frozenset(("exited", "crashed", "signalled", "vanished"))
-PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group
+PENDING_SCAN_MAX = 2048  # events looked at for the oldest unfinished operation of a group, or message to a peer
 
 
 @functools.lru_cache(maxsize=TEXTS_KNOWN_MAX)  # hundreds of operations of a view are of a few lines
@@ -75,6 +75,19 @@ def pending_event(ring: Ring, group: GroupRow) -> EventRow | None:
         if event.seq == group.completed + 1:
             break
     return oldest
+
+
+def pending_message(ring: Ring, row: PeerRow, op: Op) -> EventRow | None:
+    """Return the oldest unfinished send to a peer, or receive from it, found backwards; None: none in reach."""
+    left = row.sends - row.sends_completed if op is Op.SEND else row.recvs - row.recvs_completed
+    head = ring.words()[Word.EVENTS_HEAD]
+    for index in range(head - 1, max(-1, head - PENDING_SCAN_MAX - 1, head - config.EVENTS_MAX - 1), -1):
+        event = ring.event(index) if left > 0 else None
+        if event is not None and (event.group, event.peer, event.op) == (row.group, row.peer, op):
+            left -= 1
+            if left == 0:
+                return event
+    return None
 
 
 class Place(NamedTuple):
@@ -290,11 +303,16 @@ def peer_views(picture: Picture) -> tuple[PeerView, ...]:
             sends_completed=min(row.sends, row.sends_completed),
             recvs=row.recvs,
             recvs_completed=min(row.recvs, row.recvs_completed),
-            sending=bool(row.flags & PeerFlag.SENDING),
-            receiving=bool(row.flags & PeerFlag.RECEIVING),
+            sending=bool(row.flags & PeerFlag.SENDING) if _is_told(picture, row) else None,
+            receiving=bool(row.flags & PeerFlag.RECEIVING) if _is_told(picture, row) else None,
         )
         for row in picture.peers
     )
+
+
+def _is_told(picture: Picture, row: PeerRow) -> bool:
+    blind = row.group >= len(picture.groups) or picture.groups[row.group].flags & Flag.BLIND
+    return bool(row.flags & PeerFlag.TOLD) and not blind
 
 
 def loader_views(picture: Picture) -> tuple[LoaderView, ...]:

@@ -97,7 +97,7 @@ class MessageProgress:
         for row in rows:
             sent = row.sends - account.messages.get((SEND, row.peer), 0)
             received = row.recvs - account.messages.get((RECV, row.peer), 0)
-            flags = PeerFlag.SENDING * ((SEND, row.peer) in account.under_way)
+            flags = PeerFlag.TOLD | PeerFlag.SENDING * ((SEND, row.peer) in account.under_way)
             flags |= PeerFlag.RECEIVING * ((RECV, row.peer) in account.under_way)
             ring.set_peer(row.number, (sent,), PeerWord.SENDS_COMPLETED)
             ring.set_peer(row.number, (received,), PeerWord.RECVS_COMPLETED)

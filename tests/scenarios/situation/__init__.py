@@ -14,6 +14,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished
     device RANKS GROUP#N send|recv SITE for S root=PEER [sync]   so many messages to or from one rank; who knows
                                                whether they are through
+                   ... told|behind [through=N]   it is told: the device is in the oldest that is not through, or not yet
     host RANKS SITE for S [calling NAME] [in WAIT] [spins]   where the host stands that has run ahead of its device
     send|recv RANK PEER#N SITE for S [through=N]   blocked in p2p; receives that are through, if not all before it
     seen RANKS S [taken S]                     their views came so long ago, and were asked for so long before that

@@ -115,14 +115,22 @@ def _message_on_device(state: State, rank: int, target: str, op: Op, site: CallS
     )  # fmt: skip
     view, key = state.ranks[rank], (name, issued.peer)
     before = next((each for each in view.peers if (each.group, each.peer) == key), PeerView(group=name, peer=key[1]))
-    counted = dataclasses.replace(before, **{"sends" if op is Op.SEND else "recvs": issued.seq})
+    said, doing = ("sends", "sending") if op is Op.SEND else ("recvs", "receiving")
+    counted = dataclasses.replace(before, **{said: issued.seq})
+    groups = view.groups
+    if "told" in found or "behind" in found:
+        before_it = int(found.get("through", issued.seq - 1))
+        told = {"sending": bool(before.sending), "receiving": bool(before.receiving), doing: "told" in found}
+        counted = dataclasses.replace(counted, **{f"{said}_completed": before_it}, **told)
+        groups = tuple(dataclasses.replace(e, asynchronous=True) if e.name == name else e for e in groups)
+    else:
+        groups = tuple(
+            dataclasses.replace(each, asynchronous=True, blind=True, completed=0, pending=None)
+            if each.name == name
+            else each
+            for each in groups
+        )
     others = tuple(each for each in view.peers if each is not before)
-    groups = tuple(
-        dataclasses.replace(each, asynchronous=True, blind=True, completed=0, pending=None)
-        if each.name == name
-        else each
-        for each in view.groups
-    )
     state.change(rank, peers=(*others, counted), history=(*view.history, issued), groups=groups)
 
 

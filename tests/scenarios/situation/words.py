@@ -33,7 +33,7 @@ def options_of(words: list[str]) -> dict[str, str]:
         if "=" in word and not word.startswith("if"):
             key, _, value = word.partition("=")
             found[key] = value
-        elif word in ("exhausted", "busy", "spins", "sync", "blind", "appends", "as_before"):
+        elif word in ("exhausted", "busy", "spins", "sync", "blind", "appends", "as_before", "told", "behind"):
             found[word] = "1"
         else:
             found[word] = words.pop(0)

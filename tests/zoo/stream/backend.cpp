@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
+#include <pybind11/stl.h>
 
 #include <pthread.h>
 
@@ -111,7 +112,10 @@ class StreamWork final : public c10d::Work {
     }
     if (failure) current().fail(failure);
     finish(failure);
+    *done = true;
   }
+
+  const std::shared_ptr<std::atomic<bool>> done = std::make_shared<std::atomic<bool>>(false);
 
   void block() {
     std::unique_lock<std::mutex> guard(mutex_);
@@ -204,6 +208,47 @@ struct Stream {
   }
 };
 
+// What NCCL's flight recorder keeps of a group: an entry for each operation, and one for each batch after those that
+// are in it, which nobody marks. All of a batch has the same two sequence numbers.
+class Log {
+ public:
+  struct Entry {
+    std::string name;
+    uint64_t collective, message, op;
+    std::shared_ptr<std::atomic<bool>> done;  // of what is in a batch: none
+  };
+
+  void begin(bool message) {
+    std::lock_guard<std::mutex> guard(lock_);
+    ++(message ? message_ : collective_);
+  }
+
+  void add(std::string name, std::shared_ptr<std::atomic<bool>> done, bool counts = true) {
+    std::lock_guard<std::mutex> guard(lock_);
+    op_ += counts;
+    entries_.push_back({std::move(name), collective_, message_, op_, std::move(done)});
+    if (entries_.size() > kEntriesMax) entries_.pop_front();
+    ++added_;
+  }
+
+  // (number, name, collective_seq_id, p2p_seq_id, op_id, whether it is complete)
+  std::vector<std::tuple<uint64_t, std::string, uint64_t, uint64_t, uint64_t, bool>> entries() {
+    std::lock_guard<std::mutex> guard(lock_);
+    std::vector<std::tuple<uint64_t, std::string, uint64_t, uint64_t, uint64_t, bool>> found;
+    uint64_t number = added_ - entries_.size();
+    for (const Entry& each : entries_) {
+      found.emplace_back(number++, each.name, each.collective, each.message, each.op, each.done && *each.done);
+    }
+    return found;
+  }
+
+ private:
+  static constexpr size_t kEntriesMax = 2000;
+  std::mutex lock_;
+  std::deque<Entry> entries_;
+  uint64_t collective_ = 0, message_ = 0, op_ = 0, added_ = 0;
+};
+
 class StreamBackend final : public c10d::Backend {
  public:
   StreamBackend(c10::intrusive_ptr<c10d::Backend> inner, int rank, int size)
@@ -284,11 +329,12 @@ class StreamBackend final : public c10d::Backend {
 
   // As NCCL's: one after the other in the stream, unless they are issued together (batch_isend_irecv).
   WorkPtr send(std::vector<at::Tensor>& tensors, int target, int tag) override {
-    return put_p2p(OpType::SEND, {}, [=, inner = inner_]() mutable { return inner->send(tensors, target, tag); });
+    return put_p2p(OpType::SEND, "send " + std::to_string(getRank()) + "->" + std::to_string(target), {},
+                   [=, inner = inner_]() mutable { return inner->send(tensors, target, tag); });
   }
 
   WorkPtr recv(std::vector<at::Tensor>& tensors, int source, int tag) override {
-    return put_p2p(OpType::RECV, tensors,
+    return put_p2p(OpType::RECV, "recv " + std::to_string(getRank()) + "<-" + std::to_string(source), tensors,
                    [=, inner = inner_]() mutable { return inner->recv(tensors, source, tag); });
   }
 
@@ -298,17 +344,20 @@ class StreamBackend final : public c10d::Backend {
     std::vector<std::function<WorkPtr()>> operations;
     if (together_) operations = std::move(*together_);
     together_.reset();
-    return put(OpType::COALESCED, {}, [operations]() -> WorkPtr {
+    StreamWorkPtr work = put(OpType::COALESCED, {}, [operations]() -> WorkPtr {
       std::vector<WorkPtr> begun;
       for (const auto& operation : operations) begun.push_back(operation());
       for (const auto& work : begun) work->wait();
       return {};
     });
+    if (!operations.empty()) log_.add("coalesced", work->done, false);
+    return work;
   }
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return enqueued_; }
   uint64_t completed() const { return stream_->completed; }
+  Log& log() { return log_; }
   void setTimeout(std::chrono::milliseconds) override {}
   void shutdown() override { current().synchronize(); }
 
@@ -316,6 +365,8 @@ class StreamBackend final : public c10d::Backend {
   // As NCCL's: a call that only has to come before what follows in the caller's stream is ordered here, and has no work.
   WorkPtr call(bool async, OpType type, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
     StreamWorkPtr work = put(type, std::move(outputs), std::move(operation));
+    log_.begin(false);
+    log_.add(c10d::opTypeToString(type), work->done);
     if (async) return work;
     work->wait(kNoTimeout);
     return {};
@@ -329,17 +380,23 @@ class StreamBackend final : public c10d::Backend {
     return work;
   }
 
-  WorkPtr put_p2p(OpType type, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
+  WorkPtr put_p2p(OpType type, std::string name, std::vector<at::Tensor> outputs, std::function<WorkPtr()> operation) {
     if (together_) {
+      if (together_->empty()) log_.begin(true);
+      log_.add(std::move(name), {});
       together_->push_back(std::move(operation));
       return {};
     }
-    return put(type, std::move(outputs), std::move(operation));
+    StreamWorkPtr work = put(type, std::move(outputs), std::move(operation));
+    log_.begin(true);
+    log_.add(std::move(name), work->done);
+    return work;
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;
   std::shared_ptr<Stream> stream_;
   uint64_t enqueued_ = 0;
+  Log log_;
   std::optional<std::vector<std::function<WorkPtr()>>> together_;
 };
 
@@ -372,7 +429,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(pybind11::init<c10::intrusive_ptr<c10d::Backend>, int, int>(),
            pybind11::call_guard<pybind11::gil_scoped_release>())
       .def_property_readonly("enqueued", [](StreamBackend& self) { return self.getSequenceNumberForGroup(); })
-      .def_property_readonly("completed", &StreamBackend::completed);
+      .def_property_readonly("completed", &StreamBackend::completed)
+      .def_property_readonly("entries", [](StreamBackend& self) { return self.log().entries(); });
   module.def("watch_reads", &watch_reads);
   module.def("synchronize", [] { current().synchronize(); });
   module.def("set_blocking", [](bool on) { return std::exchange(t_blocking, on); });

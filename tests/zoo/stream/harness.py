@@ -65,8 +65,14 @@ def _account(entries: bool, only_active: bool = False) -> str:
         for number, (_, made) in enumerate(_MADE)
         if made.enqueued
     }
-    names = [{"pg_id": int(number), "process_group": [_MADE[int(number)][0], ""]} for number in status]
-    return json.dumps({"pg_status": status} | ({"entries": names} if entries else {}))
+    found = [
+        {"pg_id": int(number), "process_group": [_MADE[int(number)][0], ""], "record_id": record, "op_id": op}
+        | {"profiling_name": f"stream:{name}", "collective_seq_id": collective, "p2p_seq_id": message}
+        | {"state": "completed" if complete else "scheduled"}
+        for number in (status if entries else ())
+        for record, name, collective, message, op, complete in _MADE[int(number)][1].entries
+    ]
+    return json.dumps({"pg_status": status} | ({"entries": found} if entries else {}))
 
 
 def _by_account(original: Callable[..., Any]) -> Callable[..., Any]:

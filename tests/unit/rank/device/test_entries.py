@@ -55,7 +55,12 @@ def test_the_entries_of_a_batch_that_has_ended_are_never_marked_and_have_ended_w
 
 
 def test_messages_are_counted_by_their_end_in_the_job() -> None:
-    log = Log().alone("nccl:send 1->2", done=False).alone("nccl:send 1->2", done=False).alone("nccl:recv 1<-0", done=False)
+    log = (
+        Log()
+        .alone("nccl:send 1->2", done=False)
+        .alone("nccl:send 1->2", done=False)
+        .alone("nccl:recv 1<-0", done=False)
+    )
     assert account(log) == Account(3, 0, {(SEND, 9): 2, (RECV, 4): 1}, frozenset({(SEND, 9), (RECV, 4)}))
 
 

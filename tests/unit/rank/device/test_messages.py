@@ -82,7 +82,10 @@ def test_the_ring_says_what_is_through_and_what_the_device_is_in(rank: Rank) -> 
     rank.look()
     assert not rank.blind
     assert (rank.group.enqueued, rank.group.completed) == (1, 0)
-    assert rank.rows() == [PeerRow(0, 9, 3, 3, 0, 0, 0), PeerRow(0, 4, 0, 0, 3, 2, PeerFlag.RECEIVING)]
+    assert rank.rows() == [
+        PeerRow(0, 9, 3, 3, 0, 0, PeerFlag.TOLD),
+        PeerRow(0, 4, 0, 0, 3, 2, PeerFlag.TOLD | PeerFlag.RECEIVING),
+    ]
 
 
 def test_nobody_knows_while_the_group_goes_on_issuing_and_nothing_is_asked(rank: Rank) -> None:
@@ -107,9 +110,7 @@ def test_no_entries_are_asked_for_while_a_cuda_graph_is_captured(rank: Rank) -> 
     assert (rank.blind, rank.dumps) == (True, 0)
 
 
-def test_what_the_entries_cost_bounds_how_often_they_are_asked_for(
-    rank: Rank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_entries_cost_bounds_how_often_they_are_asked_for(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "PAUSE", 1e9)
     rank.send(9)
     rank.log.alone("nccl:send 1->2", done=False)

@@ -3,12 +3,12 @@
 Equal calls of any ranks have one number, so tapes are compared and replayed as tuples of integers.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, WaitView
 from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.rank_standing import RankStanding, Standing
 
@@ -166,15 +166,14 @@ def _tape(rank: int, standing: RankStanding, writer: Writer) -> Tape:
     )
 
 
-def _reached_by_device(
-    standing: RankStanding, history: Sequence[OpView], on_device: Collection[str]
-) -> tuple[int, int]:
+def _reached_by_device(standing: RankStanding, history: Sequence[OpView], on_device: Set[str]) -> tuple[int, int]:
     """Return up to where a device is through for certain, and the first call that it is not through with.
 
-    Nobody tells of sends and receives on a device, nor of anything in a group that is blind.
+    Nobody tells of anything in a group that is blind, and of messages on a device not always.
     """
     untold = {group.name for group in standing.view.groups if group.blind}
-    waits = {(block.operation.group, block.operation.seq) for block in standing.blocks if not block.wait.op.is_p2p}
+    messages = {peer.group for peer in standing.view.peers if peer.sending is not None}
+    waits = {_key(block.operation.group, block.operation.seq, block.wait) for block in standing.blocks}
     through = max((at + 1 for at, op in enumerate(history) if op.completed and op.in_order), default=0)
     if is_lost(standing.view):  # what it last said of itself is older than what its peers say
         return through, len(history)
@@ -183,11 +182,16 @@ def _reached_by_device(
         for at in range(through, len(history))
         if not (op := history[at]).completed
         and op.group not in untold
-        and not (op.op.is_p2p and op.group in on_device)
+        and not (op.op.is_p2p and op.group in on_device - messages)
     ]  # fmt: skip
     in_order = (at for at in unfinished if history[at].in_order)
-    awaited = (at for at in unfinished if (history[at].group, history[at].seq) in waits)
+    awaited = (at for at in unfinished if _key(history[at].group, history[at].seq, history[at]) in waits)
     return through, next(in_order, next(awaited, len(history)))
+
+
+def _key(group: str, seq: int, made: OpView | WaitView) -> tuple[str, int, Op | None, int]:
+    """Return what tells an operation from the others of its rank."""
+    return (group, seq, made.op, made.peer) if made.op.is_p2p else (group, seq, None, -1)
 
 
 def _lost(view: RankView) -> Mapping[Channel, int]:

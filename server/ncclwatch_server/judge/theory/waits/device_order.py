@@ -9,7 +9,9 @@ That a device has not finished says nothing about a hang: it may compute. What t
 issued the same operation.
 """
 
-from ncclwatch.contract.model.rank import GroupView, OpView, RankView, ThreadView, WaitKind
+import itertools
+
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, PeerView, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.pulse import is_lost
 
@@ -34,7 +36,10 @@ _OPERATIONS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV)
 
 
 def pending_on_device(view: RankView) -> tuple[OpView, ...]:
-    """Return the oldest unfinished operation of each group on a device, the one issued first first."""
+    """Return the oldest unfinished collective of each group on a device, and the messages that the device is in.
+
+    The one issued first comes first.
+    """
     if is_lost(view):
         return ()
     found = [
@@ -42,9 +47,27 @@ def pending_on_device(view: RankView) -> tuple[OpView, ...]:
         for group in view.groups
         if group.asynchronous and not group.destroyed and group.pending is not None
     ]
+    found += [(message.age_s, message) for message in messages_on_device(view)]
     if len(found) > 1:
         found.sort(key=lambda each: -each[0])
     return tuple(pending for _, pending in found)
+
+
+def messages_on_device(view: RankView) -> tuple[OpView, ...]:
+    """Return the sends and receives that a device is in, as far as its backend tells and its history goes back."""
+    found = []
+    for peer in view.peers:
+        if peer.sending:
+            found.append(_nth_last(view, peer, Op.SEND, peer.sends - peer.sends_completed))
+        if peer.receiving:
+            found.append(_nth_last(view, peer, Op.RECV, peer.recvs - peer.recvs_completed))
+    return tuple(each for each in found if each is not None)
+
+
+def _nth_last(view: RankView, peer: PeerView, op: Op, number: int) -> OpView | None:
+    """Return the message with a peer after which a rank issued `number` - 1 more of its kind."""
+    mine = (each for each in reversed(view.history) if (each.group, each.peer, each.op) == (peer.group, peer.peer, op))
+    return next(itertools.islice(mine, number - 1, None), None) if number > 0 else None
 
 
 def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
@@ -54,12 +77,24 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
         return ()
     wait = thread.wait
     if wait is None or wait.kind in _INSIDE:
-        return pending[:1] if _stands(thread) else ()
+        return _in_front(pending) if _stands(thread) else ()
     if wait.kind not in _OPERATIONS or not _is_asynchronous(view, wait.group):
         return ()
     # The call itself blocks: a barrier does, the first one of a communicator, and a full queue.
-    own = tuple(each for each in pending[1:] if (each.group, each.seq) == (wait.group, wait.seq))
-    return (pending[0], *own)
+    front = _in_front(pending)
+    own = (each for each in pending if each not in front and (each.group, each.seq) == (wait.group, wait.seq))
+    return (*front, *(each for each in own if not each.op.is_p2p or (each.op, each.peer) == (wait.op, wait.peer)))
+
+
+def _in_front(pending: tuple[OpView, ...]) -> tuple[OpView, ...]:
+    """Return what a device may be held up by: one of these.
+
+    Which message the host waits for is not recorded, and each may go on while another does not.
+    """
+    if not any(each.op.is_p2p for each in pending):
+        return pending[:1]
+    ordered = next((at for at, each in enumerate(pending) if each.in_order), len(pending))
+    return pending[: ordered + 1]
 
 
 def launches_in_vain(view: RankView, thread: ThreadView) -> bool:
@@ -104,7 +139,7 @@ def may_wait_on_device(view: RankView, thread: ThreadView) -> bool:
 def may_wait_in_p2p(view: RankView, issued: OpView) -> bool:
     """Say whether a device may not have come to an operation yet, for a send or a receive issued before it.
 
-    NCCL tells of no such operation whether it is through. Where something that came after it is, it is, too.
+    Which of them comes first on the device is not recorded. Where something that came after it is through, it is, too.
     """
     names = {group.name for group in view.groups if group.asynchronous}
     before = iter(reversed(view.history))
@@ -113,7 +148,7 @@ def may_wait_in_p2p(view: RankView, issued: OpView) -> bool:
     for each in before:
         if each.completed and each.in_order:
             return False
-        if each.op.is_p2p and each.group in names and each.in_order and not each.completed:
+        if each.op.is_p2p and each.group in names and not each.completed:
             return True
     return False
 
@@ -153,7 +188,24 @@ def held_back_by(view: RankView, group: GroupView, seq: int) -> OpView | None:
     """
     if not group.asynchronous or group.completed >= seq:
         return None
-    oldest = next(iter(pending_on_device(view)), None)
+    pending = pending_on_device(view)
+    # Whether a collective comes after a message is not recorded, see `_in_front`.
+    oldest = next((each for each in pending if not each.op.is_p2p), None)
     if oldest is None or group.pending is None or (oldest.group, oldest.seq) == (group.name, seq):
         return None
     return oldest if oldest.group != group.name else group.pending if group.pending.seq < seq else None
+
+
+def message_held_back_by(view: RankView, name: str, op: Op, peer: int, seq: int) -> OpView | None:
+    """Return what a device has to finish before it comes to a message that its rank has issued, None if nothing.
+
+    `seq` counts the messages of this kind between the two.
+    """
+    own = next((each for each in view.peers if (each.group, each.peer) == (name, peer)), None)
+    if own is None or own.sending is None:
+        return None
+    sends = op is Op.SEND
+    through, at_it = (own.sends_completed, own.sending) if sends else (own.recvs_completed, own.receiving)
+    if through >= seq or (at_it and through + 1 == seq):
+        return None
+    return next(iter(pending_on_device(view)), None)

@@ -43,7 +43,8 @@ def seen_after_s(view: RankView) -> float:
 def may_end(views: Mapping[int, RankView], graph: WaitGraph, block: Block) -> bool:
     """Say whether the wait of one rank of a circle may end although the circle is closed."""
     if block.wait.kind in (WaitKind.SEND, WaitKind.RECV):
-        return _message_under_way(views, block)
+        # On a device the n-th receive gets the n-th message, and who has to finish something else first is known.
+        return not waited_for(graph, block) if block.on_device else _message_under_way(views, block)
     root = block.wait.peer
     if block.wait.op not in ROOTED or root in (-1, block.rank):
         return False

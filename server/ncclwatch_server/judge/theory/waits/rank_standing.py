@@ -23,13 +23,19 @@ from ncclwatch.contract.model.rank import (
     WaitKind,
     WaitView,
 )
-from ncclwatch_server.judge.theory.waits.device_order import held_back_by, launches_in_vain, waits_on_device
+from ncclwatch_server.judge.theory.waits.device_order import (
+    held_back_by,
+    launches_in_vain,
+    message_held_back_by,
+    waits_on_device,
+)
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
 IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
 STORE_RANKS_MAX = 1024  # a wait for a key may need any other rank: too many edges in a bigger job
 FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
 GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
+_MESSAGES = {Op.SEND: WaitKind.SEND, Op.RECV: WaitKind.RECV}
 
 
 class Standing(Enum):
@@ -164,7 +170,8 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
     operation = _operation(view, wait, snapshot)
     if operation is None:
         return []
-    issued = find_issued(view, operation.group, operation.seq, p2p=wait.op.is_p2p)
+    message = (wait.op, wait.peer) if wait.op.is_p2p else None
+    issued = find_issued(view, operation.group, operation.seq, message)
     return [Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=issued)]
 
 
@@ -189,11 +196,17 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
 
 def device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
     """Return the block of a thread whose device is held up in an operation."""
+    kind = _MESSAGES.get(issued.op, WaitKind.COLLECTIVE)
+    group = group_of(view, issued.group)
+    if group is None or kind is WaitKind.COLLECTIVE:
+        operation = _collective(view, issued.group, issued.seq)
+    else:
+        operation = _message(view, group, kind, issued.seq, issued.peer)
     return Block(
         rank=view.rank,
-        operation=_collective(view, issued.group, issued.seq),
+        operation=operation,
         wait=WaitView(
-            kind=WaitKind.COLLECTIVE,
+            kind=kind,
             age_s=issued.age_s,
             group=issued.group,
             seq=issued.seq,
@@ -222,14 +235,17 @@ def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operati
     if group is not None and wait.kind is WaitKind.COLLECTIVE and group.completed >= wait.seq:
         return None
     if group is not None and wait.kind is not WaitKind.COLLECTIVE:
-        others = (wait.peer,) if wait.peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
-        source, target = (view.rank, wait.peer) if wait.kind is WaitKind.SEND else (wait.peer, view.rank)
-        members = tuple(sorted({view.rank, *others}))
-        return Operation(
-            group=group.name, seq=wait.seq, members=members, kind=wait.kind, source=source, target=target,
-            unnamed=group.unnamed if wait.peer < 0 else 0,
-        )  # fmt: skip
+        return _message(view, group, wait.kind, wait.seq, wait.peer)
     return _collective(view, wait.group, wait.seq)
+
+
+def _message(view: RankView, group: GroupView, kind: WaitKind, seq: int, peer: int) -> Operation:
+    others = (peer,) if peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
+    source, target = (view.rank, peer) if kind is WaitKind.SEND else (peer, view.rank)
+    return Operation(
+        group=group.name, seq=seq, members=tuple(sorted({view.rank, *others})), kind=kind, source=source, target=target,
+        unnamed=group.unnamed if peer < 0 else 0,
+    )  # fmt: skip
 
 
 def _collective(view: RankView, name: str, seq: int) -> Operation:
@@ -289,13 +305,14 @@ def timeout_of(view: RankView, name: str) -> float:
     return 0.0 if group is None else group.timeout_s or view.timeout_s
 
 
-def find_issued(view: RankView, group: str, seq: int, *, p2p: bool = False) -> OpView | None:
-    """Return an operation as a rank issued it, from the newest history."""
+def find_issued(view: RankView, group: str, seq: int, message: tuple[Op, int] | None = None) -> OpView | None:
+    """Return an operation as a rank issued it, from the newest history; `message`: kind and peer of a message."""
     for operation in reversed(view.history):
-        if operation.group == group and operation.seq == seq and operation.op.is_p2p == p2p:
+        made = (operation.op, operation.peer) if operation.op.is_p2p else None
+        if operation.group == group and operation.seq == seq and made == message:
             return operation
     found = group_of(view, group)
-    if found is not None and found.pending is not None and found.pending.seq == seq and not p2p:
+    if found is not None and found.pending is not None and found.pending.seq == seq and message is None:
         return found.pending
     return None
 
@@ -321,7 +338,13 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
 
 
 def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
-    """Return what a member that has issued its part of a collective on a device has to finish first, if anything."""
+    """Return what a member that has issued its part of an operation on a device has to finish first, if anything."""
+    if operation.kind in (WaitKind.SEND, WaitKind.RECV):
+        view, sent = standing.view, operation.kind is WaitKind.SEND
+        receives, peer = (Op.RECV, operation.source) if sent else (Op.SEND, operation.target)
+        if view.rank == peer or not _has_entered_p2p(view, operation):
+            return None
+        return message_held_back_by(view, operation.group, receives, peer, operation.seq)
     if operation.kind is not WaitKind.COLLECTIVE:
         return None
     group = group_of(standing.view, operation.group)

@@ -219,15 +219,15 @@ def test_the_newest_group_of_a_name_counts_and_its_timeout_goes_before_the_defau
 
 
 def test_an_operation_is_looked_up_by_its_number_and_kind():
-    message = op(4, op=Op.SEND)
-    seen = rank(history=(op(3), op(4), message))
+    message, other = op(4, op=Op.SEND, peer=1), op(4, op=Op.SEND, peer=2)
+    seen = rank(history=(op(3), op(4), message, other))
     assert find_issued(seen, "dp", 4) == op(4)
-    assert find_issued(seen, "dp", 4, p2p=True) is message
+    assert find_issued(seen, "dp", 4, (Op.SEND, 1)) is message
     assert find_issued(seen, "tp", 4) is None
     forgotten = rank(history=(), groups=(group(pending=op(4)),))
     assert find_issued(forgotten, "dp", 4) == op(4)
     assert find_issued(forgotten, "dp", 3) is None
-    assert find_issued(forgotten, "dp", 4, p2p=True) is None
+    assert find_issued(forgotten, "dp", 4, (Op.SEND, 1)) is None
 
 
 @pytest.mark.parametrize(
