@@ -74,6 +74,7 @@ def _attach(native: bool | str) -> None:
     global _patches, _fork_watched, _native, _hot
     # Imported here: `import ncclwatch` must not import torch.
     from ncclwatch.rank.patches import (
+        batches,
         capture,
         chosen_device,
         collectives,
@@ -99,6 +100,7 @@ def _attach(native: bool | str) -> None:
         collectives.install(patches, current, _native, _hot)
         lifecycle.install(patches, current, _begin_if_rank)
         training.install(patches, current)
+        batches.install(patches, current)
         capture.install(patches, current)
         names.install(patches, current)
         models.install(patches, current)

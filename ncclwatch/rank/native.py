@@ -19,7 +19,18 @@ from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import DTYPES, REDUCE_OPS, WAITS, Word
 from ncclwatch.contract.stacks.ownership import is_users
 from ncclwatch.native import probe
-from ncclwatch.rank.operations import ALL_GATHER, ALL_REDUCE, BARRIER, MEETING, RECV, SEND, UNSEEN, Issued, ThreadState
+from ncclwatch.rank.operations import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BARRIER,
+    MEETING,
+    RECV,
+    SEND,
+    UNSEEN,
+    Issued,
+    ThreadState,
+    Work,
+)
 from ncclwatch.rank.patches.chosen_device import note_used
 from ncclwatch.rank.patches.groups import group_of
 from ncclwatch.rank.recorder import Recorder
@@ -162,6 +173,14 @@ class NativeRecorder(Recorder):
 
     def _begin_buckets(self) -> None:
         self._native.begin_backward()
+
+    def begin_batch(self) -> None:
+        """Say that this thread begins to issue messages as one."""
+        self._native.begin_batch()
+
+    def end_batch(self, work: Work | None) -> None:
+        """Say that it has, and which work stands for all of them."""
+        self._native.end_batch(work)
 
     def set_completed(self, name: str, seq: int) -> None:
         """Record how far a group is by its backend's own account."""

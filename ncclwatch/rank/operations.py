@@ -71,7 +71,11 @@ class Group:
 class Issued:
     """One operation between its issue and its work."""
 
-    __slots__ = ("before", "done", "group", "kind", "label", "numel", "on_host", "op", "peer", "seq", "site")
+    __slots__ = (
+        "after", "batch", "before", "done", "group", "kind", "label", "numel", "on_host", "op", "peer", "seq", "site"
+    )  # fmt: skip
+    after: tuple[int, int]  # only of a message: the row of its thread, and how many collectives that had issued
+    batch: "list[Issued] | None"  # only of a message: all those that were issued as one with it
 
     def __init__(  # noqa: PLR0913 - as many as it has fields
         self, group: Group, op: int, seq: int, site: int, peer: int, before: int, numel: int, label: int
@@ -107,6 +111,8 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.row = UNSEEN
         self.issued = 0
+        self.messages = 0  # sends and receives among them
+        self.batch: list[Issued] | None = None  # those of the batch that it issues
         self.wait = NO_WAIT  # what the ring says now, to be put back when an inner wait is left
         self.newest: Issued | None = None
         self.inside = False  # of something that issues operations and waits for them in C++, where nobody sees it

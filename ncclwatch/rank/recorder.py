@@ -16,19 +16,11 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.ring.layout import (
-    BATCH_BITS,
-    IN_ORDER,
-    NO_GROUP,
-    NO_THREAD,
-    Flag,
-    PeerWord,
-    Word,
-    signature_word,
-)
+from ncclwatch.contract.ring.layout import BATCH_BITS, IN_ORDER, NO_GROUP, NO_THREAD, Flag, Word, signature_word
 from ncclwatch.rank.checks.facts import Facts
 from ncclwatch.rank.checks.preflight import Preflight
 from ncclwatch.rank.data.loaders import Loaders, Pass, bucket_of
+from ncclwatch.rank.messages import Messages
 from ncclwatch.rank.operations import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -37,7 +29,6 @@ from ncclwatch.rank.operations import (
     MEETING,
     NO_ROW,
     P2P,
-    SEND,
     UNSEEN,
     WAIT_CODES,
     Backward,
@@ -71,6 +62,7 @@ class Recorder:
         self.sites = Sites(ring)
         self.facts = Facts(ring)
         self.preflight = Preflight(ring)
+        self.messages = Messages(ring)
         self.groups: dict[str, Group] = {}
         self.nameless: WeakKeyDictionary[object, Group] = WeakKeyDictionary()  # those of torch's process groups
         self.threads: dict[int, int] = {}  # Python thread id -> row
@@ -226,7 +218,7 @@ class Recorder:
         before = prefix = group.prefix
         p2p = op in P2P
         if p2p:
-            seq = self._count_p2p(group, op, peer)
+            seq = self.messages.count(group, op, peer)
         else:
             seq = next(group.seqs)
             agreed = 0 if op == ALL_GATHER else numel
@@ -255,26 +247,19 @@ class Recorder:
         if row >= 0:
             ring.set_thread_issued(row, state.issued)
         issued = state.newest = Issued(group, op, seq, site, peer, before, numel, label)
+        if p2p:
+            self.messages.note(state, issued)
         return issued
 
-    def _count_p2p(self, group: Group, op: int, peer: int) -> int:
-        row, counts = group.peers.get(peer) or (-1, [0, 0, 0, 0])
-        if row < 0:
-            row = self.ring.add_peer(group.number, peer)
-            group.peers[peer] = (row, counts)
-        return self._add_p2p(row, counts, 0 if op == SEND else 2, 1)
+    def begin_batch(self) -> None:
+        """Say that this thread begins to issue messages as one."""
+        self._thread.batch = []
 
-    def _add_p2p(self, row: int, counts: list[int], at: int, number: int) -> int:
-        counts[at] += number
-        if row >= 0:  # only this one: what is complete on a device is counted by another thread
-            self.ring.set_peer(row, (counts[at],), PeerWord.SENDS + at)
-        return counts[at]
-
-    def _refuse_p2p(self, issued: Issued) -> None:
-        row, counts = issued.group.peers[issued.peer]
-        at = 0 if issued.op == SEND else 2
-        if counts[at] == issued.seq:
-            self._add_p2p(row, counts, at, -1)
+    def end_batch(self, work: Work | None) -> None:
+        """Say that it has, and which work stands for all of them; None: none does."""
+        last = self.messages.end_batch(self._thread)
+        if last is not None and work is not None:
+            self._know(last, work)
 
     def refuse(self, issued: Issued) -> None:
         """Take an operation back that the backend refused to take (a wrong argument, say)."""
@@ -286,7 +271,7 @@ class Recorder:
             if group.number != NO_GROUP:
                 self.ring.set_group_head(group.number, group.prefix, group.enqueued)
         elif issued.kind != COLLECTIVE:
-            self._refuse_p2p(issued)
+            self.messages.refuse(issued)
         self._note_exception()
 
     def track(self, issued: Issued, work: Work | None) -> None:
@@ -359,8 +344,7 @@ class Recorder:
             works.remove(entry)
             self.open_works.pop(id(work), None)
             self._retire(issued, work)
-            row, counts = group.peers[issued.peer]
-            self._add_p2p(row, counts, 1 if issued.op == SEND else 3, 1)
+            self.messages.end(issued)
 
     def _retire(self, issued: Issued, work: Work) -> None:
         """Keep a finished work until its backend has let go of it, so that the last to drop it is Python.
@@ -425,6 +409,8 @@ class Recorder:
     def meter(self, issued: Issued, blocked_ns: int) -> None:
         """Record how long a thread was blocked until an operation was through on the host."""
         group = issued.group
+        if group.by_account and issued.kind != COLLECTIVE:
+            self.messages.order(self._thread, issued)
         if not group.host_waits:
             return
         if issued.kind != COLLECTIVE:

@@ -216,7 +216,8 @@ class _Writing:
         self.ring.file.set_peer(row, counts)
         if peer.sending is not None:
             doing = PeerFlag.SENDING * bool(peer.sending) | PeerFlag.RECEIVING * bool(peer.receiving)
-            self.ring.file.set_peer(row, (PeerFlag.TOLD | doing,), PeerWord.FLAGS)
+            flags = PeerFlag.TOLD | doing
+            self.ring.file.set_peer(row, (group.number | flags << 16,), PeerWord.GROUP_AND_FLAGS)
 
     def _frontier(self, said: GroupView) -> None:
         group, recorder = self.groups[said.name], self.ring.recorder

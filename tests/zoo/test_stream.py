@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ncclwatch.native import build
+from ncclwatch.contract.ring.layout import PeerFlag
 from tests.integration.launch import PROGRAMS, run_ranks
+from tests.integration.recorders import recorded_by
 
 from . import stream
 from .runner import run
@@ -23,12 +24,10 @@ LIMIT_S = 60 + max(truth.timeout_s for truth in TRUTHS)
 BUILD_S = 900
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
+@pytest.fixture(scope="module", params=["python", "hot", "native"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    if request.param == "native":
-        build.build()
     program = str(stream.RUN.with_name("semantics.py"))
-    environment = {**stream.environment(), "NCCLWATCH_NATIVE": "1" if request.param == "native" else "0"}
+    environment = {**stream.environment(), **recorded_by(request.param)}
     finished = run_ranks(PROGRAM, 2, tmp_path_factory.mktemp("rings"), program, **environment)
     assert [rank.code for rank in finished] == [0, 0], finished[0].err + finished[1].err
     found = [json.loads(rank.out.splitlines()[-1]) for rank in finished]
@@ -58,6 +57,27 @@ class TestSemantics:
     def test_objects_and_batches_of_p2p_work_on_it(self, ranks: list[dict[str, Any]]) -> None:
         gathered = [{"rank": 0}, {"rank": 1}]
         assert [rank["objects"] for rank in ranks] == [[gathered, [1.0, 1.0]], [gathered, [0.0, 0.0]]]
+
+    def test_it_is_recorded_which_messages_are_through_and_which_the_device_is_in(
+        self, ranks: list[dict[str, Any]]
+    ) -> None:
+        """Peer, then sends, sends through, recvs, recvs through, flags."""
+        told, receiving = PeerFlag.TOLD, PeerFlag.TOLD | PeerFlag.RECEIVING
+        first, second = ({at: row[1:7] for at, row in rank["messages"].items()} for rank in ranks)
+        assert first["batched"] == [1, 1, 1, 1, 1, told]
+        assert (first["alone"], second["alone"]) == ([1, 2, 2, 1, 1, told], [0, 1, 1, 2, 2, told])
+        assert (first["beside"], second["beside"]) == ([1, 3, 3, 1, 1, told], [0, 1, 1, 3, 3, told])
+        assert (first["waits"], first["after"]) == ([1, 3, 3, 2, 1, receiving], [1, 3, 3, 2, 2, told])
+
+    def test_it_is_recorded_which_messages_have_been_waited_for(self, ranks: list[dict[str, Any]]) -> None:
+        """Sends and recvs. Where it was issued before a collective, and waited for after that, it does not count."""
+        first, second = ({at: row[7:] for at, row in rank["messages"].items()} for rank in ranks)
+        assert first["batched"] == second["batched"] == [1, 1]
+        if ranks[0]["recorder"] != "NativeRecorder":  # Python may give a work that nobody holds another address
+            return
+        assert (first["alone"], second["alone"]) == ([2, 1], [1, 2])
+        assert (first["beside"], second["beside"]) == ([2, 1], [1, 2])
+        assert first["waits"] == first["after"] == [2, 2]
 
     def test_a_forked_child_waits_for_no_stream(self, ranks: list[dict[str, Any]]) -> None:
         assert [rank["forked"] for rank in ranks] == [7, 7]

@@ -132,7 +132,9 @@ class OpView:
     loader: int = 0  # index into RankView.loaders, plus one; 0: no loader yet
     forwards: int = 0  # forward passes of wrapped models (DDP, FSDP) before this
     completed: bool = False
-    in_order: bool = False  # issued with async_op=False: what its thread issues later, in any group, comes after it
+    in_order: bool = (
+        False  # issued with async_op=False, or a message waited for: what its thread issues later comes after it
+    )
     number: int = 0  # running number on its rank, over all groups; 0: not told
     age_s: float = 0.0  # since it was issued
     label: str = (

@@ -112,7 +112,9 @@ class Flag:
 class PeerWord:
     """Words of 4 bytes in a row of p2p counters."""
 
-    FLAGS = 2
+    GROUP_AND_FLAGS = 0
+    SENDS_WAITED = 2
+    RECVS_WAITED = 3
     SENDS = 4
     SENDS_COMPLETED = 5
     RECVS = 6
@@ -154,7 +156,8 @@ MAKING = struct.Struct("<IIQ")  # id of the list of these members, their number,
 MAKING_AT = 16
 MAKING_MEMBERS_MAX = 1024  # they travel with the wait; of a bigger group they are not told
 WAIT_AT = 32
-PEER_STATIC = struct.Struct("<IiII")  # group index, peer (-1: a receive from anyone), `PeerFlag`s, unused
+# group index, `PeerFlag`s, peer (-1: a receive from anyone), sends and recvs whose works have been waited for
+PEER_STATIC = struct.Struct("<HHiII")
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
 LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
 LOADER_COUNTS = struct.Struct("<QQ")  # drawn in the latest pass, number of the latest pass that ended itself

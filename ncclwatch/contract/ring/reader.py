@@ -307,9 +307,9 @@ class Ring:
         used = min(self.words()[Word.PEERS_USED], config.PEERS_MAX)
         rows = []
         for at in range(PEERS_AT, PEERS_AT + used * PEER_BYTES, PEER_BYTES):
-            group, peer, flags, _ = PEER_STATIC.unpack(self._map[at : at + 16])
+            group, flags, peer, *waited = PEER_STATIC.unpack(self._map[at : at + 16])
             sends, sent, recvs, received = PEER_COUNTS.unpack(self._map[at + 16 : at + 32])
-            rows.append(PeerRow(group, peer, sends, sent, recvs, received, flags))
+            rows.append(PeerRow(group, peer, sends, sent, recvs, received, flags, *waited))
         return rows
 
     def loaders(self) -> list[LoaderRow]:

@@ -76,6 +76,8 @@ class PeerRow(NamedTuple):
     recvs: int
     recvs_completed: int
     flags: int = 0  # see `PeerFlag`
+    sends_waited: int = 0  # up to which one what its thread issues later comes after it on a device
+    recvs_waited: int = 0
 
 
 class LoaderRow(NamedTuple):

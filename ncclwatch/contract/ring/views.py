@@ -159,12 +159,19 @@ class Picture:
     def is_completed(self, event: EventRow) -> bool:
         """Whether an operation is through, by the counters of its group or of its peer."""
         if event.op.is_p2p:
-            for row in self.peers:
-                if (row.group, row.peer) == (event.group, event.peer):
-                    done = row.sends_completed if event.op is Op.SEND else row.recvs_completed
-                    return event.seq <= done
-            return False
+            row = self._peer_of(event)
+            done = 0 if row is None else row.sends_completed if event.op is Op.SEND else row.recvs_completed
+            return event.seq <= done
         return event.group < len(self.groups) and event.seq <= self.groups[event.group].completed
+
+    def is_in_order(self, event: EventRow) -> bool:
+        """Whether what its thread issues later, in any group, comes after an operation on a device."""
+        row = self._peer_of(event) if event.op.is_p2p else None
+        waited = 0 if row is None else row.sends_waited if event.op is Op.SEND else row.recvs_waited
+        return event.in_order or event.seq <= waited
+
+    def _peer_of(self, event: EventRow) -> PeerRow | None:
+        return next((row for row in self.peers if (row.group, row.peer) == (event.group, event.peer)), None)
 
 
 def rank_view(picture: Picture) -> RankView:
@@ -248,7 +255,7 @@ def op_view(picture: Picture, event: EventRow) -> OpView:
         loader=event.loader,
         forwards=event.forwards,
         completed=picture.is_completed(event),
-        in_order=event.in_order,
+        in_order=picture.is_in_order(event),
         age_s=picture.age_s(event.time_ns),
     )
 

@@ -10,7 +10,7 @@
 
 namespace ncclwatch {
 
-constexpr uint32_t kBridge = 1;  // counts up with each change of this file
+constexpr uint32_t kBridge = 2;  // counts up with each change of this file
 
 // Where things are in the ring: `_LAYOUT` of ncclwatch/rank/native.py, in this order.
 struct Layout {
@@ -78,6 +78,8 @@ struct Torch {
   bool (*find_work)(const void* work, Waited* found);  // by the address of a c10d::Work
   void (*enter_work)(const Waited* waited, uint32_t site);
   void (*leave_work)(const Waited* waited, const void* work, bool done);
+  void (*begin_batch)();
+  void (*end_batch)(const void* work);  // that of all messages of the batch; nullptr: they have none
 
   void (*forget_group)(const char* name);
   void (*drain_all)();  // without the GIL

@@ -47,7 +47,7 @@ class Ref {
   each(before) each(buckets) each(by_account) each(completed) each(device) each(done) each(draining)               \
   each(dtype) each(enqueued) each(forwards) each(get_device) each(grad_mode) each(group) each(group_name)          \
   each(groups) each(here) each(host_waits) each(hot) each(inside) each(is_completed) each(is_cpu)                  \
-  each(is_cuda) each(is_meta) each(issued) each(kind) each(label) each(labelled) each(leave_issue)                 \
+  each(is_cuda) each(is_meta) each(issued) each(kind) each(label) each(labelled) each(leave_issue) each(meter)     \
   each(newest) each(newest_event) each(next_label) each(number) each(numel) each(of_backward) each(on_host)        \
   each(op) each(open_works) each(p2p_works) each(peer) each(popleft) each(prefix) each(ranks) each(release)        \
   each(row) each(seq) each(seqs) each(site) each(sites) each(state) each(thread) each(track) each(wait)            \

@@ -319,11 +319,21 @@ inline Ref enter_work(Hot& hot, PyObject* recorder, PyObject* issued, int skippe
   return put_wait(hot, state, row, wait) ? std::move(outer) : Ref();
 }
 
-// The operation has been waited for.
-inline bool note_waited(Hot& hot, PyObject* issued, uint64_t began_ns) {
+// The operation has been waited for. Of messages on a device Python sees to it.
+inline bool note_waited(Hot& hot, PyObject* recorder, PyObject* issued, uint64_t began_ns) {
   const Ref on_host(PyObject_GetAttr(issued, g_names.on_host)), group(PyObject_GetAttr(issued, g_names.group));
-  return on_host != nullptr && group != nullptr && PyObject_SetAttr(issued, g_names.done, on_host) == 0 &&
-         meter(hot, issued, group, now_ns() - began_ns);
+  uint64_t kind = 0;
+  bool by_account = false;
+  if (on_host == nullptr || group == nullptr || PyObject_SetAttr(issued, g_names.done, on_host) != 0 ||
+      !number_in(issued, g_names.kind, &kind) || !truth_in(group, g_names.by_account, &by_account)) {
+    return false;
+  }
+  if (!by_account || kind == static_cast<uint64_t>(hot.codes.wait_collective)) {
+    return meter(hot, issued, group, now_ns() - began_ns);
+  }
+  const Ref blocked(PyLong_FromUnsignedLongLong(now_ns() - began_ns));
+  return blocked != nullptr && Ref(PyObject_CallMethodObjArgs(recorder, g_names.meter, issued,
+                                                              static_cast<PyObject*>(blocked), nullptr)) != nullptr;
 }
 
 inline bool leave_work(Hot& hot, PyObject* outer) {
@@ -343,7 +353,7 @@ PyObject* watched(Hot& hot, PyObject* recorder, PyObject* issued, PyObject* sett
   if (outer == nullptr && !settled(settle, recorder)) return nullptr;
   const uint64_t began_ns = now_ns();
   Ref result(call());
-  if (result != nullptr && !note_waited(hot, issued, began_ns) && !settled(settle, recorder)) result = Ref();
+  if (result != nullptr && !note_waited(hot, recorder, issued, began_ns) && !settled(settle, recorder)) result = Ref();
   {
     const Kept kept;
     if (outer != nullptr && !leave_work(hot, outer)) settled(settle, recorder);

@@ -238,6 +238,17 @@ PyObject* leave_wait(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* begin_batch(PyObject*, PyObject*) {
+  g_torch->begin_batch();
+  Py_RETURN_NONE;
+}
+
+PyObject* end_batch(PyObject*, PyObject* work) {
+  const bool known = g_work_type != nullptr && PyObject_TypeCheck(work, g_work_type);
+  g_torch->end_batch(known ? pointee(work) : nullptr);
+  Py_RETURN_NONE;
+}
+
 PyObject* enter_region(PyObject*, PyObject*) { return PyLong_FromLong(g_torch->enter_region()); }
 
 PyObject* leave_region(PyObject*, PyObject* outer) {
@@ -447,6 +458,8 @@ PyMethodDef g_methods[] = {
     {"make_wait", make_wait, METH_VARARGS, "Return Work.wait, watched."},
     {"thread_row", thread_row, METH_NOARGS, "Return this thread's row, -1 without."},
     {"enter_wait", enter_wait, METH_VARARGS, "Say that this thread enters a wait."},
+    {"begin_batch", begin_batch, METH_NOARGS, "Say that this thread begins to issue messages as one."},
+    {"end_batch", end_batch, METH_O, "Say that it has, and which work stands for all of them."},
     {"leave_wait", leave_wait, METH_NOARGS, "Say that it left its wait."},
     {"enter_region", enter_region, METH_NOARGS, "Enter what issues operations and waits for them."},
     {"leave_region", leave_region, METH_O, "Leave it."},

@@ -138,10 +138,10 @@ class Ring {
     put_cell(at + 16, from + 16);
   }
 
-  // One of the four counts: on a device, who counts what is complete is not who counts what is issued.
-  void set_peer_count(int row, int at, uint32_t count) {
-    auto* word = reinterpret_cast<uint32_t*>(base_ + layout_.peers_at + row * layout_.peer_bytes + 16) + at;
-    __atomic_store_n(word, count, __ATOMIC_RELAXED);
+  // One word of a row of p2p counters: on a device, who counts what is complete is not who counts what is issued.
+  void set_peer(int row, int word, uint32_t value) {
+    auto* at = reinterpret_cast<uint32_t*>(base_ + layout_.peers_at + row * layout_.peer_bytes) + word;
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
   }
 
   void add_time(uint64_t index, uint64_t nanoseconds) {

@@ -42,6 +42,8 @@ constexpr size_t kOpenMax = 4096;              // works that can be told apart w
 constexpr uint16_t kNoGroup = 0xFFFF;
 constexpr size_t kToldOfGroup = 4;  // numbers before its ranks
 constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring.layout
+constexpr int kPeerWaited = 2, kPeerCounts = 4;  // PeerWord.SENDS_WAITED and SENDS of the same
+constexpr size_t kBatchMax = 4096;             // BATCH_MAX of ncclwatch/rank/messages.py
 
 struct Group;
 
@@ -58,6 +60,8 @@ struct Issued {
   uint8_t kind = 0;
   bool on_host = false;
   bool meets = false;  // on the host, and nobody is through before all have come
+  int32_t thread = -1;  // only of a message: the row of its thread, and how many collectives that had issued
+  uint32_t after = 0;
 };
 
 struct Held {
@@ -112,6 +116,7 @@ struct State {
   std::mutex open_lock;
   std::unordered_map<const c10d::Work*, Issued> open;
   std::deque<const c10d::Work*> open_order;
+  std::unordered_map<const c10d::Work*, std::vector<Issued>> batches;  // messages issued as one, by the work of them all
 
   std::mutex retired_lock;
   std::deque<std::tuple<uint64_t, uint64_t, WorkPtr>> retired;
@@ -126,6 +131,9 @@ struct Thread {
   State* state = nullptr;  // of which attach() the rest is
   int row = -1;
   uint64_t issued = 0;
+  uint64_t messages = 0;  // sends and receives among them
+  bool in_batch = false;
+  std::vector<Issued> batch;
   uint32_t label = 0;
   std::vector<Wait> waits;
   Issued newest;
@@ -309,7 +317,7 @@ void drain(State& state, Group& group, size_t p2p_max = kWorksMax, const c10d::W
         Peer& peer = group.peers[held.issued.peer];
         const int at = held.issued.op == state.codes.send ? 1 : 3;
         ++peer.counts[at];
-        if (peer.row >= 0) state.ring.set_peer_count(peer.row, at, peer.counts[at]);
+        if (peer.row >= 0) state.ring.set_peer(peer.row, kPeerCounts + at, peer.counts[at]);
         finished.push_back(std::move(held));
       } else {
         kept.push_back(std::move(held));
@@ -498,7 +506,7 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
       const bool sends = event.op == state.codes.send;
       issued->kind = sends ? state.codes.wait_send : state.codes.wait_recv;
       issued->seq = ++known.counts[sends ? 0 : 2];
-      if (row >= 0) state.ring.set_peer_count(row, sends ? 0 : 2, known.counts[sends ? 0 : 2]);
+      if (row >= 0) state.ring.set_peer(row, kPeerCounts + (sends ? 0 : 2), known.counts[sends ? 0 : 2]);
     } else {
       issued->kind = state.codes.wait_collective;
       issued->seq = ++group->enqueued;
@@ -521,6 +529,12 @@ bool issue(State& state, Thread& thread, const Spec& spec, const c10::IValue* ar
   }
   ++thread.issued;
   if (thread.row >= 0) state.ring.set_thread_issued(thread.row, thread.issued);
+  if (spec.is_p2p) {
+    ++thread.messages;
+    issued->thread = thread.row;
+    issued->after = static_cast<uint32_t>(thread.issued - thread.messages);
+    if (thread.in_batch && thread.batch.size() < kBatchMax) thread.batch.push_back(*issued);
+  }
   thread.newest = *issued;
   return true;
 }
@@ -535,7 +549,7 @@ void refuse(State& state, const Issued& issued) {
     uint32_t& count = peer.counts[at];
     if (count != issued.seq) return;
     --count;
-    if (peer.row >= 0) state.ring.set_peer_count(peer.row, at, count);
+    if (peer.row >= 0) state.ring.set_peer(peer.row, kPeerCounts + at, count);
     return;
   }
   if (group.enqueued != issued.seq) return;
@@ -574,6 +588,12 @@ void hold_p2p(State& state, const Issued& issued, WorkPtr work) {
   note_not_held(state, work.get());
 }
 
+void forget_oldest(State& state) {
+  state.open.erase(state.open_order.front());
+  state.batches.erase(state.open_order.front());
+  state.open_order.pop_front();
+}
+
 void track(State& state, const Issued& issued, const c10::IValue* result) {
   Group& group = *issued.group;
   const bool collective = issued.kind == state.codes.wait_collective;
@@ -594,11 +614,11 @@ void track(State& state, const Issued& issued, const c10::IValue* result) {
   {
     std::lock_guard<std::mutex> guard(state.open_lock);
     const bool fresh = state.open.insert_or_assign(work.get(), issued).second;
+    if (!state.batches.empty()) state.batches.erase(work.get());  // of one that lay there before
     if (!held_until_done && fresh) {  // not held, so it leaves no trace when it ends: the oldest are forgotten
       state.open_order.push_back(work.get());
       if (state.open_order.size() > kOpenMax) {
-        state.open.erase(state.open_order.front());
-        state.open_order.pop_front();
+        forget_oldest(state);
       }
     }
   }
@@ -854,10 +874,52 @@ void enter_work(const Waited* waited, uint32_t site) {
   });
 }
 
+// See ncclwatch/rank/messages.py: what this thread issues from now on comes after a message that it has waited for.
+void order(State& state, const Thread& thread, const Issued& waited, const c10d::Work* work) {
+  if (waited.kind == state.codes.wait_collective || !waited.group->by_account) return;
+  std::vector<Issued> all{waited};
+  {
+    std::lock_guard<std::mutex> guard(state.open_lock);
+    const auto batch = state.batches.find(work);
+    if (batch != state.batches.end()) all = batch->second;
+  }
+  for (const Issued& each : all) {
+    if (each.thread != thread.row || each.after != static_cast<uint32_t>(thread.issued - thread.messages)) continue;
+    std::lock_guard<std::mutex> guard(each.group->lock);
+    const int row = each.group->peers[each.peer].row;
+    const int word = kPeerWaited + (each.op == state.codes.send ? 0 : 1);
+    if (row >= 0) state.ring.set_peer(row, word, static_cast<uint32_t>(each.seq));
+  }
+}
+
+void begin_batch() {
+  with_state([&](State& state) {
+    Thread& thread = thread_of(state);
+    thread.in_batch = true;
+    thread.batch.clear();
+  });
+}
+
+void end_batch(const void* of_all) {
+  with_state([&](State& state) {
+    Thread& thread = thread_of(state);
+    thread.in_batch = false;
+    std::vector<Issued> batch;
+    batch.swap(thread.batch);
+    if (of_all == nullptr || batch.empty() || !batch.back().group->by_account) return;
+    const auto* work = static_cast<const c10d::Work*>(of_all);
+    std::lock_guard<std::mutex> guard(state.open_lock);
+    if (state.open.insert_or_assign(work, batch.back()).second) state.open_order.push_back(work);
+    state.batches[work] = std::move(batch);
+    if (state.open_order.size() > kOpenMax) forget_oldest(state);
+  });
+}
+
 void leave_work(const Waited* waited, const void* work, bool done) {
   with_state([&](State& state) {
     const Waiting waiting = waiting_of(waited);
     if (done) meter(state, waiting.issued, waiting.since);
+    if (done) order(state, thread_of(state), waiting.issued, static_cast<const c10d::Work*>(work));
     leave(state, thread_of(state));
     const auto* through = static_cast<const c10d::Work*>(work);
     if (done && waiting.issued.on_host) mark_done(*waiting.issued.group, through);
@@ -967,7 +1029,7 @@ const char* declare() {
 constexpr Torch kTorch = {
     kBridge, TORCH_VERSION, declare, begin, end, forget, install, grad_mode,
     thread_row, enter_wait, leave_wait, enter_region, leave_region, set_label,
-    find_work, enter_work, leave_work,
+    find_work, enter_work, leave_work, begin_batch, end_batch,
     forget_group, drain_all, sweep_retired, set_buckets, begin_backward, set_completed,
 };
 

@@ -101,7 +101,7 @@ class MessageProgress:
             flags |= PeerFlag.RECEIVING * ((RECV, row.peer) in account.under_way)
             ring.set_peer(row.number, (sent,), PeerWord.SENDS_COMPLETED)
             ring.set_peer(row.number, (received,), PeerWord.RECVS_COMPLETED)
-            ring.set_peer(row.number, (flags,), PeerWord.FLAGS)
+            ring.set_peer(row.number, (group.number | flags << 16,), PeerWord.GROUP_AND_FLAGS)
         self._recorder.flag(group, Flag.BLIND, on=False)
 
     def _with_calls(self, number: str, account: Account, issued: int, waits: Sequence[Wait]) -> Account | None:
@@ -146,7 +146,7 @@ def _peer_rows(ring: RingFile) -> dict[int, list[_PeerRow]]:
     found: dict[int, list[_PeerRow]] = {}
     for number in range(min(ring.word(Word.PEERS_USED), config.PEERS_MAX)):
         at = layout.PEERS_AT + number * layout.PEER_BYTES
-        group, peer, _, _ = layout.PEER_STATIC.unpack_from(ring.memory, at)
+        group, _, peer, _, _ = layout.PEER_STATIC.unpack_from(ring.memory, at)
         sends, _, recvs, _ = layout.PEER_COUNTS.unpack_from(ring.memory, at + 16)
         found.setdefault(group, []).append(_PeerRow(number, peer, sends, recvs))
     return found

@@ -320,7 +320,7 @@ class RingFile:
     def add_peer(self, group: int, peer: int) -> int:
         """Begin a row of p2p counters."""
         self.p2p_groups.add(group)
-        data = layout.PEER_STATIC.pack(group, peer, 0, 0) + bytes(16)
+        data = layout.PEER_STATIC.pack(group, 0, peer, 0, 0) + bytes(16)
         return self._row(Word.PEERS_USED, config.PEERS_MAX, layout.PEERS_AT, data, layout.PEER_BYTES)
 
     def set_peer(self, number: int, counts: Sequence[int], first: int = PeerWord.SENDS) -> None:

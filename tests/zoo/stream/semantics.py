@@ -6,15 +6,17 @@ Rank 1 issues everything a second late.
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 import ncclwatch
 from ncclwatch.contract.model.rank import Op
-from ncclwatch.contract.ring.layout import Flag
+from ncclwatch.contract.ring.layout import Flag, PeerFlag
 from ncclwatch.contract.ring.reader import Ring
-from ncclwatch.contract.ring.rows import GroupRow
+from ncclwatch.contract.ring.rows import GroupRow, PeerRow
 from ncclwatch.rank import attach as life
 
 LATE_S = 1.5
@@ -95,6 +97,48 @@ def objects() -> list[object]:
     return [gathered, received.tolist()]
 
 
+def peer_row(wanted: Callable[[PeerRow], bool]) -> PeerRow:
+    """Return the p2p counters of this rank's own ring as soon as the pulse has written what is wanted."""
+    recorder = life.current()
+    assert recorder is not None
+    with Ring(recorder.ring.path) as ring:
+        deadline = time.monotonic() + 60
+        while not wanted(row := ring.peers()[-1]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return row
+
+
+def messages() -> dict[str, list[object]]:
+    """Exchange messages in a batch, alone, and beside a collective; then rank 0 receives what is not sent yet."""
+    rank, pairs, x, y = dist.get_rank(), dist.new_group(), torch.ones(2), torch.zeros(2)
+    other, store = 1 - rank, dist.distributed_c10d._get_default_store()
+    send, recv = (partial(dist.P2POp, op, group=pairs, peer=other) for op in (dist.isend, dist.irecv))
+    for work in dist.batch_isend_irecv([send(tensor=x), recv(tensor=y)]):
+        work.wait()
+    batched = peer_row(lambda row: row.flags > 0)
+    if rank == 0:
+        dist.send(x, other, group=pairs)
+    else:
+        dist.recv(y, other, group=pairs)
+    alone = peer_row(lambda row: row.sends_completed + row.recvs_completed == 3)
+    under_way = dist.isend(x, other, group=pairs) if rank == 0 else dist.irecv(y, other, group=pairs)
+    assert under_way is not None
+    dist.all_reduce(torch.ones(1))  # this one does not come after it
+    under_way.wait()
+    beside = peer_row(lambda row: row.sends_completed + row.recvs_completed == 4)
+    if rank == 0:
+        dist.recv(y, other, group=pairs)
+        waits = peer_row(lambda row: bool(row.flags & PeerFlag.RECEIVING))
+        store.set("semantics", "1")
+    else:
+        store.wait(["semantics"])
+        dist.send(x, other, group=pairs)
+        waits = None
+    y.tolist()
+    after = peer_row(lambda row: not row.flags & PeerFlag.RECEIVING)
+    return {"batched": [*batched], "alone": [*alone], "beside": [*beside], "waits": [*(waits or ())], "after": [*after]}
+
+
 def forked() -> int:
     """Return the exit code of a forked child that reads a tensor while this process has work under way."""
     x = torch.ones(1)
@@ -119,6 +163,7 @@ def main() -> None:
         "beside_s": two_groups(waited=False),
         "behind_s": two_groups(waited=True),
         "objects": objects(),
+        "messages": messages(),
         "forked": forked(),
     }
     found["in_order"] = in_order()
