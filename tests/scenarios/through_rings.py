@@ -214,7 +214,7 @@ class _Writing:
         counts = [max(pair) for pair in zip(before, said, strict=True)]
         group.peers[peer.peer] = (row, counts)
         self.ring.file.set_peer(row, counts)
-        if peer.sending is not None:
+        if peer.told:
             doing = PeerFlag.SENDING * bool(peer.sending) | PeerFlag.RECEIVING * bool(peer.receiving)
             flags = PeerFlag.TOLD | doing
             self.ring.file.set_peer(row, (group.number | flags << 16,), PeerWord.GROUP_AND_FLAGS)

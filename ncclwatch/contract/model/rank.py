@@ -225,8 +225,9 @@ class PeerView:
     sends_completed: int = 0
     recvs: int = 0
     recvs_completed: int = 0
-    sending: bool | None = None  # whether the device is in the oldest send that is not through; None: nobody tells
-    receiving: bool | None = None
+    told: bool = False  # its backend tells what of them is through on a device, and which of them the device is in
+    sending: OpView | None = None  # the send that the device is in, or will be in after what it waited for before
+    receiving: OpView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

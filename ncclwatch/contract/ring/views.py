@@ -302,24 +302,25 @@ def group_views(picture: Picture) -> tuple[GroupView, ...]:
 
 def peer_views(picture: Picture) -> tuple[PeerView, ...]:
     """Return the p2p counters of the rank."""
-    return tuple(
-        PeerView(
-            group=picture.group_name(row.group),
-            peer=row.peer,
-            sends=row.sends,
-            sends_completed=min(row.sends, row.sends_completed),
-            recvs=row.recvs,
-            recvs_completed=min(row.recvs, row.recvs_completed),
-            sending=bool(row.flags & PeerFlag.SENDING) if _is_told(picture, row) else None,
-            receiving=bool(row.flags & PeerFlag.RECEIVING) if _is_told(picture, row) else None,
-        )
-        for row in picture.peers
-    )
+    return tuple(_peer_view(picture, row) for row in picture.peers)
 
 
-def _is_told(picture: Picture, row: PeerRow) -> bool:
+def _peer_view(picture: Picture, row: PeerRow) -> PeerView:
     blind = row.group >= len(picture.groups) or picture.groups[row.group].flags & Flag.BLIND
-    return bool(row.flags & PeerFlag.TOLD) and not blind
+    flags = 0 if blind else row.flags
+    sending = pending_message(picture.ring, row, Op.SEND) if flags & PeerFlag.SENDING else None
+    receiving = pending_message(picture.ring, row, Op.RECV) if flags & PeerFlag.RECEIVING else None
+    return PeerView(
+        group=picture.group_name(row.group),
+        peer=row.peer,
+        sends=row.sends,
+        sends_completed=min(row.sends, row.sends_completed),
+        recvs=row.recvs,
+        recvs_completed=min(row.recvs, row.recvs_completed),
+        told=bool(flags & PeerFlag.TOLD),
+        sending=op_view(picture, sending) if sending is not None else None,
+        receiving=op_view(picture, receiving) if receiving is not None else None,
+    )
 
 
 def loader_views(picture: Picture) -> tuple[LoaderView, ...]:

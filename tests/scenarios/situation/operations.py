@@ -120,7 +120,7 @@ def _message_on_device(state: State, rank: int, target: str, op: Op, site: CallS
     groups = view.groups
     if "told" in found or "behind" in found:
         before_it = int(found.get("through", issued.seq - 1))
-        told = {"sending": bool(before.sending), "receiving": bool(before.receiving), doing: "told" in found}
+        told = {"told": True} | ({doing: issued} if "told" in found else {})
         counted = dataclasses.replace(counted, **{f"{said}_completed": before_it}, **told)
         groups = tuple(dataclasses.replace(e, asynchronous=True) if e.name == name else e for e in groups)
     else:

@@ -172,7 +172,7 @@ def _reached_by_device(standing: RankStanding, history: Sequence[OpView], on_dev
     Nobody tells of anything in a group that is blind, and of messages on a device not always.
     """
     untold = {group.name for group in standing.view.groups if group.blind}
-    messages = {peer.group for peer in standing.view.peers if peer.sending is not None}
+    messages = {peer.group for peer in standing.view.peers if peer.told}
     waits = {_key(block.operation.group, block.operation.seq, block.wait) for block in standing.blocks}
     through = max((at + 1 for at, op in enumerate(history) if op.completed and op.in_order), default=0)
     if is_lost(standing.view):  # what it last said of itself is older than what its peers say

@@ -9,9 +9,7 @@ That a device has not finished says nothing about a hang: it may compute. What t
 issued the same operation.
 """
 
-import itertools
-
-from ncclwatch.contract.model.rank import GroupView, Op, OpView, PeerView, RankView, ThreadView, WaitKind
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, RankView, ThreadView, WaitKind
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.pulse import is_lost
 
@@ -54,20 +52,8 @@ def pending_on_device(view: RankView) -> tuple[OpView, ...]:
 
 
 def messages_on_device(view: RankView) -> tuple[OpView, ...]:
-    """Return the sends and receives that a device is in, as far as its backend tells and its history goes back."""
-    found = []
-    for peer in view.peers:
-        if peer.sending:
-            found.append(_nth_last(view, peer, Op.SEND, peer.sends - peer.sends_completed))
-        if peer.receiving:
-            found.append(_nth_last(view, peer, Op.RECV, peer.recvs - peer.recvs_completed))
-    return tuple(each for each in found if each is not None)
-
-
-def _nth_last(view: RankView, peer: PeerView, op: Op, number: int) -> OpView | None:
-    """Return the message with a peer after which a rank issued `number` - 1 more of its kind."""
-    mine = (each for each in reversed(view.history) if (each.group, each.peer, each.op) == (peer.group, peer.peer, op))
-    return next(itertools.islice(mine, number - 1, None), None) if number > 0 else None
+    """Return the sends and receives that a device is in, or comes to after what its threads have waited for."""
+    return tuple(each for peer in view.peers for each in (peer.sending, peer.receiving) if each is not None)
 
 
 def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
@@ -188,10 +174,13 @@ def held_back_by(view: RankView, group: GroupView, seq: int) -> OpView | None:
     """
     if not group.asynchronous or group.completed >= seq:
         return None
-    pending = pending_on_device(view)
-    # Whether a collective comes after a message is not recorded, see `_in_front`.
-    oldest = next((each for each in pending if not each.op.is_p2p), None)
-    if oldest is None or group.pending is None or (oldest.group, oldest.seq) == (group.name, seq):
+    # A message that its thread has not waited for may be under way beside a collective.
+    oldest = next((each for each in pending_on_device(view) if each.in_order or not each.op.is_p2p), None)
+    if oldest is None or group.pending is None:
+        return None
+    if oldest.op.is_p2p:
+        return oldest
+    if (oldest.group, oldest.seq) == (group.name, seq):
         return None
     return oldest if oldest.group != group.name else group.pending if group.pending.seq < seq else None
 
@@ -202,10 +191,10 @@ def message_held_back_by(view: RankView, name: str, op: Op, peer: int, seq: int)
     `seq` counts the messages of this kind between the two.
     """
     own = next((each for each in view.peers if (each.group, each.peer) == (name, peer)), None)
-    if own is None or own.sending is None:
+    if own is None or not own.told:
         return None
-    sends = op is Op.SEND
-    through, at_it = (own.sends_completed, own.sending) if sends else (own.recvs_completed, own.receiving)
-    if through >= seq or (at_it and through + 1 == seq):
+    through, at_it = (own.sends_completed, own.sending) if op is Op.SEND else (own.recvs_completed, own.receiving)
+    front = _in_front(pending_on_device(view))
+    if through >= seq or not front or (through + 1 == seq and at_it in front):
         return None
-    return next(iter(pending_on_device(view)), None)
+    return front[0]

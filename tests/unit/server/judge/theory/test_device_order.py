@@ -21,6 +21,8 @@ from ncclwatch_server.judge.theory.waits.device_order import (
     comes_first,
     held_back_by,
     may_wait_on_device,
+    message_held_back_by,
+    messages_on_device,
     pending_on_device,
     reads_from_device,
     waits_on_device,
@@ -178,3 +180,27 @@ def test_what_was_issued_later_is_held_back_by_what_was_issued_first():
     assert held_back_by(here, in_a, 11) is None
     assert held_back_by(here, in_a, 12) == older  # behind it in the same stream
     assert held_back_by(here, in_a, 10) is None  # it is through
+
+
+def test_a_device_is_in_the_messages_that_its_backend_tells_and_may_be_held_up_by_each_until_one_is_in_order():
+    older, newer = (OpView(group="pp", seq=seq, op=Op.SEND, peer=1, age_s=age) for seq, age in ((3, 9.0), (4, 8.0)))
+    received = OpView(group="pp", seq=3, op=Op.RECV, peer=2, age_s=8.5, in_order=True)
+    after = OpView(group="pp", seq=1, op=Op.RECV, peer=3, age_s=7.5, in_order=True)
+    peers = (
+        PeerView(group="pp", peer=1, sends=4, sends_completed=2, told=True, sending=older),
+        PeerView(group="pp", peer=2, recvs=3, recvs_completed=2, told=True, receiving=received),
+        PeerView(group="pp", peer=3, recvs=1, told=True, receiving=after),
+    )
+    reduced = op("dp", 1, 7.0)
+    own, reading = group("dp", reduced, enqueued=1), thread(calling="item", same_s=5.0)
+    seen = replace(view(own), peers=peers, history=(older, received, newer, after, reduced))
+    assert messages_on_device(seen) == (older, received, after)
+    assert waits_on_device(seen, reading) == (older, received)
+    assert held_back_by(seen, own, 1) == received
+    assert message_held_back_by(seen, "pp", Op.SEND, 1, 3) is None
+    assert message_held_back_by(seen, "pp", Op.SEND, 1, 4) == older
+    assert message_held_back_by(seen, "pp", Op.RECV, 2, 3) is None
+    assert message_held_back_by(seen, "pp", Op.RECV, 3, 1) == older
+    untold = replace(seen, peers=tuple(replace(each, told=False, sending=None, receiving=None) for each in peers))
+    assert (messages_on_device(untold), held_back_by(untold, own, 1)) == ((), None)
+    assert message_held_back_by(untold, "pp", Op.SEND, 1, 4) is None
