@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch.contract.model.rank import StackDump
+from ncclwatch.contract.model.rank import ProcessState, StackDump
+from ncclwatch_agent.process.procfs import state_of
+from ncclwatch_agent.process.rank_process import ProcessWatch
 from ncclwatch_agent.stacks.deep_stacks import deepen
 from ncclwatch_agent.stacks.py_spy import DUMP_BYTES_MAX, StackDesk
 
@@ -194,3 +196,27 @@ def test_a_process_that_a_killed_tracer_left_stopped_runs_on(target: "subprocess
     desk = StackDesk(stopping, deadline_s=1.0, native_s_max=1.0)
     asyncio.run(desk.dump_native(0, target.pid))
     assert Path(f"/proc/{target.pid}/stat").read_text().split()[2] == "S"
+
+
+def test_a_process_that_the_agent_halts_itself_is_never_told_as_stopped(
+    target: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    halting = fake(tmp_path, "os.kill(int(sys.argv[-1]), 19) if '--native' in sys.argv else None\ntime.sleep(600)")
+    start_ticks = int(Path(f"/proc/{target.pid}/stat").read_text().split()[21])
+    watch, kernel, told = ProcessWatch(target.pid, start_ticks), set(), set()
+
+    async def look() -> None:
+        dump = asyncio.ensure_future(StackDesk(halting, deadline_s=3.0, native_s_max=3.0).dump_native(0, target.pid))
+        while not dump.done():
+            before = state_of(target.pid)
+            if before is state_of(target.pid):
+                kernel.add(before)
+                told.add(watch.observe(time.monotonic_ns()))
+            await asyncio.sleep(0.02)
+
+    asyncio.run(look())
+    assert ProcessState.STOPPED in kernel
+    assert told == {ProcessState.SLEEPING}
+    os.kill(target.pid, signal.SIGSTOP)
+    os.waitpid(target.pid, os.WUNTRACED)
+    assert watch.observe(time.monotonic_ns()) is ProcessState.STOPPED

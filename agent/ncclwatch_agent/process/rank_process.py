@@ -12,6 +12,7 @@ from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
 from ncclwatch_agent.process.answers import awaits_answer
 from ncclwatch_agent.process.births import Births
 from ncclwatch_agent.process.file_locks import lock_path, lock_wait
+from ncclwatch_agent.process.halted import is_halted
 from ncclwatch_agent.process.pidfd import PidFd
 from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
 from ncclwatch_agent.process.timed_waits import timed_wait
@@ -153,6 +154,8 @@ class ProcessWatch:
             self.state = ProcessState.GONE
             return self.state
         self.state, self.parent = stat.state, stat.parent
+        if stat.state in (ProcessState.STOPPED, ProcessState.TRACED) and is_halted(self.pid):
+            self.state = ProcessState.SLEEPING  # it was, or it ran, when the agent halted it
         if stat.state is ProcessState.ZOMBIE:
             self._exit_status = stat.exit_status
             return self.state

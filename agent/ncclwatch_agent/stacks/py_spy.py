@@ -19,6 +19,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import ProcessState, StackDump, StackFrame
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch_agent.deadline import within
+from ncclwatch_agent.process.halted import halting
 from ncclwatch_agent.process.procfs import state_of
 
 DUMP_S_MAX = 5.0
@@ -146,10 +147,11 @@ class StackDesk:
         before = state_of(pid)
         if before not in (ProcessState.SLEEPING, ProcessState.RUNNING):
             return await self.dump(rank, pid)
-        try:
-            found = await self._dump(rank, pid, ("--native",), self._native_s_max)
-        finally:
-            await _let_go(pid)
+        with halting(pid):
+            try:
+                found = await self._dump(rank, pid, ("--native",), self._native_s_max)
+            finally:
+                await _let_go(pid)
         return found if found.threads else await self.dump(rank, pid)
 
     async def _dump(self, rank: int, pid: int, how: tuple[str, ...], deadline_s: float) -> StackDump:

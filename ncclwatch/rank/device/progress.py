@@ -79,7 +79,7 @@ class DeviceProgress:
         outstanding = enqueued - int(status["last_completed_collective"])
         if inside == 0 and self._enqueued(group) == issued:
             self._ahead[number] = issued - enqueued
-        elif issued - enqueued != self._ahead.get(number):
+        elif issued - enqueued != self._ahead.get(number, 0):
             outstanding += inside  # what is being issued, and NCCL has not counted yet
         if outstanding >= 0:
             self._recorder.set_completed(group.name, issued - outstanding)

@@ -152,6 +152,15 @@ def test_before_a_first_quiet_moment_what_is_inside_its_call_counts_as_outstandi
     assert group.completed == 4
 
 
+def test_before_a_first_quiet_moment_what_nccl_has_counted_is_not_counted_again(recorder: Recorder):
+    """A job whose host stands in a barrier from its second operation on, between two looks of the pulse."""
+    group, backend = issue(recorder, "0", 5), Backend()
+    backend.completed["0"] = 4
+    recorder.enter(WaitKind.COLLECTIVE, 0, recorder.newest())
+    DeviceProgress(recorder, backend.dump).look()
+    assert group.completed == 4
+
+
 def test_a_group_made_again_under_its_name_goes_by_its_newest_account(recorder: Recorder):
     group, backend = issue(recorder, "0", 5), Backend()
     backend.names = {"0": "0", "7": "0"}
