@@ -29,8 +29,7 @@ class Account(NamedTuple):
     """What of a group is not complete."""
 
     issued: int  # operations so far, as NCCL counts them
-    collectives: int
-    messages: Mapping[End, int]
+    left: Mapping[End | None, int]  # messages by their end, and collectives under None
     under_way: frozenset[End]  # nothing comes before the oldest of these in its stream
 
 
@@ -43,7 +42,7 @@ def read_account(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> 
     alone = [entry for entry in entries if not _name(entry).endswith(_BATCH)]
     if not entries or "op_id" not in entries[-1] or _lacks_operations(batches, alone):
         return None
-    collectives, messages, under_way = 0, dict[End, int](), set[End]()
+    left, under_way = dict[End | None, int](), set[End]()
     first: dict[int, tuple[int, int]] = {}  # of each stream: the numbers of what it is at
     for entry in alone:
         batch = batches.get(_numbers(entry))
@@ -54,16 +53,13 @@ def read_account(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> 
         found = _MESSAGE.match(_name(entry))
         peer = int(found[2]) if found is not None else -1
         at_it = first.setdefault(-1 if batch is not None else peer, _numbers(entry)) == _numbers(entry)
-        if found is None:
-            collectives += 1
-        elif peer >= len(ranks):
+        if peer >= len(ranks):
             return None
-        else:
-            end = (SEND if found[1] == "send" else RECV, ranks[peer])
-            messages[end] = messages.get(end, 0) + 1
-            if at_it and messages[end] == 1:
-                under_way.add(end)
-    return Account(max(entry["op_id"] for entry in entries), collectives, messages, frozenset(under_way))
+        end = None if found is None else (SEND if found[1] == "send" else RECV, ranks[peer])
+        left[end] = left.get(end, 0) + 1
+        if end is not None and at_it and left[end] == 1:
+            under_way.add(end)
+    return Account(max(entry["op_id"] for entry in entries), left, frozenset(under_way))
 
 
 def _lacks_operations(batches: Mapping[tuple[int, int], Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]) -> bool:

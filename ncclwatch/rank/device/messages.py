@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ncclwatch.contract import config
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import NO_GROUP, Flag, PeerFlag, PeerWord, Word
-from ncclwatch.rank.device.entries import Account, read_account
+from ncclwatch.rank.device.entries import Account, End, read_account
 from ncclwatch.rank.operations import COLLECTIVE, RECV, RECV_WAIT, SEND, Group
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile
@@ -25,7 +25,13 @@ class Wait(NamedTuple):
     """What a thread issues or waits for."""
 
     kind: int
+    seq: int
     peer: int
+
+    @property
+    def end(self) -> End | None:
+        """Return which messages it is one of, None of a collective."""
+        return None if self.kind == COLLECTIVE else (RECV if self.kind == RECV_WAIT else SEND, self.peer)
 
 
 class _PeerRow(NamedTuple):
@@ -53,11 +59,8 @@ class MessageProgress:
         if not groups:
             return
         rows = _peer_rows(self._recorder.ring)
-        issued = {
-            group.name: enqueued[group.name] + sum(row.sends + row.recvs for row in rows.get(group.number, ()))
-            for group in groups
-        }
-        quiet = [group for group in groups if self._is_quiet(group, issued[group.name])]
+        issued = {group.name: _issued(enqueued[group.name], rows.get(group.number, ())) for group in groups}
+        quiet = [group for group in groups if self._is_quiet(group, sum(issued[group.name].values()))]
         if not quiet or time.monotonic() < self._pause_until or self._recorder.captures:
             return
         entries = self._entries()
@@ -66,7 +69,7 @@ class MessageProgress:
             account = read_account(entries.get(number, ()), group.ranks)
             if account is not None:
                 account = self._with_calls(number, account, issued[group.name], inside.get(group.number, ()))
-            self._note(group, account, enqueued[group.name], rows.get(group.number, ()))
+            self._note(group, account, issued[group.name], rows.get(group.number, ()))
 
     def _is_quiet(self, group: Group, issued: int) -> bool:
         """Say whether a group has issued nothing since the last look; else nobody knows what of it is complete."""
@@ -87,16 +90,18 @@ class MessageProgress:
             found.setdefault(str(entry["pg_id"]), []).append(entry)
         return found
 
-    def _note(self, group: Group, account: Account | None, enqueued: int, rows: Sequence[_PeerRow]) -> None:
+    def _note(
+        self, group: Group, account: Account | None, issued: Mapping[End | None, int], rows: Sequence[_PeerRow]
+    ) -> None:
         ring = self._recorder.ring
         full = ring.word(Word.PEERS_USED) >= config.PEERS_MAX  # then messages with some peers are in no row
-        if account is None or full or account.collectives > enqueued or not _may_be(account, rows):
+        if account is None or full or any(issued.get(end, 0) < number for end, number in account.left.items()):
             self._recorder.flag(group, Flag.BLIND)
             return
-        self._recorder.set_completed(group.name, enqueued - account.collectives)
+        self._recorder.set_completed(group.name, issued[None] - account.left.get(None, 0))
         for row in rows:
-            sent = row.sends - account.messages.get((SEND, row.peer), 0)
-            received = row.recvs - account.messages.get((RECV, row.peer), 0)
+            sent = row.sends - account.left.get((SEND, row.peer), 0)
+            received = row.recvs - account.left.get((RECV, row.peer), 0)
             flags = PeerFlag.TOLD | PeerFlag.SENDING * ((SEND, row.peer) in account.under_way)
             flags |= PeerFlag.RECEIVING * ((RECV, row.peer) in account.under_way)
             ring.set_peer(row.number, (sent,), PeerWord.SENDS_COMPLETED)
@@ -104,24 +109,26 @@ class MessageProgress:
             ring.set_peer(row.number, (group.number | flags << 16,), PeerWord.GROUP_AND_FLAGS)
         self._recorder.flag(group, Flag.BLIND, on=False)
 
-    def _with_calls(self, number: str, account: Account, issued: int, waits: Sequence[Wait]) -> Account | None:
-        """Add what is being issued and has no entry yet; None where nobody knows which calls those are."""
-        ahead = issued - account.issued
+    def _with_calls(
+        self, number: str, account: Account, issued: Mapping[End | None, int], waits: Sequence[Wait]
+    ) -> Account | None:
+        """Add what is being issued, or waited for by the host; None where nobody knows which calls lack an entry.
+
+        An entry that is made before its call returns may pass for complete: nothing has been recorded yet that says
+        when it is.
+        """
+        ahead = sum(issued.values()) - account.issued
         if not waits:
             self._ahead[number] = ahead
             return account
         lacking = ahead - self._ahead.get(number, 0)
         if lacking not in (0, len(waits)):
             return None
-        messages = dict(account.messages)
-        collectives = account.collectives
-        for wait in waits if lacking else ():
-            if wait.kind == COLLECTIVE:
-                collectives += 1
-            else:
-                end = (RECV if wait.kind == RECV_WAIT else SEND, wait.peer)
-                messages[end] = messages.get(end, 0) + 1
-        return account._replace(collectives=collectives, messages=messages)
+        left = dict(account.left)
+        for wait in waits:
+            newer = issued.get(wait.end, 0) - wait.seq
+            left[wait.end] = left.get(wait.end, 0) + 1 if lacking else max(left.get(wait.end, 0), 1 + newer)
+        return account._replace(left=left)
 
 
 def waits_by_group(ring: RingFile) -> dict[int, list[Wait]]:
@@ -129,16 +136,19 @@ def waits_by_group(ring: RingFile) -> dict[int, list[Wait]]:
     found: dict[int, list[Wait]] = {}
     for row in range(ring.word(Word.THREADS_USED)):
         at = layout.THREADS_AT + row * layout.THREAD_BYTES + layout.WAIT_AT
-        _, _, _, _, _, group, kind, _, peer = layout.WAIT.unpack_from(ring.memory, at)
+        _, _, _, _, seq, group, kind, _, peer = layout.WAIT.unpack_from(ring.memory, at)
         if kind:
-            found.setdefault(group, []).append(Wait(kind, peer))
+            found.setdefault(group, []).append(Wait(kind, seq, peer))
     return found
 
 
-def _may_be(account: Account, rows: Sequence[_PeerRow]) -> bool:
-    """Say whether no more messages are not complete than were issued."""
-    counts = {(SEND, row.peer): row.sends for row in rows} | {(RECV, row.peer): row.recvs for row in rows}
-    return all(counts.get(end, 0) >= number for end, number in account.messages.items())
+def _issued(enqueued: int, rows: Sequence[_PeerRow]) -> dict[End | None, int]:
+    """Return how many operations a group has issued: messages by their end, and collectives under None."""
+    found: dict[End | None, int] = {None: enqueued}
+    for row in rows:
+        found[SEND, row.peer] = row.sends
+        found[RECV, row.peer] = row.recvs
+    return found
 
 
 def _peer_rows(ring: RingFile) -> dict[int, list[_PeerRow]]:

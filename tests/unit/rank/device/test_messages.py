@@ -13,7 +13,7 @@ from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.rows import PeerRow
 from ncclwatch.rank.device import messages
 from ncclwatch.rank.device.progress import DeviceProgress
-from ncclwatch.rank.operations import Group, Issued
+from ncclwatch.rank.operations import RECV_WAIT, Group, Issued
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile
 from tests.unit.rank.device.test_entries import Log
@@ -138,6 +138,18 @@ def test_a_call_that_has_not_returned_is_outstanding_whether_nccl_has_it_or_not(
     rank.look()
     (row,) = rank.rows()
     assert row.recvs - row.recvs_completed == outstanding
+
+
+def test_an_entry_that_passes_for_complete_before_its_call_returns_is_not(rank: Rank) -> None:
+    rank.send(9)
+    rank.log.alone("nccl:send 1->2").alone("nccl:all_reduce").alone("nccl:recv 1<-2")
+    rank.recorder.enter(WaitKind.COLLECTIVE, 0, rank.all_reduce())
+    at_once = rank.ring.add_thread(77, main=False)
+    rank.ring.set_wait(at_once, rank.ring.wait(0, rank.recv(9).seq, rank.group.number, RECV_WAIT, RECV, 9))
+    rank.look()
+    (row,) = rank.rows()
+    assert (rank.blind, rank.group.enqueued, rank.group.completed) == (False, 1, 0)
+    assert (row.sends_completed, row.recvs, row.recvs_completed) == (1, 1, 0)
 
 
 def test_two_calls_of_which_nccl_has_one_tell_nothing(rank: Rank) -> None:
