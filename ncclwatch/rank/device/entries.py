@@ -1,6 +1,6 @@
 """Reads from the entries of torch's flight recorder what of a group is not complete, collectives and messages.
 
-The layout is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, tried with torch 2.13 and NCCL 2.28:
+The layout is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, tried with torch 2.11 and NCCL 2.28:
 
 - `op_id` counts all operations of a group, those inside a batch one by one.
 - What is issued as a batch (`batch_isend_irecv`, a coalescing manager) has an entry for each operation, which nobody

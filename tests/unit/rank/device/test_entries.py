@@ -1,4 +1,4 @@
-"""What of a group is not complete, by entries in the layout that torch 2.13 writes with NCCL 2.28."""
+"""What of a group is not complete, by entries in the layout that torch 2.11 writes with NCCL 2.28."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -94,8 +94,11 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         maybe = {m for m in outside if _is_untold(found[m], operation)}
         untold[operation] = tuple(m for m in outside if m in maybe) if maybe else ()
         absent[operation] = tuple(m for m in outside if m not in maybe) if maybe else outside
+        # Who waits in it has come to it, whatever its device has not told yet, see `left_members`.
         behind[operation] = tuple(
-            m for m in operation.members if m in blocks and held_back(found[m], operation) is not None
+            m
+            for m in operation.members
+            if m in blocks and blocks[m][0].operation != operation and held_back(found[m], operation) is not None
         )
     mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
     needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
