@@ -46,6 +46,7 @@ class Incident:
     lateness: str = ""
     one_of: bool = False  # nothing decides between its culprits, so far
     predicted: bool = False  # it warns of a hang that has not come
+    culprits: tuple[Culprit, ...] = ()
     stacks: tuple[Stack, ...] = ()
 
 

@@ -1,16 +1,23 @@
 """The command `ncclwatch config show`: shows the settings in force here, and where each came from."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ncclwatch.cli.commands.asking import json_option, put_json
 from ncclwatch.cli.settings_in_force import InForce, in_force
-from ncclwatch.contract.words.console import wants_json
+from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.on_hang.policy import text_in_force
+from ncclwatch.contract.words.console import complain, put, wants_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+EXIT_USAGE = 2
 
 
 @click.group()
@@ -34,6 +41,21 @@ def show(as_json: bool | None) -> None:
     shown = console()
     for part in render(found):
         shown.print(part)
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def policy(file: Path | None) -> None:
+    """Print the policy for hangs in force here, or check FILE.
+
+    It says what `ncclwatch run --on-hang policy` does about a hang, by its cause and its certainty. To change it,
+    write it to a file, edit that, and name it: ncclwatch run --policy FILE
+    """
+    try:
+        put(*text_in_force(file).splitlines())
+    except ConfigError as error:
+        complain(error)
+        sys.exit(EXIT_USAGE)
 
 
 def render(found: InForce) -> "Iterator[RenderableType]":

@@ -13,23 +13,26 @@ from ncclwatch.cli.client.http import Client, token
 from ncclwatch.cli.output.kept_reports import keep
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
-from ncclwatch.cli.running.following import Following, empty_report, tell
+from ncclwatch.cli.running.following import Attempts, Following, Wanted, empty_report, tell
 from ncclwatch.cli.running.injection import NOBODY, injected
 from ncclwatch.cli.running.names import is_part, name_of
 from ncclwatch.cli.running.training import CommandFailed, Training
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network import tls, tokens, urls
+from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch.contract.words.console import Progress, complain
 
 EXIT_USAGE = 2
 EXIT_ABORTED = 70
+EXIT_ELSEWHERE = 75  # as EX_TEMPFAIL of sysexits.h: to be tried again
+_EXITS = {Action.ABORT: EXIT_ABORTED, Action.RESTART_ELSEWHERE: EXIT_ELSEWHERE}
 NOT_READY = (
     f"ncclwatch: the server of this run is not ready after {READY_S:.0f} s; this machine may be too busy. The training "
     "starts, and is watched as soon as it is.\n"
 )
 NEEDS_SERVER = (
-    "ncclwatch: --report and --on-hang abort need a server that hears of the whole job and answers here. On several "
+    "ncclwatch: --report and --on-hang need a server that hears of the whole job and answers here. On several "
     "nodes give each the same --server URL; where NCCLWATCH_SERVER names one, show a token that may read it, in "
     "NCCLWATCH_VIEWER_TOKEN or NCCLWATCH_TOKEN. The training starts, and its verdict appears on the terminal of rank "
     "0's node.\n"
@@ -43,7 +46,7 @@ class Order:
     """What is to be run, and how."""
 
     command: tuple[str, ...]
-    abort: bool
+    policy: Policy | None  # what is done about a hang; None: it is only told
     server: str  # "": one of its own
     report: ReportFile | None
     job: str
@@ -56,10 +59,14 @@ class Order:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--on-hang",
-    type=click.Choice(["report", "abort"]),
-    default="report",
-    show_default=True,
-    help="Only tell of a hang, or end the command with exit code 70.",
+    type=click.Choice(["report", "abort", "restart", "policy"]),
+    help="Only tell of a hang (the default), end the command with exit code 70, start it again, or do what the policy "
+    "says for the cause. Else NCCLWATCH_ON_HANG.",
+)
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="File with the policy; else NCCLWATCH_HANG_POLICY, else the default one: see ncclwatch config policy.",
 )
 @click.option(
     "--report",
@@ -76,7 +83,15 @@ class Order:
     "the one that its agents start.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: str, command: tuple[str, ...]) -> None:
+def run(
+    on_hang: str | None,
+    policy: Path | None,
+    report: Path | None,
+    verbose: bool,
+    inject: bool,
+    server: str,
+    command: tuple[str, ...],
+) -> None:
     """Run COMMAND, and report on standard error what hangs it.
 
     The script that COMMAND runs must call ncclwatch.attach(), or --inject does it. Its output and its exit
@@ -91,7 +106,7 @@ def run(on_hang: str, report: Path | None, verbose: bool, inject: bool, server: 
             tls.trust()  # a file of certificates that cannot be read is told before anything starts
         order = Order(
             command=command,
-            abort=on_hang == "abort",
+            policy=in_force(on_hang or "", policy),
             server=server,
             token=token(),
             report=prepare(report) if report is not None else None,
@@ -133,23 +148,39 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     naming = config.NAMED if own is None else config.OWN
     patience_s = ANSWER_S if own is None else ANSWER_OWN_S
     client = Client(url, order.token, patience_s, naming=naming)
-    following = Following(client, order.job, tell, own, aborts=order.abort, verbose=order.verbose)
-    following.begin()
-    training = Training(order.command, _environment(order, url))
-    following.start()
-    aborted = False
-    while training.exit_code is None:
-        training.wait_a_little()
-        if order.abort and following.abort_wanted.is_set() and training.exit_code is None:
-            training.end()
-            aborted = True
-    report = following.finish()
+    before = Attempts()
+    while True:
+        following = Following(client, order.job, tell, own, policy=order.policy, before=before, verbose=order.verbose)
+        following.begin()
+        training = Training(order.command, _environment(order, url))  # before the thread that follows
+        following.start()
+        code, wanted = _until_end(training, following)
+        report = following.finish()
+        if wanted is None or wanted.decision.action is not Action.RESTART:
+            break
+        before = following.and_before(wanted.hang)
+        tell(f"ncclwatch: starting the command again, restart {len(before.hangs)}\n")
     if order.inject and not following.ranks_seen:
         tell(NOBODY)
     _write(order, report)
     if order.report is None and own is not None and following.told:
         _keep(order.job, report)
-    return EXIT_ABORTED if aborted else training.exit_code
+    return code if wanted is None else _EXITS[wanted.decision.action]
+
+
+def _until_end(training: Training, following: Following) -> tuple[int, Wanted | None]:
+    """Wait until the command has ended, and end it for a hang if that is wanted.
+
+    Returns its exit code, and why it was ended; None: it has ended by itself.
+    """
+    while (code := training.exit_code) is None:
+        training.wait_a_little()
+        wanted = following.wanted
+        if wanted is not None and training.exit_code is None:
+            tell(f"ncclwatch: ending the command ({wanted.decision.action.value}): {wanted.decision.reason}\n")
+            training.end()
+            return EXIT_ABORTED, wanted
+    return code, None
 
 
 def _keep(job: str, report: bytes) -> None:
@@ -176,7 +207,7 @@ def _told_by_agents(order: Order) -> int:
 
     Or one whose server takes news with the token here, and answers nothing.
     """
-    if order.abort or order.report is not None:
+    if order.policy is not None or order.report is not None:
         tell(NEEDS_SERVER)
     environ = dict(os.environ)
     training = Training(order.command, injected(environ) if order.inject else environ)

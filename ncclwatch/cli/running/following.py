@@ -8,8 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +18,8 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.model.verdict import Lateness
+from ncclwatch.contract.on_hang.decision import Decision, Hang, decide
+from ncclwatch.contract.on_hang.policy import Action, Policy
 from ncclwatch.contract.words.console import Colour, put, width
 from ncclwatch.contract.words.printable import json_text
 from ncclwatch.contract.words.text import seconds_words
@@ -48,6 +51,33 @@ class _Identified(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
+class Wanted(NamedTuple):
+    """What is to be done, and about which hang."""
+
+    decision: Decision
+    hang: Hang
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What is known of the former attempts of a command that has been started again."""
+
+    hangs: tuple[Hang, ...] = ()  # for which it was
+    incidents: frozenset[str] = frozenset()
+    reported: tuple[msgspec.Raw, ...] = ()
+
+
+def hang_of(incident: Incident) -> Hang:
+    """Return what of an incident decides what is done about it."""
+    sites = (culprit.call_site for culprit in incident.culprits)
+    return Hang(
+        cause=incident.cause,
+        certainty=incident.certainty,
+        ranks=frozenset(culprit.rank for culprit in incident.culprits),
+        places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
+    )
+
+
 class OwnServer(Protocol):
     """A server that was started for this command, as far as this has to know it."""
 
@@ -68,14 +98,18 @@ class Following:
         tell: Callable[[str], None],
         own: OwnServer | None = None,
         *,
-        aborts: bool = False,
+        policy: Policy | None = None,
+        before: "Attempts | None" = None,
         verbose: bool = False,
     ) -> None:
-        self.abort_wanted = threading.Event()
+        """Follow a job. `policy`: what is done about a hang, by default nothing. `before`: former attempts of it."""
+        self.wanted: Wanted | None = None
+        self.certain = threading.Event()  # there is a hang of which no more is to be learned by waiting
         self._client = client
         self._job = job
         self._tell = tell
-        self._earlier: frozenset[str] = frozenset()  # incidents of former jobs of this name
+        self._before = before or Attempts()
+        self._earlier = self._before.incidents  # of former jobs of this name
         self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
@@ -83,7 +117,7 @@ class Following:
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._own = own
         self._verbose = verbose  # incidents are told with all that is known of them
-        self._aborts = aborts  # the command is ended when a hang is certain enough
+        self._policy = policy
         self._final: dict[str, _Fields] = {}  # incidents as they were then: how a job dies is no news of its hang
         self._unreachable = ""
         self._complained = False
@@ -99,7 +133,7 @@ class Following:
             return
         try:
             self._client.check()
-            self._earlier = frozenset(i.id for i in self._client.incidents(OVERLAP_S) if self._is_mine(i.job))
+            self._earlier |= {i.id for i in self._client.incidents(OVERLAP_S) if self._is_mine(i.job)}
         except ServerUnreachable as error:
             self._complain(error)
 
@@ -121,7 +155,16 @@ class Following:
         """Hear the last news of the command that has ended, and return the report."""
         self._ending.set()
         self._thread.join(LAST_NEWS_S + 1.0)
-        return _written(self._report)
+        incidents = (*self._report.incidents, *self._before.reported)
+        return _written(msgspec.structs.replace(self._report, incidents=incidents))
+
+    def and_before(self, hang: Hang) -> "Attempts":
+        """Return what there is to know for the next attempt, that begins because of a hang."""
+        return Attempts(
+            hangs=(*self._before.hangs, hang),
+            incidents=self._earlier | self._mine,
+            reported=(*self._report.incidents, *self._before.reported),
+        )
 
     def _run(self) -> None:
         deadline = float("inf")
@@ -178,8 +221,14 @@ class Following:
                 self._urgent.add(incident.id)
             self._tell(text)
         hangs = incident.severity == "critical" and incident.state == "open"
-        if hangs and now - self._told_at[incident.id] >= _patience_s(incident):
-            self.abort_wanted.set()
+        stands_s = now - self._told_at[incident.id]
+        if not hangs or stands_s < _patience_s(incident):
+            return
+        if self._policy is not None and self.wanted is None:
+            hang = hang_of(incident)
+            decision = decide(self._policy, hang, stands_s, self._before.hangs)
+            self.wanted = Wanted(decision, hang) if decision.action is not Action.REPORT else None
+        self.certain.set()
 
     def _text(self, incident: Incident) -> str:
         if self._verbose:
@@ -205,7 +254,7 @@ class Following:
             return
         if self._final:
             found = {known: _ended(fields, found.get(known)) for known, fields in self._final.items()}
-        elif self._aborts and self.abort_wanted.is_set():
+        elif self.wanted is not None:
             self._final = {known: _fields(incident) for known, incident in found.items()}
         world_size = max(part.world_size for part in parts)
         self._report = _Report(schema=1, job=self._job, world_size=world_size, incidents=tuple(found.values()))

@@ -10,7 +10,13 @@ import pytest
 from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import ServerUnreachable
 from ncclwatch.cli.running import following
-from ncclwatch.cli.running.following import Following
+from ncclwatch.cli.running.following import Attempts, Following
+from ncclwatch.contract.model.rank import CallSite
+from ncclwatch.contract.model.verdict import Culprit
+from ncclwatch.contract.on_hang.decision import Hang
+from ncclwatch.contract.on_hang.policy import Action, in_force
+
+ABORT, RESTART = (in_force(way, environ={}) for way in ("abort", "restart"))
 
 
 class Server:
@@ -20,6 +26,7 @@ class Server:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
         self.state, self.cause, self.one_of, self.predicted = "running", "host_stall", False, ""
         self.answered: list[int] = []
+        self.culprits: tuple[Culprit, ...] = ()
 
     def open(self, incident: str, job: str, ago_s: float = 0.0) -> None:
         self.opened[incident] = job, time.monotonic() - ago_s
@@ -34,7 +41,7 @@ class Server:
         lately = time.monotonic() - within_s
         found = tuple(
             Incident(
-                id=i, job=job, state="open", cause="", certainty="",
+                id=i, job=job, state="open", cause=self.cause, certainty="PROVEN", culprits=self.culprits,
                 severity="warning" if i == self.predicted else "critical", summary=i, one_of=self.one_of,
                 predicted=i == self.predicted,
             )
@@ -70,7 +77,7 @@ def test_only_what_opened_since_the_command_is_asked_for_told_and_reported(monke
     server.open("of another", "other")
     server.open("of its twin", "mine~2")
     followed.start()
-    assert followed.abort_wanted.wait(10)
+    assert followed.certain.wait(10)
     server.state = "ended"
     report = msgspec.json.decode(followed.finish())
     assert sorted(told) == ["now", "of its twin"]
@@ -116,7 +123,7 @@ def test_a_server_that_lives_is_asked_again_and_what_it_says_late_is_told_and_re
     followed = followed_of(server, told)
     server.open("now", "mine")
     server.answers.set()
-    assert followed.abort_wanted.wait(10)
+    assert followed.certain.wait(10)
     server.state = "ended"
     report = msgspec.json.decode(followed.finish())
     assert [re.split("[:\n]", line)[0] for line in told] == ["ncclwatch", "ncclwatch", "now"]
@@ -148,10 +155,10 @@ def test_what_an_aborted_job_does_while_it_dies_does_not_change_what_was_said_of
     server, told = Silent(), []
     server.answers.set()
     server.open("hang", "mine")
-    followed = Following(server, "mine", told.append, server, aborts=True)  # type: ignore[arg-type]
+    followed = Following(server, "mine", told.append, server, policy=ABORT)  # type: ignore[arg-type]
     followed.begin()
     followed.start()
-    assert followed.abort_wanted.wait(10)
+    assert followed.certain.wait(10)
     for _ in range(3):  # the report of that moment is in
         assert server.asked.acquire(timeout=10)
     server.cause = "rank_conditional_collective"
@@ -171,14 +178,14 @@ def test_a_job_is_not_aborted_while_ranks_may_yet_tell_which_of_several_is_the_c
     server.answers.set()
     server.one_of = True
     server.open("hang", "mine")
-    followed = Following(server, "mine", told.append, server, aborts=True)  # type: ignore[arg-type]
+    followed = Following(server, "mine", told.append, server, policy=ABORT)  # type: ignore[arg-type]
     followed.begin()
     followed.start()
     for _ in range(3):
         assert server.asked.acquire(timeout=10)
-    undecided = followed.abort_wanted.is_set()
+    undecided = followed.certain.is_set()
     server.one_of = False
-    assert followed.abort_wanted.wait(10)
+    assert followed.certain.wait(10)
     server.state = "ended"
     followed.finish()
     assert not undecided
@@ -192,7 +199,7 @@ def followed_to_its_end(server: Server, *incidents: str, own: Silent | None = No
     for incident in incidents:
         server.open(incident, "mine")
     followed.start()
-    assert followed.abort_wanted.wait(10)
+    assert followed.certain.wait(10)
     server.state = "ended"
     followed.finish()
     assert followed.told == len(told)
@@ -214,3 +221,35 @@ def test_what_was_predicted_is_not_told_after_it_has_happened() -> None:
 
 def test_verbose_tells_all() -> None:
     assert followed_to_its_end(Server(), "now", verbose=True) == ["all of now"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_attempt_after_a_hang_is_judged_by_that_hang_and_its_own_incidents_alone() -> None:
+    server, told = Silent(), []
+    server.answers.set()
+    site = CallSite(file="/home/user/train.py", line=44, function="step")
+    server.culprits = (Culprit(rank=3, host="a", pid=7, device="", call_site=site, doing=""),)
+    reports, before = [], Attempts()
+    for attempt in ("first", "second"):
+        followed = Following(server, "mine", told.append, server, policy=RESTART, before=before)  # type: ignore[arg-type]
+        followed.begin()
+        followed.start()
+        if attempt == "second":
+            for _ in range(3):  # the incident of the first attempt stands still, and is none of this one
+                assert server.asked.acquire(timeout=10)
+            assert followed.wanted is None
+        server.open(attempt, "mine")
+        assert followed.certain.wait(10)
+        assert followed.wanted is not None
+        reports.append(
+            (
+                followed.wanted.decision.action,
+                [each["id"] for each in msgspec.json.decode(followed.finish())["incidents"]],
+            )
+        )
+        before = followed.and_before(followed.wanted.hang)
+    assert reports == [(Action.RESTART, ["first"]), (Action.ABORT, ["second", "first"])]
+    same = Hang(
+        cause="host_stall", certainty="PROVEN", ranks=frozenset({3}), places=frozenset({"/home/user/train.py:44"})
+    )
+    assert before.hangs == (same, same)

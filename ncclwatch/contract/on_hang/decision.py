@@ -1,0 +1,54 @@
+"""Decides what is done about a hang, by a policy and by what was done about the ones before. Pure.
+
+A restart cures what has broken, and not what is wrong: a job that hangs once more in the same way after a restart
+would do so every time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncclwatch.contract.on_hang.policy import Action, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A critical verdict, as far as it decides what is done."""
+
+    cause: str
+    certainty: str
+    ranks: frozenset[int] = frozenset()  # its culprits
+    places: frozenset[str] = frozenset()  # "file:line" of each culprit, where that is known
+
+    def is_like(self, other: "Hang") -> bool:
+        """Say whether this is the same hang as another one: the same cause, by the same ranks or at the same line."""
+        same = self.ranks & other.ranks or self.places & other.places
+        return self.cause == other.cause and bool(same or not (self.ranks or self.places))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done, and why, in words that follow the name of the action."""
+
+    action: Action
+    reason: str
+
+
+def decide(policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] = ()) -> Decision:
+    """Return what is done about a hang that has stood for so long.
+
+    `before`: the hangs for which this job has been started again, the oldest first.
+    """
+    action = policy.action(hang.cause, hang.certainty)
+    if action is Action.REPORT:
+        return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
+    if hang.certainty != "PROVEN" and stands_s < policy.stalled_for_s:
+        return Decision(Action.REPORT, f"it may still end by itself, for {policy.stalled_for_s - stands_s:.0f} s more")
+    if not action.restarts:
+        return Decision(action, f"the policy says so for {hang.cause}")
+    again = sum(hang.is_like(each) for each in before)
+    if again:
+        return Decision(Action.ABORT, f"it hangs as it did before a restart ({hang.cause}), so another would not help")
+    if len(before) >= policy.restarts_max:
+        times = "once" if len(before) == 1 else f"{len(before)} times"
+        return Decision(Action.ABORT, f"it has been restarted {times}, which is as often as the policy allows")
+    return Decision(action, f"the policy says so for {hang.cause}")

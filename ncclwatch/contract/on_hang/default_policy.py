@@ -1,0 +1,31 @@
+"""The policy that is in force where `--on-hang policy` names no other; the file that a user writes looks the same."""
+
+DEFAULT_POLICY = """\
+# What is done when a job hangs. A warning, a forecast, and a rank that is merely late never do anything.
+#   report             tell of it
+#   abort              end the job: it would hang again in the same way
+#   restart            end the job, and start it again
+#   restart_elsewhere  the same without the nodes at fault: whoever places the job has to do it
+
+restarts_max = 3      # of one job; the next time it is ended
+stalled_for_s = 120   # a hang that is likely and not proven, STALLED, may still end by itself for so long
+
+[proven]
+other = "abort"       # every cause that is not named here
+process_frozen = "restart"
+rank_crashed = "restart"
+init_incomplete = "restart"
+node_lost = "restart_elsewhere"
+transport = "restart_elsewhere"
+undetermined = "report"
+
+[stalled]
+other = "report"
+process_frozen = "restart"
+host_stall = "restart"
+data_stall = "restart"
+stuck_save = "restart"
+init_incomplete = "restart"
+node_lost = "restart_elsewhere"
+transport = "restart_elsewhere"
+"""

@@ -1,0 +1,129 @@
+"""Reads a policy: which action follows which cause, by how certain the verdict is."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from ncclwatch.contract import config
+from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.machine import homes
+from ncclwatch.contract.model.verdict import Cause, Certainty
+from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
+
+BY_POLICY = "policy"
+WAYS = ("report", "abort", "restart", BY_POLICY)
+OTHER = "other"  # in a file: every cause that it does not name
+FILE_BYTES_MAX = 64 * 1024
+
+
+class Action(str, Enum):
+    """What is done about a hang."""
+
+    REPORT = "report"
+    ABORT = "abort"
+    RESTART = "restart"
+    RESTART_ELSEWHERE = "restart_elsewhere"
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the job is to begin again."""
+        return self in (Action.RESTART, Action.RESTART_ELSEWHERE)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    restarts_max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
+    stalled_for_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 120.0
+    proven: dict[str, Action] = {}
+    stalled: dict[str, Action] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which action follows which cause."""
+
+    proven: Mapping[str, Action]  # by the name of the cause; `OTHER`: those that are not named
+    stalled: Mapping[str, Action]
+    restarts_max: int
+    stalled_for_s: float
+
+    def action(self, cause: str, certainty: str) -> Action:
+        """Return what follows a critical verdict, whatever has been done before."""
+        tables = {Certainty.PROVEN.value: self.proven, Certainty.STALLED.value: self.stalled}
+        table = tables.get(certainty)
+        if table is None:
+            return Action.REPORT
+        return table.get(cause, table.get(OTHER, Action.REPORT))
+
+
+def default_policy() -> Policy:
+    """Return the policy that is in force where nobody has written one."""
+    return parse(DEFAULT_POLICY, "the default policy")
+
+
+def in_force(on_hang: str, file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Policy | None:
+    """Return the policy of whoever starts a job, None if hangs are only told of. Raises `ConfigError`.
+
+    `on_hang`: "report", "abort", "restart", "policy", or "": what NCCLWATCH_ON_HANG says. `file`: of the policy, else
+    that in NCCLWATCH_HANG_POLICY, else the default one counts.
+    """
+    wanted = on_hang or environ.get(config.ENV_ON_HANG, "").strip() or Action.REPORT.value
+    if wanted not in WAYS:
+        raise ConfigError(f"{config.ENV_ON_HANG} is {wanted!r}; it may be {', '.join(WAYS)}")
+    where, text = _stated(file, environ)
+    stated = parse(text, where)
+    if wanted == BY_POLICY:
+        return stated
+    if wanted == Action.REPORT.value:
+        return None
+    both = {OTHER: Action(wanted)}
+    return replace(stated, proven=both, stalled=both, stalled_for_s=0.0)
+
+
+def text_in_force(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the text of a policy that can be used, see `in_force`. Raises `ConfigError`."""
+    where, text = _stated(file, environ)
+    parse(text, where)
+    return text
+
+
+def _stated(file: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    named = environ.get(config.ENV_HANG_POLICY, "").strip()
+    path = file if file is not None else homes.expanded(named) if named else None
+    if path is None:
+        return "the default policy", DEFAULT_POLICY
+    try:
+        with path.open("rb") as opened:
+            return str(path), opened.read(FILE_BYTES_MAX).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the policy for hangs in {path} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a policy for hangs: it is no text in UTF-8") from error
+
+
+def parse(text: str, where: str) -> Policy:
+    """Return the policy that a TOML text states. `where` names it in an error. Raises `ConfigError`."""
+    try:
+        found = msgspec.toml.decode(text, type=_File)
+    except ImportError as error:  # tomllib came with Python 3.11
+        raise ConfigError(f"to read {where} this Python needs the package tomli: pip install tomli") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{where} is not a policy for hangs: {error}; see ncclwatch config policy") from error
+    known = [cause.value for cause in Cause]
+    for table in (found.proven, found.stalled):
+        for cause in table:
+            if cause not in (*known, OTHER):
+                near = difflib.get_close_matches(cause, known, n=1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{where} names {cause}, which is no cause{meant} (see ncclwatch config policy)")
+    return Policy(
+        proven=found.proven,
+        stalled=found.stalled,
+        restarts_max=found.restarts_max,
+        stalled_for_s=found.stalled_for_s,
+    )
