@@ -11,6 +11,7 @@ class Exit(IntEnum):
     NOT_DONE = 2
     BROKEN = 3
     ABORTED = 70
+    ELSEWHERE = 75
     NOT_RUNNABLE = 126
     NOT_FOUND = 127
     INTERRUPTED = 130
@@ -32,7 +33,8 @@ _MEANINGS: dict[Exit, str] = {
         "nothing to read. Standard error says what to type next."
     ),
     Exit.BROKEN: "doctor found something that does not work.",
-    Exit.ABORTED: "run --on-hang abort ended the command after a critical verdict.",
+    Exit.ABORTED: "run ended the command after a critical verdict: --on-hang abort, or the policy says so.",
+    Exit.ELSEWHERE: "run ended the command because of its nodes: it should be started again on others.",
     Exit.NOT_RUNNABLE: "run could not run the command.",
     Exit.NOT_FOUND: "run did not find the command.",
     Exit.INTERRUPTED: "Ended with Ctrl-C.",

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
+from ncclwatch.contract import config
+
 Place = tuple[int, int]  # rank, world size
 
 
@@ -44,28 +46,32 @@ def on_this_node(place: Place, environ: Mapping[str, str] = os.environ) -> Place
 
 
 def attempt(environ: Mapping[str, str]) -> int:
-    """Return how often the launcher has begun this job again: torchrun by itself, or Slurm by a requeue.
+    """Return how often the launcher has begun this job again: torchrun by itself, Slurm by a requeue, `ncclwatch run`.
 
     torchrun counts from 0 again in a job that was requeued: that is another launch, see `instance`.
     """
     if environ.get("TORCHELASTIC_RESTART_COUNT", ""):
         return _count(environ, "TORCHELASTIC_RESTART_COUNT")
-    return _count(environ, "SLURM_RESTART_COUNT")
+    return _launches(environ)
 
 
 def instance(environ: Mapping[str, str]) -> str:
     """Return what tells two launches of one name apart: where its ranks meet, and torchrun's run.
 
-    Each requeue by Slurm is another launch where torchrun counts the attempts.
+    Where torchrun counts the attempts, each requeue by Slurm and each restart by `ncclwatch run` is another launch.
     """
     said = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}/{environ.get('TORCHELASTIC_RUN_ID', '')}"
-    requeues = _count(environ, "SLURM_RESTART_COUNT") if environ.get("TORCHELASTIC_RESTART_COUNT", "") else 0
-    return f"{said}#{requeues}" if requeues else said
+    again = _launches(environ) if environ.get("TORCHELASTIC_RESTART_COUNT", "") else 0
+    return f"{said}#{again}" if again else said
 
 
 def meeting_of(endpoint: tuple[str, int] | None) -> dict[str, str]:
     """Return a store's address as a launcher puts it into the environment, {} for none."""
     return {} if endpoint is None else {"MASTER_ADDR": endpoint[0], "MASTER_PORT": str(endpoint[1])}
+
+
+def _launches(environ: Mapping[str, str]) -> int:
+    return _count(environ, "SLURM_RESTART_COUNT") + _count(environ, config.ENV_RESTARTS)
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:

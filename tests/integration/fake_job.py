@@ -11,6 +11,7 @@ import time
 
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.wire import CommandKind
+from ncclwatch.rank import identity
 from tests.integration.fake_agent import FakeAgent, until
 
 STUBBORN = """
@@ -24,7 +25,8 @@ while True: time.sleep(1)
 def main() -> int:
     """Behave as told."""
     mode = sys.argv[1]
-    job = FakeAgent(os.environ["NCCLWATCH_SERVER"], job=os.environ["NCCLWATCH_JOB"])
+    attempt = identity.attempt(os.environ)
+    job = FakeAgent(os.environ["NCCLWATCH_SERVER"], job=os.environ["NCCLWATCH_JOB"], attempt=attempt)
     until(lambda: job.progress > 2)
     if mode == "crash":
         job.end(0, Ending(kind="crashed", exit_code=1, exception="ValueError: no"))

@@ -265,3 +265,27 @@ def test_a_killed_run_takes_its_server_with_it_but_not_the_training(tmp_path: Pa
         until(lambda: not any("ncclwatch_server" in line for line in marked(marker)))
         assert any("time.sleep(60)" in line for line in marked(marker))
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_command_that_hangs_again_after_a_restart_is_ended(server: ServerProcess, tmp_path: Path) -> None:
+    report, marker = tmp_path / "report.json", str(tmp_path)
+    arguments = ("--on-hang", "restart", "--report", str(report), "--server", server.url)
+    job = (PYTHON, "-m", "tests.integration.fake_job", "stubborn")
+    done = run(*arguments, "--", *job, marker=marker, NCCLWATCH_JOB="again")
+    assert done.returncode == 70, done.stderr
+    assert done.stdout == b"stubborn\nstubborn\n"
+    said = [line for line in done.stderr.decode().splitlines() if line.startswith("ncclwatch: ")]
+    assert [line.partition(":")[2].split()[0:2] for line in said if "ing the command" in line] == [
+        ["ending", "the"], ["starting", "the"], ["ending", "the"],
+    ]  # fmt: skip
+    assert "it hangs as it did before a restart" in said[-1] or any("as it did before" in line for line in said)
+    assert len(json.loads(report.read_bytes())["incidents"]) == 2
+    assert marked(marker) == []
+
+
+def test_a_policy_that_cannot_be_read_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "hangs.toml").write_text("[proven]\nprocess_frozzen = 'restart'\n")
+    done = run("--on-hang", "policy", "--policy", str(tmp_path / "hangs.toml"), "--", "touch", str(tmp_path / "begun"))
+    assert done.returncode == 2
+    assert b"did you mean process_frozen?" in done.stderr
+    assert not (tmp_path / "begun").exists()

@@ -152,7 +152,8 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     while True:
         following = Following(client, order.job, tell, own, policy=order.policy, before=before, verbose=order.verbose)
         following.begin()
-        training = Training(order.command, _environment(order, url))  # before the thread that follows
+        # Before the thread that follows: it is forked.
+        training = Training(order.command, _environment(order, url, len(before.hangs)))
         following.start()
         code, wanted = _until_end(training, following)
         report = following.finish()
@@ -218,8 +219,10 @@ def _told_by_agents(order: Order) -> int:
     return training.exit_code
 
 
-def _environment(order: Order, url: str) -> Mapping[str, str]:
+def _environment(order: Order, url: str, restarts: int) -> Mapping[str, str]:
     own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
+    if restarts:
+        own[config.ENV_RESTARTS] = str(restarts)
     if not order.server:
         own[config.ENV_SERVER_OWN] = url
     environ = {**os.environ, **own}

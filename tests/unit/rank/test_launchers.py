@@ -44,6 +44,8 @@ AT = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
         ({}, 0, "node0:29500/"),
         ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "2"}, 2, "node0:29500/r"),
         ({"SLURM_RESTART_COUNT": "1"}, 1, "node0:29500/"),
+        ({"NCCLWATCH_RESTARTS": "2", "SLURM_RESTART_COUNT": "1"}, 3, "node0:29500/"),
+        ({"NCCLWATCH_RESTARTS": "2", "TORCHELASTIC_RESTART_COUNT": "1"}, 1, "node0:29500/#2"),
         (
             {"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "1"},
             0,
