@@ -1,8 +1,8 @@
 """Counts a rank's sends and receives by their peer, and notes which of them its threads have waited for.
 
-On a GPU wait() blocks nobody: it orders the stream of its thread after the message. What the thread issues from then
-on comes after it; so does what it issued before wait(), if that was nothing but messages, whose own order the backend
-tells.
+On a GPU wait() blocks nobody: it orders the current stream of its thread after the message. In the default stream, what
+the thread issues from then on comes after it; so does what it issued before wait(), if that was nothing but messages,
+whose own order the backend tells. In another stream it says nothing of what is issued outside of that.
 
 Without the native recorder a work is known by the address of its Python object alone, which torch makes anew for its
 caller: then a message that was not issued in a batch may not be known to have been waited for.
@@ -60,6 +60,8 @@ class Messages:
 
     def order(self, state: ThreadState, waited: Issued) -> None:
         """Note that a thread has waited for a message on a device, or for the batch that it is in."""
+        if not _in_default_stream():
+            return
         now = (state.row, state.issued - state.messages)
         for issued in waited.batch or (waited,):
             row, _ = issued.group.peers[issued.peer]
@@ -73,3 +75,12 @@ class Messages:
         if row >= 0:  # only this one: what is complete on a device is counted by another thread
             self._ring.set_peer(row, (counts[at],), PeerWord.SENDS + at)
         return counts[at]
+
+
+def _in_default_stream() -> bool:
+    import torch  # not at `import ncclwatch`
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    device = torch.cuda.current_device()
+    return bool(torch.cuda.current_stream(device) == torch.cuda.default_stream(device))

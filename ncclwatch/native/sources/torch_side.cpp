@@ -8,6 +8,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
@@ -874,9 +875,16 @@ void enter_work(const Waited* waited, uint32_t site) {
   });
 }
 
+// In another stream wait() holds back only what is issued there.
+bool in_default_stream() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return true;
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  return guard.getStream(guard.getDevice()) == guard.getDefaultStream(guard.getDevice());
+}
+
 // See ncclwatch/rank/messages.py: what this thread issues from now on comes after a message that it has waited for.
 void order(State& state, const Thread& thread, const Issued& waited, const c10d::Work* work) {
-  if (waited.kind == state.codes.wait_collective || !waited.group->by_account) return;
+  if (waited.kind == state.codes.wait_collective || !waited.group->by_account || !in_default_stream()) return;
   std::vector<Issued> all{waited};
   {
     std::lock_guard<std::mutex> guard(state.open_lock);

@@ -53,7 +53,15 @@ AT = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
         ),
         ({"TORCHELASTIC_RESTART_COUNT": "many"}, 0, "node0:29500/"),
     ],
-    ids=["first", "torchrun", "slurm", "torchrun that slurm has begun again", "no number"],
+    ids=[
+        "first",
+        "torchrun",
+        "slurm",
+        "slurm and run",
+        "torchrun under run",
+        "torchrun that slurm has begun again",
+        "no number",
+    ],
 )
 def test_attempts_of_one_launch_differ_and_so_do_launches(environ: dict[str, str], attempt: int, instance: str) -> None:
     assert attempt_of(AT | environ) == attempt
