@@ -41,8 +41,9 @@ def decide(policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] =
     action = policy.action(hang.cause, hang.certainty)
     if action is Action.REPORT:
         return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
-    if hang.certainty != "PROVEN" and stands_s < policy.stalled_for_s:
-        return Decision(Action.REPORT, f"it may still end by itself, for {policy.stalled_for_s - stands_s:.0f} s more")
+    left_s = policy.patience_s(hang.cause, hang.certainty) - stands_s
+    if left_s > 0:
+        return Decision(Action.REPORT, f"it may still end by itself, for {left_s:.0f} s more")
     if not action.restarts:
         return Decision(action, f"the policy says so for {hang.cause}")
     again = sum(hang.is_like(each) for each in before)

@@ -7,11 +7,10 @@ DEFAULT_POLICY = """\
 #   restart            end the job, and start it again
 #   restart_elsewhere  the same without the nodes at fault: whoever places the job has to do it
 
-restarts_max = 3      # of one job; the next time it is ended
-stalled_for_s = 120   # a hang that is likely and not proven, STALLED, may still end by itself for so long
+restarts_max = 3   # of one job; the next time it is ended
 
 [proven]
-other = "abort"       # every cause that is not named here
+other = "abort"    # every cause that is not named here
 process_frozen = "restart"
 rank_crashed = "restart"
 init_incomplete = "restart"
@@ -28,4 +27,11 @@ stuck_save = "restart"
 init_incomplete = "restart"
 node_lost = "restart_elsewhere"
 transport = "restart_elsewhere"
+
+[stalled_for_s]    # a hang that is likely and not proven, STALLED, may still end by itself for so many seconds
+other = 120
+process_frozen = 15
+node_lost = 30
+stuck_save = 300
+init_incomplete = 300
 """

@@ -18,6 +18,7 @@ from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
 
 BY_POLICY = "policy"
 WAYS = ("report", "abort", "restart", BY_POLICY)
+STALLED_FOR_S = 120.0  # where a file does not say so
 OTHER = "other"  # in a file: every cause that it does not name
 FILE_BYTES_MAX = 64 * 1024
 
@@ -38,9 +39,9 @@ class Action(str, Enum):
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     restarts_max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
-    stalled_for_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 120.0
     proven: dict[str, Action] = {}
     stalled: dict[str, Action] = {}
+    stalled_for_s: dict[str, Annotated[float, msgspec.Meta(ge=0, le=86400)]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class Policy:
 
     proven: Mapping[str, Action]  # by the name of the cause; `OTHER`: those that are not named
     stalled: Mapping[str, Action]
+    stalled_for_s: Mapping[str, float]  # for so long a STALLED verdict has to stand before anything is done
     restarts_max: int
-    stalled_for_s: float
 
     def action(self, cause: str, certainty: str) -> Action:
         """Return what follows a critical verdict, whatever has been done before."""
@@ -59,6 +60,12 @@ class Policy:
         if table is None:
             return Action.REPORT
         return table.get(cause, table.get(OTHER, Action.REPORT))
+
+    def patience_s(self, cause: str, certainty: str) -> float:
+        """Return for how long a verdict has to stand before anything is done."""
+        if certainty == Certainty.PROVEN.value:
+            return 0.0
+        return self.stalled_for_s.get(cause, self.stalled_for_s.get(OTHER, STALLED_FOR_S))
 
 
 def default_policy() -> Policy:
@@ -82,7 +89,7 @@ def in_force(on_hang: str, file: Path | None = None, environ: Mapping[str, str] 
     if wanted == Action.REPORT.value:
         return None
     both = {OTHER: Action(wanted)}
-    return replace(stated, proven=both, stalled=both, stalled_for_s=0.0)
+    return replace(stated, proven=both, stalled=both, stalled_for_s={OTHER: 0.0})
 
 
 def text_in_force(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
@@ -115,7 +122,7 @@ def parse(text: str, where: str) -> Policy:
     except msgspec.DecodeError as error:
         raise ConfigError(f"{where} is not a policy for hangs: {error}; see ncclwatch config policy") from error
     known = [cause.value for cause in Cause]
-    for table in (found.proven, found.stalled):
+    for table in (found.proven, found.stalled, found.stalled_for_s):
         for cause in table:
             if cause not in (*known, OTHER):
                 near = difflib.get_close_matches(cause, known, n=1)

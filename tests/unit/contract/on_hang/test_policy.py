@@ -46,6 +46,9 @@ def test_a_late_rank_never_does_anything(cause: Cause, way: str) -> None:
 def test_a_hang_that_is_not_proven_may_end_by_itself_first(stands_s: float, action: Action) -> None:
     assert decide(default_policy(), hang("host_stall", "STALLED"), stands_s).action is action
     assert decide(default_policy(), hang("process_frozen", "PROVEN"), 0.0).action is Action.RESTART
+    assert decide(default_policy(), hang("process_frozen", "STALLED"), stands_s - 105.0).action is action
+    own = parse("[stalled]\nhost_stall = 'restart'", "here")
+    assert decide(own, hang("host_stall", "STALLED"), stands_s).action is action
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,8 @@ def test_a_policy_that_names_no_cause_only_reports() -> None:
         ("[proven]\nprocess_frozen = 'reboot'", "here is not a policy for hangs"),
         ("[late]\nstraggler = 'restart'", "here is not a policy for hangs"),
         ("restarts_max = -1", "here is not a policy for hangs"),
+        ("[stalled_for_s]\nnode_gone = 3", "names node_gone, which is no cause"),
+        ("[stalled_for_s]\nnode_lost = 'soon'", "here is not a policy for hangs"),
         ("restarts_max =", "here is not a policy for hangs"),
     ],
 )
