@@ -271,7 +271,7 @@ def test_a_command_that_hangs_again_after_a_restart_is_ended(server: ServerProce
     report, marker = tmp_path / "report.json", str(tmp_path)
     arguments = ("--on-hang", "restart", "--report", str(report), "--server", server.url)
     job = (PYTHON, "-m", "tests.integration.fake_job", "stubborn")
-    done = run(*arguments, "--", *job, marker=marker, NCCLWATCH_JOB="again")
+    done = run(*arguments, "--", *job, marker=marker, NCCLWATCH_JOB="hangs-twice")
     assert done.returncode == 70, done.stderr
     assert done.stdout == b"stubborn\nstubborn\n"
     said = [line for line in done.stderr.decode().splitlines() if line.startswith("ncclwatch: ")]
