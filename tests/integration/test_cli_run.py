@@ -270,10 +270,14 @@ def test_a_killed_run_takes_its_server_with_it_but_not_the_training(tmp_path: Pa
 def test_a_command_that_hangs_again_after_a_restart_is_ended(server: ServerProcess, tmp_path: Path) -> None:
     report, marker = tmp_path / "report.json", str(tmp_path)
     arguments = ("--on-hang", "restart", "--report", str(report), "--server", server.url)
-    job = (PYTHON, "-m", "tests.integration.fake_job", "stubborn")
+    blocked = "print(next(x for x in open('/proc/self/status') if x.startswith('SigBlk')), end='', flush=True)"
+    runs = "import runpy\nrunpy.run_module('tests.integration.fake_job', run_name='__main__')"
+    job = (PYTHON, "-c", f"{blocked}\n{runs}", "stubborn")
     done = run(*arguments, "--", *job, marker=marker, NCCLWATCH_JOB="hangs-twice")
     assert done.returncode == 70, done.stderr
-    assert done.stdout == b"stubborn\nstubborn\n"
+    first, stubborn, second, again = done.stdout.decode().splitlines()
+    assert (stubborn, again) == ("stubborn", "stubborn")
+    assert first == second  # a signal that was blocked for the second one would not reach it
     said = [line for line in done.stderr.decode().splitlines() if line.startswith("ncclwatch: ")]
     assert [line.partition(":")[2].split()[0:2] for line in said if "ing the command" in line] == [
         ["ending", "the"], ["starting", "the"], ["ending", "the"],

@@ -148,12 +148,13 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     naming = config.NAMED if own is None else config.OWN
     patience_s = ANSWER_S if own is None else ANSWER_OWN_S
     client = Client(url, order.token, patience_s, naming=naming)
-    before = Attempts()
+    before, blocked = Attempts(), None
     while True:
         following = Following(client, order.job, tell, own, policy=order.policy, before=before, verbose=order.verbose)
         following.begin()
         # Before the thread that follows: it is forked.
-        training = Training(order.command, _environment(order, url, len(before.hangs)))
+        training = Training(order.command, _environment(order, url, len(before.hangs)), blocked)
+        blocked = training.before
         following.start()
         code, wanted = _until_end(training, following)
         report = following.finish()

@@ -30,11 +30,15 @@ class CommandFailed(NcclwatchError):
 
 
 class Training:
-    """The user's command. Create it before any thread: the child is forked."""
+    """The user's command. Create it while there is no other thread: the child is forked."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the command. Raises `CommandFailed`."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], before: set[int] | None = None) -> None:
+        """Start the command. Raises `CommandFailed`.
+
+        `before`: the signals that were blocked before another command was started, which has ended.
+        """
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+        self.before = before = {*map(int, blocked)} if before is None else before
         try:
             self._process = subprocess.Popen(
                 command,
