@@ -138,10 +138,12 @@ void train(int number) {
     side.set_label(static_cast<uint32_t>(round % 3));
     std::vector<std::shared_ptr<c10d::Work>> works;
     const long outer = side.enter_region();
+    if (round % 3 != 0) side.begin_batch();
     for (int n = 0; n < kBurst; ++n) {
       works.push_back(issue(n % 3 == 0 ? "c10d::send" : n % 3 == 1 ? "c10d::recv_" : "c10d::allreduce_", group));
     }
     side.leave_region(outer);
+    if (round % 3 == 1) side.end_batch(works.back().get());  // else it is left open, as by an exception
     for (const auto& work : works) {
       if (round % 2 == 0) wait(work);
     }
@@ -188,7 +190,9 @@ void make_ops() {
   }
   ops["ncclwatch::new_group"].backend = [](c10::Stack* stack) {
     static std::atomic<int64_t> number{0};
-    stack->push_back(c10::IValue{std::vector<int64_t>{number++ % kRows, 0, 1, 0, 0}});
+    const int64_t n = number++;
+    // Every other group is on a device: nobody holds its works, and its backend tells what is complete.
+    stack->push_back(c10::IValue{std::vector<int64_t>{n % kRows, 0, (n + 1) % 2, n % 2, 0}});
   };
 }
 

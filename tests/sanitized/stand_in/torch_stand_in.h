@@ -46,6 +46,21 @@ intrusive_ptr<T> static_intrusive_pointer_cast(const intrusive_ptr<U>& from) {
 }
 
 enum class ScalarType : int8_t { Byte, Char, Float };
+enum class DeviceType : int8_t { CPU, CUDA };
+
+namespace impl {
+
+// One device with one stream, in which all work is.
+struct VirtualGuardImpl {
+  explicit VirtualGuardImpl(DeviceType) {}
+  int getDevice() const { return 0; }
+  int getStream(int) const { return 0; }
+  int getDefaultStream(int) const { return 0; }
+};
+
+inline bool hasDeviceGuardImpl(DeviceType) { return true; }
+
+}  // namespace impl
 
 }  // namespace c10
 
