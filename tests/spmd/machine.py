@@ -102,7 +102,9 @@ class _Machine:
             run.ended_s[rank], run.how[rank] = now_s, "exit"
             return
         step = steps[at]
-        if step.kind is Kind.CALL:
+        if step.kind is Kind.CALL and step.root >= 0 and step.root not in self.groups[step.group]:
+            run.ended_s[rank], run.how[rank] = now_s, "crash"  # c10d raises: that rank is not part of the group
+        elif step.kind is Kind.CALL:
             self._call(now_s, rank, step)
         elif step.kind is Kind.END:
             run.ended_s[rank], run.how[rank] = now_s, step.how

@@ -1,12 +1,13 @@
 """Finds operations that all members have entered alike and that do not end, or all members that anybody knows."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
-from ncclwatch_server.judge.theory.moments import has_lasted
+from ncclwatch_server.judge.theory.moments import has_lasted, is_timed
 from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
@@ -91,8 +92,22 @@ def _has_just_come(case: Case, rank: int, operation: Operation) -> bool:
 
 def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
     """Say whether nothing moves in an operation, for longer than it may take."""
-    still = all(_is_still(case, block) for block in blocks)
-    return still and has_lasted(case.views, blocks, max(_patience_s(case, block) for block in blocks))
+    patience_s = max(_patience_s(case, block) for block in blocks)
+    if any(_came_s(case, rank, blocks[0]) < patience_s for rank in blocks[0].operation.members):
+        return False
+    return all(_is_still(case, block) for block in blocks) and has_lasted(case.views, blocks, patience_s)
+
+
+def _came_s(case: Case, rank: int, block: Block) -> float:
+    """Return how long ago a member came to an operation with which it is through already, as a leaf of a tree is.
+
+    Infinity of any other member, and where no moment is known.
+    """
+    operation, view = block.operation, case.views[rank]
+    issued = find_issued(view, operation.group, operation.seq) if operation.kind is WaitKind.COLLECTIVE else None
+    if issued is None or not issued.completed or not is_timed(view):
+        return math.inf
+    return issued.age_s + view.news_age_s
 
 
 def _is_by_file(case: Case, block: Block) -> bool:
