@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
@@ -104,7 +104,11 @@ def _came_s(case: Case, rank: int, block: Block) -> float:
     Infinity of any other member, and where no moment is known.
     """
     operation, view = block.operation, case.views[rank]
-    issued = find_issued(view, operation.group, operation.seq) if operation.kind is WaitKind.COLLECTIVE else None
+    message = None
+    if operation.kind in (WaitKind.SEND, WaitKind.RECV):
+        sent = operation.kind is WaitKind.SEND
+        message = (Op.RECV, operation.source) if sent else (Op.SEND, operation.target)
+    issued = find_issued(view, operation.group, operation.seq, message)
     if issued is None or not issued.completed or not is_timed(view):
         return math.inf
     return issued.age_s + view.news_age_s
