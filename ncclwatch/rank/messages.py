@@ -8,7 +8,7 @@ Without the native recorder a work is known by the address of its Python object 
 caller: then a message that was not issued in a batch may not be known to have been waited for.
 """
 
-from ncclwatch.contract.ring.layout import PeerWord
+from ncclwatch.contract.ring.layout import PeerWord, waited_word
 from ncclwatch.rank.operations import SEND, Group, Issued, ThreadState
 from ncclwatch.rank.ring.ringfile import RingFile
 
@@ -20,6 +20,7 @@ class Messages:
 
     def __init__(self, ring: RingFile) -> None:
         self._ring = ring
+        self._waited: dict[tuple[int, int], tuple[int, int]] = {}  # row, word -> newest that was waited for, run to it
 
     def count(self, group: Group, op: int, peer: int) -> int:
         """Count a message that is issued; returns its number, from 1, of its kind between the two."""
@@ -65,10 +66,18 @@ class Messages:
         now = (state.row, state.issued - state.messages)
         for issued in waited.batch or (waited,):
             row, _ = issued.group.peers[issued.peer]
-            if row >= 0 and issued.after == now:
-                self._ring.set_peer(
-                    row, (issued.seq,), PeerWord.SENDS_WAITED if issued.op == SEND else PeerWord.RECVS_WAITED
-                )
+            if row >= 0:
+                self._note_waited(row, issued, in_order=issued.after == now)
+
+    def _note_waited(self, row: int, issued: Issued, *, in_order: bool) -> None:
+        """Tell of the messages that count up to the newest, without a gap: one between them may not count."""
+        word = PeerWord.SENDS_WAITED if issued.op == SEND else PeerWord.RECVS_WAITED
+        newest, run = self._waited.get((row, word), (0, 0))
+        if newest - run < issued.seq <= newest:
+            return
+        run = 0 if not in_order else run + 1 if issued.seq == newest + 1 else 1
+        self._waited[row, word] = (issued.seq, run)
+        self._ring.set_peer(row, (waited_word(issued.seq, run),), word)
 
     def _add(self, row: int, counts: list[int], at: int, number: int) -> int:
         counts[at] += number

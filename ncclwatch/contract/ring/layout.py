@@ -156,7 +156,7 @@ MAKING = struct.Struct("<IIQ")  # id of the list of these members, their number,
 MAKING_AT = 16
 MAKING_MEMBERS_MAX = 1024  # they travel with the wait; of a bigger group they are not told
 WAIT_AT = 32
-# group index, `PeerFlag`s, peer (-1: a receive from anyone), sends and recvs whose works have been waited for
+# group index, `PeerFlag`s, peer (-1: a receive from anyone), `waited_word` of sends and of recvs
 PEER_STATIC = struct.Struct("<HHiII")
 PEER_COUNTS = struct.Struct("<IIII")  # sends, sends completed, recvs, recvs completed
 LOADER_STATIC = struct.Struct("<IIQ")  # site id, passes begun, length
@@ -204,3 +204,19 @@ def signature_word(peer: int, dtype: int, reduce_op: int) -> int:
 def event_stamp(index: int) -> int:
     """Return the stamp of event number `index`: never 0, and another one for each pass over the ring."""
     return (index + 1) & 0xFFFFFFFF or 1
+
+
+WAITED_BITS = 20  # of the newest message that was waited for; above them: how many up to it, without a gap
+WAITED_RUN_MAX = 0xFFF
+
+
+def waited_word(newest: int, run: int) -> int:
+    """Return what a row of p2p counters says of the messages that were waited for, as 32 bits."""
+    return min(run, WAITED_RUN_MAX) << WAITED_BITS | newest & (1 << WAITED_BITS) - 1
+
+
+def waited_span(word: int, issued: int) -> tuple[int, int]:
+    """Return the first and the last message that such a word tells of, of so many issued; (1, 0): none."""
+    run, low = word >> WAITED_BITS, word & (1 << WAITED_BITS) - 1
+    last = issued - (issued - low) % (1 << WAITED_BITS)
+    return (last - run + 1, last) if run and last > 0 else (1, 0)

@@ -76,7 +76,7 @@ class PeerRow(NamedTuple):
     recvs: int
     recvs_completed: int
     flags: int = 0  # see `PeerFlag`
-    sends_waited: int = 0  # up to which one what its thread issues later comes after it on a device
+    sends_waited: int = 0  # a `waited_word`: after which ones all that their thread issues later comes on a device
     recvs_waited: int = 0
 
 

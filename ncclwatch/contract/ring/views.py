@@ -28,7 +28,7 @@ from ncclwatch.contract.model.rank import (
 )
 from ncclwatch.contract.ring import facts
 from ncclwatch.contract.ring.call_sites import Routes, parse, read_routes
-from ncclwatch.contract.ring.layout import NO_GROUP, Flag, LoaderFlag, PeerFlag, Word
+from ncclwatch.contract.ring.layout import NO_GROUP, Flag, LoaderFlag, PeerFlag, Word, waited_span
 from ncclwatch.contract.ring.modules import parse as parse_module
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.contract.ring.rows import BucketRow, EventRow, GroupRow, PeerRow, ThreadRow, WaitRow, named_apart
@@ -167,8 +167,11 @@ class Picture:
     def is_in_order(self, event: EventRow) -> bool:
         """Whether what its thread issues later, in any group, comes after an operation on a device."""
         row = self._peer_of(event) if event.op.is_p2p else None
-        waited = 0 if row is None else row.sends_waited if event.op is Op.SEND else row.recvs_waited
-        return event.in_order or event.seq <= waited
+        if row is None:
+            return event.in_order
+        sends = event.op is Op.SEND
+        first, last = waited_span(*((row.sends_waited, row.sends) if sends else (row.recvs_waited, row.recvs)))
+        return event.in_order or first <= event.seq <= last
 
     def _peer_of(self, event: EventRow) -> PeerRow | None:
         return next((row for row in self.peers if (row.group, row.peer) == (event.group, event.peer)), None)

@@ -44,6 +44,7 @@ constexpr uint16_t kNoGroup = 0xFFFF;
 constexpr size_t kToldOfGroup = 4;  // numbers before its ranks
 constexpr uint32_t kInOrder = 1u << 30;        // IN_ORDER of ncclwatch.contract.ring.layout
 constexpr int kPeerWaited = 2, kPeerCounts = 4;  // PeerWord.SENDS_WAITED and SENDS of the same
+constexpr uint64_t kWaitedBits = 20, kWaitedRunMax = 0xFFF;  // waited_word of the same
 constexpr size_t kBatchMax = 4096;             // BATCH_MAX of ncclwatch/rank/messages.py
 
 struct Group;
@@ -74,6 +75,7 @@ struct Held {
 struct Peer {
   int row = -1;
   uint32_t counts[4] = {0, 0, 0, 0};
+  uint64_t waited[2] = {0, 0}, run[2] = {0, 0};  // of sends and recvs: the newest that was waited for, how many to it
 };
 
 struct Group {
@@ -891,12 +893,18 @@ void order(State& state, const Thread& thread, const Issued& waited, const c10d:
     const auto batch = state.batches.find(work);
     if (batch != state.batches.end()) all = batch->second;
   }
+  const auto now = static_cast<uint32_t>(thread.issued - thread.messages);
   for (const Issued& each : all) {
-    if (each.thread != thread.row || each.after != static_cast<uint32_t>(thread.issued - thread.messages)) continue;
     std::lock_guard<std::mutex> guard(each.group->lock);
-    const int row = each.group->peers[each.peer].row;
-    const int word = kPeerWaited + (each.op == state.codes.send ? 0 : 1);
-    if (row >= 0) state.ring.set_peer(row, word, static_cast<uint32_t>(each.seq));
+    Peer& peer = each.group->peers[each.peer];
+    const int at = each.op == state.codes.send ? 0 : 1;
+    uint64_t &newest = peer.waited[at], &run = peer.run[at];
+    if (newest < each.seq + run && each.seq <= newest) continue;
+    // Of those up to the newest without a gap: one between them may not count.
+    run = each.thread != thread.row || each.after != now ? 0 : each.seq == newest + 1 ? run + 1 : 1;
+    newest = each.seq;
+    const uint64_t word = std::min(run, kWaitedRunMax) << kWaitedBits | (newest & ((1u << kWaitedBits) - 1));
+    if (peer.row >= 0) state.ring.set_peer(peer.row, kPeerWaited + at, static_cast<uint32_t>(word));
   }
 }
 
