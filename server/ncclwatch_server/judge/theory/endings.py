@@ -13,6 +13,7 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, Ending, GroupView, OpView, ProcessState, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
+from ncclwatch_server.judge.theory.waits.mismatches import Mismatch
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     GONE_STATES,
@@ -21,7 +22,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     op_key,
     sides_of,
 )
-from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 # What a rank says when a peer is gone. The words of one cause vary with timing and transport.
 _LOST_PEER = (

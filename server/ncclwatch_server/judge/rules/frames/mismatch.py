@@ -81,7 +81,7 @@ def _summary(case: Case, root: MismatchRoot, deed: Callable[[Parting], str]) -> 
         return f"{either_words([side.ranks for side in sides])}: {calls}."
     own = [rank for parting in root.partings for rank in parting.culprit.ranks]
     lead = ", ".join(_deed(case, each, deed(each)) for each in root.partings)
-    waiting = (words for side in found.others for words in _waiting(case, side, found.culprit, own, root.through))
+    waiting = (words for side in found.others for words in _waiting(case, side, found.culprit, own, root))
     return "; ".join((lead, *waiting)) + "."
 
 
@@ -104,13 +104,16 @@ def _consequence(shift: Shift) -> str:
     return ", so its later calls pair with the wrong ones" if shift.skipped < 0 else ""
 
 
-def _waiting(case: Case, side: Side, own: Side, awaited: Sequence[int], through: tuple[int, ...]) -> Iterator[str]:
-    """Yield who of a side waits for the culprits, and who completed the call with other arguments."""
+def _waiting(case: Case, side: Side, own: Side, awaited: Sequence[int], root: MismatchRoot) -> Iterator[str]:
+    """Yield who of a side waits for the culprits, who may go on, and who completed the call with other arguments."""
     call = _call(case, side, (own,))
-    waits = [rank for rank in side.ranks if rank not in through]
-    passed = [rank for rank in side.ranks if rank in through]
+    passed = [rank for rank in side.ranks if rank in root.through]
+    waits = [rank for rank in side.ranks if rank in root.victims and rank not in passed]
+    inside = [rank for rank in side.ranks if rank not in (*waits, *passed)]
     if waits:
         yield f"{ranks_words(waits)} {wait_verb(waits)} for {them(awaited)} in {call}"
+    if inside:
+        yield f"{ranks_words(inside)} called {call}"
     if passed:
         yield f"{ranks_words(passed)} completed {call}"
 

@@ -12,7 +12,6 @@ from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
 from ncclwatch_server.judge.theory.waits.rank_standing import (
-    BLOCKED_S_MIN,
     Block,
     Operation,
     find_issued,
@@ -74,20 +73,8 @@ def _are_all_inside(case: Case, operation: Operation, blocks: Sequence[Block]) -
         return False
     if not all(rank in case.found and has_entered(case.found[rank], operation) for rank in operation.members):
         return False
-    if any(_has_just_come(case, rank, operation) for rank in operation.members):
-        return False
     kinds = {(_is_by_file(case, block), block.on_device): block for block in blocks}
     return all(_is_in_nothing_before(case, block) for block in kinds.values())
-
-
-def _has_just_come(case: Case, rank: int, operation: Operation) -> bool:
-    """Say whether a member has come to an operation this moment: the others have waited for it, and may go on now."""
-    waits = (thread.wait for thread in case.views[rank].threads if thread.alive and thread.wait is not None)
-    return any(
-        wait.age_s < BLOCKED_S_MIN
-        and (wait.group, wait.seq, wait.kind) == (operation.group, operation.seq, operation.kind)
-        for wait in waits
-    )
 
 
 def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
@@ -99,9 +86,9 @@ def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
 
 
 def _came_s(case: Case, rank: int, block: Block) -> float:
-    """Return how long ago a member came to an operation with which it is through already, as a leaf of a tree is.
+    """Return how long ago, at least, a member issued an operation; infinity where no moment is known.
 
-    Infinity of any other member, and where no moment is known.
+    What its ring has forgotten was issued before all that it remembers.
     """
     operation, view = block.operation, case.views[rank]
     message = None
@@ -109,9 +96,10 @@ def _came_s(case: Case, rank: int, block: Block) -> float:
         sent = operation.kind is WaitKind.SEND
         message = (Op.RECV, operation.source) if sent else (Op.SEND, operation.target)
     issued = find_issued(view, operation.group, operation.seq, message)
-    if issued is None or not issued.completed or not is_timed(view):
+    remembered = (issued,) if issued is not None else view.history
+    if not remembered or not is_timed(view):
         return math.inf
-    return issued.age_s + view.news_age_s
+    return max(op.age_s for op in remembered) + view.news_age_s
 
 
 def _is_by_file(case: Case, block: Block) -> bool:

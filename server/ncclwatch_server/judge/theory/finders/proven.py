@@ -27,15 +27,20 @@ from ncclwatch_server.judge.theory.roots import (
     Place,
     place_of,
 )
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
-from ncclwatch_server.judge.theory.waits.wait_graph import Mismatch, root_needed, victims_of
+from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
 
 
 def find_mismatches(case: Case) -> Found:
     """Return the oldest collective that members entered with different signatures, and all that differ at its lines."""
-    left = [each for each in case.graph.mismatches if case.told.isdisjoint(r for side in each.sides for r in side)]
+    left = [
+        each
+        for each in case.graph.mismatches
+        if case.told.isdisjoint(r for side in each.sides for r in side) and held_by(case.found, each)
+    ]
     if not left:
         return ()
     blocks: dict[Operation, list[Block]] = {}
@@ -65,12 +70,12 @@ def mismatch_roots(case: Case, mismatch: Mismatch) -> tuple[MismatchRoot, ...]:
         kin = (kin_of(found, in_forward=forward is not None), found.culprit if own else ())
         together.setdefault(kin, []).append((found, forward))
     odd = {rank for parted in together.values() for found, _ in parted for rank in found.culprit.ranks}
-    return tuple(_mismatch_root(case, operation, (sides, odd), parted) for parted in together.values())
+    return tuple(_mismatch_root(case, mismatch, (sides, odd), parted) for parted in together.values())
 
 
 def _mismatch_root(
     case: Case,
-    operation: Operation,
+    mismatch: Mismatch,
     entered: tuple[tuple[Side, ...], set[int]],
     parted: list[tuple[Parting, OneSided | None]],
 ) -> MismatchRoot:
@@ -78,19 +83,20 @@ def _mismatch_root(
 
     `entered` are all sides, and the ranks of those that have parted, in whatever way.
     """
-    sides, odd = entered
+    operation, (sides, odd) = mismatch.operation, entered
     first, forward = parted[0]
     blocks = [block for rank in case.blocked for block in case.found[rank].blocks]
     involved = [block for block in blocks if block.operation == operation] or blocks
     everyone = tuple(rank for side in sides for rank in side.ranks)
     through = _through(case, operation, everyone)
-    held = _held(case, operation, set(everyone)) - set(through)
+    held = held_by(case.found, mismatch).union(case.graph.doomed.intersection(everyone)) - set(through)
+    may_go_on = set(everyone) - held.union(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
     return MismatchRoot(
         hangs=Certainty.PROVEN,
         ranks=guilty,
         decided=first.decided,
-        victims=tuple(sorted({*victims_of(case.graph, (*guilty, *held)), *held} - odd.union(guilty))),
+        victims=tuple(sorted({*victims_of(case.graph, (*guilty, *held)), *held} - odd.union(guilty, may_go_on))),
         blocks=tuple(involved),
         place=Place(operation.group, operation.seq, first.culprit.op.op.value),
         onset_s=onset_s(involved),
@@ -104,24 +110,8 @@ def _mismatch_root(
 
 def _through(case: Case, operation: Operation, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Return who has come through its part of an operation and lives: of a rooted one a member may need nobody else."""
-    found = []
-    for rank in ranks:
-        group = group_of(case.views[rank], operation.group)
-        told = group is not None and not group.blind and not group.untold and group.completed >= operation.seq
-        if told and case.found[rank].standing is not Standing.GONE:
-            found.append(rank)
-    return tuple(found)
-
-
-def _held(case: Case, operation: Operation, inside: set[int]) -> set[int]:
-    """Return who is held up by a mismatch, of those inside: not who waits for a root that has yet to come to it."""
-    held = set(inside)
-    for rank in inside:
-        blocks = (block for block in case.found[rank].blocks if block.operation == operation)
-        needed = {root_needed(rank, block) for block in blocks} - {-1} - inside
-        if any(root not in case.found or case.found[root].standing is not Standing.GONE for root in needed):
-            held.discard(rank)
-    return held
+    living = (rank for rank in ranks if case.found[rank].standing is not Standing.GONE)
+    return tuple(rank for rank in living if is_through(case.found[rank], operation))
 
 
 def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_peers
+from ncclwatch_server.judge.theory.waits.mismatches import ROOTED
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
-from ncclwatch_server.judge.theory.waits.wait_graph import ROOTED, WaitGraph, waited_for
+from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, waited_for
 
 
 def held_together(views: Mapping[int, RankView], blocks: Iterable[Block]) -> bool:

@@ -11,39 +11,26 @@ not finished: it is *behind*. Two streams that each hold what the other waits fo
 nobody sees who only counts what was issued.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ncclwatch.contract.model.rank import Op, RankView, WaitKind
+from ncclwatch.contract.model.rank import RankView, WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, may_wait_in_p2p, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
+from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through, mismatch, root_needed
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
     Operation,
     RankStanding,
     Standing,
     agree,
-    find_issued,
     group_of,
     has_entered,
     held_back,
-    sides_of,
 )
-
-# A member of these may need the root alone, or nobody.
-ROOTED = frozenset((Op.BROADCAST, Op.SCATTER, Op.REDUCE, Op.GATHER))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """A collective that members entered with different signatures: it can never complete."""
-
-    operation: Operation
-    sides: tuple[tuple[int, ...], ...]  # ranks by signature
-
 
 _Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
 
@@ -100,12 +87,13 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
             for m in operation.members
             if m in blocks and blocks[m][0].operation != operation and held_back(found[m], operation) is not None
         )
-    mismatches = tuple(filter(None, (_mismatch(operation, found) for operation in absent)))
+    mismatches = tuple(filter(None, (mismatch(operation, found) for operation in absent)))
     needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
     stopped = stopped_devices(found, absent, {each.operation for each in mismatches})
     # A thread that is in no row may let its rank go on; a device that has stopped waits for nobody.
     free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view)) | stopped.keys()
-    doomed = _doomed(blocks, needed, {each.operation for each in mismatches}, found, free)
+    held = {each.operation: held_by(found, each) for each in mismatches}
+    doomed = _doomed(blocks, needed, held, found, free)
     return WaitGraph(
         blocks=blocks,
         absent=absent,
@@ -181,27 +169,16 @@ def _is_untold(standing: RankStanding, operation: Operation) -> bool:
     return standing.standing is not Standing.GONE and may_have_entered(standing.view, operation)
 
 
-def _mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatch | None:
-    """Return the sides of an operation whose members' signatures differ, None if they agree."""
-    if operation.kind is not WaitKind.COLLECTIVE:
-        return None
-    issued = {
-        rank: part
-        for rank in operation.members
-        if rank in found and (part := find_issued(found[rank].view, operation.group, operation.seq)) is not None
-    }
-    sides = sides_of(issued)
-    return Mismatch(operation=operation, sides=sides) if len(sides) > 1 else None
-
-
 def _doomed(
     blocks: Mapping[int, tuple[Block, ...]],
     needed: Mapping[Operation, tuple[int, ...]],
-    mismatched: set[Operation],
+    held: Mapping[Operation, frozenset[int]],
     found: Mapping[int, RankStanding],
     free: frozenset[int] = frozenset(),
 ) -> frozenset[int]:
     """Return the blocked ranks whose waits nothing can end. Those in `free` may go on for reasons that nobody sees.
+
+    `held` are the ranks that a mismatch holds up, by its operation.
 
     One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
     taken out is looked up only in the operations that need it.
@@ -210,7 +187,12 @@ def _doomed(
         return frozenset()
     gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     operations = {block.operation for each in blocks.values() for block in each}
-    hopeless = {each for each in operations if each in mismatched or (gone and not gone.isdisjoint(each.members))}
+    of_the_gone = {
+        each
+        for each in operations
+        if any(not is_through(found[rank], each) for rank in gone.intersection(each.members))
+    }
+    hopeless = {each: each.members if each in of_the_gone else held.get(each, ()) for each in operations}
     doomed = set(blocks) - free
     awaited = {each: {m for m in needed[each] if m in doomed} for each in operations}
     needing: dict[int, list[Operation]] = {}
@@ -237,13 +219,13 @@ def _is_hopeless(
     rank: int,
     operation: Operation,
     awaited: Mapping[Operation, set[int]],
-    hopeless: set[Operation],
+    hopeless: Mapping[Operation, Collection[int]],
     gone: frozenset[int],
 ) -> bool:
     others = awaited[operation]
     if operation.from_anyone:  # one sender is enough, and it may be one that nobody knows
         return not operation.unnamed and others | (gone & set(operation.members)) >= set(operation.members) - {rank}
-    return operation in hopeless or len(others) > (rank in others)
+    return rank in hopeless[operation] or len(others) > (rank in others)
 
 
 def cycles(graph: WaitGraph) -> list[tuple[int, ...]]:
@@ -319,12 +301,6 @@ def _needs_of(graph: WaitGraph) -> _Needs:
         for rank in set(ranks):
             held_up.setdefault(rank, []).append(need)
     return _Needs(waiting=waiting, held_up=held_up, missing=missing)
-
-
-def root_needed(rank: int, block: Block) -> int:
-    """Return the rank that a member needs for certain in a rooted operation, -1 where it may need any member."""
-    root = block.wait.peer if block.wait.op in ROOTED else -1
-    return -1 if root == rank or root not in block.operation.members else root
 
 
 def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
