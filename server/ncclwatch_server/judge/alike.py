@@ -19,12 +19,13 @@ def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verd
     if not others and not more:
         return first
     same = [each for each in others if (each.cause, each.one_of) == (first.cause, first.one_of)]
-    beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
-    if not beside:
-        return first
     # "One of" is said of one place: in each of the others it is one of those who stand there.
     named = (first,) if first.one_of else (first, *same)
     culprits = {culprit.rank: culprit for each in named for culprit in each.culprits}
+    beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
+    beside |= culprits.keys() - {culprit.rank for culprit in first.culprits}
+    if not beside:
+        return first
     victims = tuple(sorted({*first.victims, *beside} - culprits.keys()))
     summary = first.summary.removesuffix(".")
     return replace(
