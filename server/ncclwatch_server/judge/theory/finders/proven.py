@@ -6,11 +6,11 @@ told together. It looks for those that are no ranks and no victims of roots that
 
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import CallSite, Op, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, Op, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
-from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers
+from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
@@ -89,14 +89,15 @@ def _mismatch_root(
     involved = [block for block in blocks if block.operation == operation] or blocks
     everyone = tuple(rank for side in sides for rank in side.ranks)
     through = _through(case, operation, everyone)
-    held = held_by(case.found, mismatch).union(case.graph.doomed.intersection(everyone)) - set(through)
+    doomed = case.graph.doomed
+    held = held_by(case.found, mismatch).union(doomed.intersection(everyone)) - set(through)
     may_go_on = set(everyone) - held.union(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
     return MismatchRoot(
         hangs=Certainty.PROVEN,
         ranks=guilty,
         decided=first.decided,
-        victims=tuple(sorted({*victims_of(case.graph, (*guilty, *held)), *held} - odd.union(guilty, may_go_on))),
+        victims=tuple(sorted({*victims_of(case.graph, held | doomed.intersection(guilty)), *held} - odd.union(guilty, may_go_on))),
         blocks=tuple(involved),
         place=Place(operation.group, operation.seq, first.culprit.op.op.value),
         onset_s=onset_s(involved),
@@ -109,9 +110,20 @@ def _mismatch_root(
 
 
 def _through(case: Case, operation: Operation, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who has come through its part of an operation and lives: of a rooted one a member may need nobody else."""
-    living = (rank for rank in ranks if case.found[rank].standing is not Standing.GONE)
-    return tuple(rank for rank in living if is_through(case.found[rank], operation))
+    """Return who has come through its part of an operation: of a rooted one a member may need nobody else.
+
+    Not those that have ended otherwise than with exit code 0: the operation may have ended with an error.
+    """
+    return tuple(
+        rank
+        for rank in ranks
+        if is_through(case.found[rank], operation)
+        and (case.found[rank].standing is not Standing.GONE or _has_left(case.views[rank].ending))
+    )
+
+
+def _has_left(ending: Ending | None) -> bool:
+    return ending is not None and is_clean(ending)
 
 
 def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:
