@@ -8,6 +8,7 @@ import pytest
 
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch_server.judge.theory.waits import wait_graph as graph
+from ncclwatch_server.judge.theory.waits.mismatches import is_through
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation, Standing
 
 CASES = 2_000
@@ -31,9 +32,23 @@ def situation(rng: random.Random) -> dict[str, Any]:
     return {
         "blocks": blocks,
         "needed": needed,
-        "mismatched": {each for each in operations if rng.random() < 0.1},
-        "found": {rank: SimpleNamespace(standing=each) for rank, each in standing.items()},
+        "held": {each: held(rng, each) for each in operations if rng.random() < 0.1},
+        "found": {
+            rank: SimpleNamespace(standing=each, view=SimpleNamespace(groups=through(rng, rank, operations)))
+            for rank, each in standing.items()
+        },
     }
+
+
+def held(rng: random.Random, each: Operation) -> frozenset[int]:
+    """Return whom a mismatch of an operation holds up."""
+    return frozenset(rank for rank in each.members if rng.random() < 0.7)
+
+
+def through(rng: random.Random, rank: int, operations: list[Operation]) -> tuple[Any, ...]:
+    """Return the groups of a rank, in some of which it has completed the operation."""
+    mine = [each for each in operations if rank in each.members and rng.random() < 0.2]
+    return tuple(SimpleNamespace(name=each.group, completed=each.seq, blind=False, untold=0) for each in mine)
 
 
 def block(rng: random.Random, each: Operation) -> Any:
@@ -64,10 +79,11 @@ def naively_doomed(case: dict[str, Any]) -> frozenset[int]:
 
 
 def naively_hopeless(rank: int, each: Operation, doomed: set[int], gone: set[int], case: dict[str, Any]) -> bool:
-    held_up = (set(each.members) & gone) | ((set(case["needed"][each]) & doomed) - {rank})
+    absent = (set(case["needed"][each]) & doomed) - {rank}
     if each.from_anyone:
-        return held_up >= set(each.members) - {rank}
-    return each in case["mismatched"] or bool(held_up)
+        return absent | (set(each.members) & gone) >= set(each.members) - {rank}
+    left = {other for other in set(each.members) & gone if not is_through(case["found"][other], each)}
+    return rank in case["held"].get(each, ()) or bool(absent | left)
 
 
 def naive_circles(case: dict[str, Any], doomed: frozenset[int]) -> list[tuple[int, ...]]:
@@ -166,6 +182,6 @@ def test_a_circle_of_a_thousand_ranks_is_found_at_once():
     blocks: Any = {rank: (SimpleNamespace(operation=two[rank % 2]),) for rank in range(count)}
     needed = {two[0]: tuple(range(1, count, 2)), two[1]: tuple(range(0, count, 2))}
     found: Any = {rank: SimpleNamespace(standing=Standing.BLOCKED) for rank in range(count)}
-    doomed = graph._doomed(blocks, needed, set(), found)
+    doomed = graph._doomed(blocks, needed, {}, found)
     waits: Any = SimpleNamespace(blocks=blocks, absent=needed, behind=dict.fromkeys(needed, ()), doomed=doomed)
     assert graph.cycles(waits) == [tuple(range(count))]

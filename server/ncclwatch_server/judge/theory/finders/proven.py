@@ -93,11 +93,12 @@ def _mismatch_root(
     held = held_by(case.found, mismatch).union(doomed.intersection(everyone)) - set(through)
     may_go_on = set(everyone) - held.union(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
+    waiting = set(victims_of(case.graph, held | doomed.intersection(guilty)))
     return MismatchRoot(
         hangs=Certainty.PROVEN,
         ranks=guilty,
         decided=first.decided,
-        victims=tuple(sorted({*victims_of(case.graph, held | doomed.intersection(guilty)), *held} - odd.union(guilty, may_go_on))),
+        victims=tuple(sorted(waiting.union(held) - odd.union(guilty, may_go_on))),
         blocks=tuple(involved),
         place=Place(operation.group, operation.seq, first.culprit.op.op.value),
         onset_s=onset_s(involved),
