@@ -11,6 +11,9 @@ COMMANDS = {
         "ncclwatch.cli.commands.build_native:build_native",
         "Compile the native recorder for the torch of this environment.",
     ),
+    "capture": Lazy(
+        "ncclwatch.cli.commands.capture:capture", "Write all that is known of a job now to one file, for later."
+    ),
     "completion": Lazy("ncclwatch.cli.commands.completion:completion", "Print what lets a shell complete ncclwatch."),
     "config": Lazy("ncclwatch.cli.commands.config_show:config", "Show the settings in force and where each came from."),
     "doctor": Lazy(

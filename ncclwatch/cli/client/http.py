@@ -20,7 +20,8 @@ from ncclwatch.contract.network.peer_uid import NotOurs
 from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.words.printable import one_line
 
-BYTES_MAX = 64 * 1024 * 1024
+CAPTURE_S = 20.0  # to ask for records, and to write and send a capture
+BYTES_MAX = 128 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
 DETAIL_CHARS_MAX = 1000
 STACKS_S_MAX = 75.0  # the server itself gives up before
@@ -132,6 +133,14 @@ class Client:
     def trace(self, job: str, ranks: tuple[int, ...] | None) -> bytes:
         """Return the last minutes of a job as a Perfetto trace; None: of the ranks that matter. Raises `NotKnown`."""
         return self.fetch(f"/api/v1/jobs/{_quoted(job)}/trace", msgspec.json.encode({"ranks": ranks}), TRACE_S_MAX)
+
+    def capture(self, job: str, within_s: float) -> bytes:
+        """Return all that is known of a job, as a zip file. Raises `NotKnown` and `NotDone`.
+
+        `within_s`: for so long stacks are waited for that nobody has looked at yet.
+        """
+        wanted = msgspec.json.encode({"within_s": within_s})
+        return self.fetch(f"/api/v1/jobs/{_quoted(job)}/capture", wanted, within_s + CAPTURE_S)
 
     def stacks(self, data: bytes) -> JobStacks:
         """Return what an answer of `stacks_json` says."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ncclwatch.cli.client.http import Client, token
+from ncclwatch.cli.output import kept_captures
 from ncclwatch.cli.output.kept_reports import keep
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
@@ -59,9 +60,9 @@ class Order:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--on-hang",
-    type=click.Choice(["report", "abort", "restart", "policy"]),
-    help="Only tell of a hang (the default), end the command with exit code 70, start it again, or do what the policy "
-    "says for the cause. Else NCCLWATCH_ON_HANG.",
+    type=click.Choice(["report", "capture", "abort", "restart", "policy"]),
+    help="Only report a hang (the default), write a capture as well, end the command with exit code 70, start it "
+    "again, or do what the policy says for the cause. Else NCCLWATCH_ON_HANG.",
 )
 @click.option(
     "--policy",
@@ -150,7 +151,16 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     client = Client(url, order.token, patience_s, naming=naming)
     before, blocked = Attempts(), None
     while True:
-        following = Following(client, order.job, tell, own, policy=order.policy, before=before, verbose=order.verbose)
+        following = Following(
+            client,
+            order.job,
+            tell,
+            own,
+            policy=order.policy,
+            keep_capture=kept_captures.keep,
+            before=before,
+            verbose=order.verbose,
+        )
         following.begin()
         # Before the thread that follows: it is forked.
         training = Training(order.command, _environment(order, url, len(before.hangs)), blocked)

@@ -5,6 +5,7 @@ Nothing here can hold up the training: a server that does not answer is told of 
 
 import contextlib
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +16,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ncclwatch.cli.client.answers import Incident, Job
-from ncclwatch.cli.client.http import Client, NotKnown, ServerUnreachable
+from ncclwatch.cli.client.http import Client, NotDone, NotKnown, ServerUnreachable
 from ncclwatch.contract import config, job_names
+from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model.verdict import Lateness
 from ncclwatch.contract.on_hang.decision import Decision, Hang, decide
 from ncclwatch.contract.on_hang.policy import Action, Policy
@@ -29,6 +31,8 @@ RETRY_S = 2.0  # while the server does not answer
 STACKS_S = 2.0  # an abort waits so long for stacks
 DECIDED_S = 3.0  # and so long for the news of ranks that may tell which of several is the culprit
 CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
+CAPTURE_S = 5.0  # a capture waits so long for stacks that nobody has looked at yet
+CAPTURES_MAX = 5  # of one command
 LAST_NEWS_S = 4.0  # after the end of the command
 OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
 SILENT_S = 30.0  # the server of this run may be slow for so long before it is told of
@@ -99,10 +103,15 @@ class Following:
         own: OwnServer | None = None,
         *,
         policy: Policy | None = None,
+        keep_capture: Callable[[str, bytes], Path] | None = None,
         before: "Attempts | None" = None,
         verbose: bool = False,
     ) -> None:
-        """Follow a job. `policy`: what is done about a hang, by default nothing. `before`: former attempts of it."""
+        """Follow a job.
+
+        `policy`: what is done about a hang, by default nothing. `keep_capture`: writes a capture of a job to a file, and
+        raises OSError or `ConfigError`; None: none is taken. `before`: former attempts of it.
+        """
         self.wanted: Wanted | None = None
         self.certain = threading.Event()  # there is a hang of which no more is to be learned by waiting
         self._client = client
@@ -113,6 +122,8 @@ class Following:
         self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
+        self._keep_capture = keep_capture
+        self._captured: set[str] = set()  # incidents for which a capture was taken, or tried
         self._noticed: set[str] = set()  # notices that were told of
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._own = own
@@ -227,8 +238,25 @@ class Following:
         if self._policy is not None and self.wanted is None:
             hang = hang_of(incident)
             decision = decide(self._policy, hang, stands_s, self._before.hangs)
-            self.wanted = Wanted(decision, hang) if decision.action is not Action.REPORT else None
+            if decision.action is not Action.REPORT:
+                self._capture(incident)
+            self.wanted = Wanted(decision, hang) if decision.action.ends else None
         self.certain.set()
+
+    def _capture(self, incident: Incident) -> None:
+        """Write what is known of a hang to a file, once: what the job is ended for is gone with it."""
+        if self._keep_capture is None or incident.id in self._captured or len(self._captured) >= CAPTURES_MAX:
+            return
+        self._captured.add(incident.id)
+        try:
+            path = self._keep_capture(self._job, self._client.capture(incident.job, CAPTURE_S))
+        except (ServerUnreachable, NotKnown, NotDone, ConfigError) as error:
+            self._tell(f"ncclwatch: no capture of this hang: {error}\n")
+        except OSError as error:
+            self._tell(f"ncclwatch: cannot keep a capture of this hang ({error}); set {config.ENV_CAPTURES}\n")
+        else:
+            named = shlex.quote(str(path))
+            self._tell(f"ncclwatch: all that is known of this hang: {named}; ncclwatch analyze {named}\n")
 
     def _text(self, incident: Incident) -> str:
         if self._verbose:

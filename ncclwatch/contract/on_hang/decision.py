@@ -41,6 +41,8 @@ def decide(policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] =
     action = policy.action(hang.cause, hang.certainty)
     if action is Action.REPORT:
         return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
+    if not action.ends:
+        return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
     left_s = policy.patience_s(hang.cause, hang.certainty) - stands_s
     if left_s > 0:
         return Decision(Action.REPORT, f"it may still end by itself, for {left_s:.0f} s more")

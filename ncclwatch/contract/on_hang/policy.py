@@ -17,7 +17,7 @@ from ncclwatch.contract.model.verdict import Cause, Certainty
 from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
 
 BY_POLICY = "policy"
-WAYS = ("report", "abort", "restart", BY_POLICY)
+WAYS = ("report", "capture", "abort", "restart", BY_POLICY)
 STALLED_FOR_S = 120.0  # where a file does not say so
 OTHER = "other"  # in a file: every cause that it does not name
 FILE_BYTES_MAX = 64 * 1024
@@ -27,9 +27,15 @@ class Action(str, Enum):
     """What is done about a hang."""
 
     REPORT = "report"
+    CAPTURE = "capture"
     ABORT = "abort"
     RESTART = "restart"
     RESTART_ELSEWHERE = "restart_elsewhere"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job is ended."""
+        return self not in (Action.REPORT, Action.CAPTURE)
 
     @property
     def restarts(self) -> bool:
@@ -76,8 +82,8 @@ def default_policy() -> Policy:
 def in_force(on_hang: str, file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Policy | None:
     """Return the policy of whoever starts a job, None if hangs are only told of. Raises `ConfigError`.
 
-    `on_hang`: "report", "abort", "restart", "policy", or "": what NCCLWATCH_ON_HANG says. `file`: of the policy, else
-    that in NCCLWATCH_HANG_POLICY, else the default one counts.
+    `on_hang`: one of `WAYS`, or "": what NCCLWATCH_ON_HANG says. `file`: of the policy, else that in
+    NCCLWATCH_HANG_POLICY, else the default one counts.
     """
     wanted = on_hang or environ.get(config.ENV_ON_HANG, "").strip() or Action.REPORT.value
     if wanted not in WAYS:

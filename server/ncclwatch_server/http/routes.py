@@ -18,6 +18,7 @@ from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.http import rank_views
+from ncclwatch_server.http.capture_routes import capture_routes
 from ncclwatch_server.http.job_views import JobView, view_of
 from ncclwatch_server.http.problem import Problem
 from ncclwatch_server.http.queries import Reader
@@ -108,6 +109,8 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, tra
     app.include_router(_description_routes(app), dependencies=[gate])
     operator = Depends(AuditedGate(access, trail, Act.STACKS))
     app.include_router(stack_routes(reader.watch), dependencies=[operator], responses=refusal)
+    capturer = Depends(AuditedGate(access, trail, Act.CAPTURE))
+    app.include_router(capture_routes(reader.watch), dependencies=[capturer], responses=refusal)
 
 
 def _description_routes(app: FastAPI) -> APIRouter:

@@ -60,7 +60,7 @@ def trace_routes(reader: Reader, states: States) -> APIRouter:
         before = await reader.desk.make(lambda: _known(sight, None, history, incidents))
         culprits = [culprit.rank for incident in incidents for culprit in incident.verdict.culprits]
         ranks = wanted.ranks if wanted.ranks is not None else chosen(before, culprits)
-        request = await _ask(known, ranks)
+        request = await ask_views(known, ranks)
         data = await reader.desk.make(lambda: _encoded(_known(sight, request, history, incidents)))
         return Response(data, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
 
@@ -73,7 +73,7 @@ def _encoded(known: Known) -> bytes:
     return encode(timeline(known))
 
 
-async def _ask(job: Job, ranks: Iterable[int]) -> HistoryRequest:
+async def ask_views(job: Job, ranks: Iterable[int]) -> HistoryRequest:
     """Ask the nodes for the views of ranks, and wait for them for a while."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:

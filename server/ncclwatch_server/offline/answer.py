@@ -3,13 +3,15 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.verdict import Verdict
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import merge
 from ncclwatch_server.incidents import terminal_text
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey, fingerprint
+from ncclwatch_server.incidents.capture_file import Capture
 from ncclwatch_server.incidents.report import IncidentReport, JobReport, report_job, revive
 from ncclwatch_server.offline.gather import Gathered
 
@@ -31,29 +33,49 @@ def incidents_of(
     job: str, snapshot: JobSnapshot, verdicts: Iterable[Verdict], reports: Iterable[JobReport]
 ) -> tuple[Incident, ...]:
     """Return the incidents that verdicts make, after those that a live ncclwatch had found: it saw more."""
-    key = JobKey(name=job, instance="", attempt=0)
-    saved = [
-        revive(each, JobKey(name=report.job, instance="", attempt=0), report.world_size)
-        for report in reports
-        for each in report.incidents
-    ]
+    saved = [each for report in reports for each in _saved(report)]
     known = {culprit.rank for incident in saved for culprit in incident.verdict.culprits}
     made = [
-        Incident(
-            id=fingerprint(key, verdict),
-            key=key,
-            job=job,
-            world_size=snapshot.world_size,
-            state=IncidentState.ENDED,
-            verdict=verdict,
-            onset_to_open_s=verdict.onset_s,
-            opened_at=time.time(),
-            stacks=merge(snapshot.stacks, verdict),
-        )
+        _made(job, snapshot, verdict, time.time())
         for verdict in verdicts
         if not verdict.culprits or not {culprit.rank for culprit in verdict.culprits} <= known
     ]
     return (*saved, *made)
+
+
+def incidents_of_capture(capture: Capture, snapshot: JobSnapshot, verdicts: Iterable[Verdict]) -> tuple[Incident, ...]:
+    """Return the incidents of a capture, and what this version says that they do not."""
+    saved = _saved(capture.report)
+    known = {_said(each.verdict) for each in saved if each.open}
+    alarms = (verdict for verdict in verdicts if verdict.severity is not Severity.INFO)
+    made = [
+        _made(snapshot.job, snapshot, verdict, capture.taken_at) for verdict in alarms if _said(verdict) not in known
+    ]
+    return (*saved, *made)
+
+
+def _said(verdict: Verdict) -> tuple[Cause, frozenset[int]]:
+    return verdict.cause, frozenset(culprit.rank for culprit in verdict.culprits)
+
+
+def _saved(report: JobReport) -> list[Incident]:
+    key = JobKey(name=report.job, instance="", attempt=0)
+    return [revive(each, key, report.world_size) for each in report.incidents]
+
+
+def _made(job: str, snapshot: JobSnapshot, verdict: Verdict, opened_at: float) -> Incident:
+    key = JobKey(name=job, instance="", attempt=0)
+    return Incident(
+        id=fingerprint(key, verdict),
+        key=key,
+        job=job,
+        world_size=snapshot.world_size,
+        state=IncidentState.ENDED,
+        verdict=verdict,
+        onset_to_open_s=verdict.onset_s,
+        opened_at=opened_at,
+        stacks=merge(snapshot.stacks, verdict),
+    )
 
 
 def answer(job: str, snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, ...]) -> Answer:
@@ -64,7 +86,7 @@ def answer(job: str, snapshot: JobSnapshot, gathered: Gathered, incidents: tuple
         job=report.job,
         world_size=report.world_size,
         incidents=report.incidents,
-        ranks=_with_records(snapshot),
+        ranks=_with_records(snapshot) if gathered.capture is None else tuple(sorted(snapshot.ranks)),
         files=gathered.files,
         notes=notes_of(snapshot, gathered),
     )
@@ -73,6 +95,8 @@ def answer(job: str, snapshot: JobSnapshot, gathered: Gathered, incidents: tuple
 def notes_of(snapshot: JobSnapshot, gathered: Gathered) -> tuple[str, ...]:
     """Return what limits the verdict."""
     notes = list(gathered.notes)
+    if gathered.capture is not None:
+        return (*notes, *gathered.capture.notes)
     if gathered.notes_left_out:
         notes.append(f"and {gathered.notes_left_out} more notes on files")
     known = set(_with_records(snapshot))
@@ -98,6 +122,11 @@ def lines(snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, 
 
 
 def _nothing_wrong(snapshot: JobSnapshot, gathered: Gathered) -> str:
+    if gathered.capture is not None:
+        moment = datetime.fromtimestamp(gathered.capture.taken_at, timezone.utc).isoformat(timespec="seconds")
+        return (
+            f"ncclwatch: nothing was wrong with job {snapshot.job} at {moment}: no hang is to be seen in this capture."
+        )
     known = len(_with_records(snapshot))
     if gathered.reports and not known:
         return "ncclwatch: nothing was wrong: the saved report holds no incident."

@@ -12,7 +12,7 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.words.console import JSON_HELP, Progress, complain, put, put_json, wants_json
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.judge import judge
-from ncclwatch_server.offline.answer import answer, incidents_of, lines
+from ncclwatch_server.offline.answer import answer, incidents_of, incidents_of_capture, lines
 from ncclwatch_server.offline.errors import NothingToAnalyze
 from ncclwatch_server.offline.gather import Gathered, gather, look_deeper
 from ncclwatch_server.offline.suspects import suspects
@@ -26,8 +26,9 @@ EXIT_UNUSABLE = 2
 def analyze(paths: tuple[Path, ...], as_json: bool | None) -> None:
     """Find what hung a job in the files in PATHS that it left behind.
 
-    Reads Flight Recorder dumps (pickle or JSON, of any version), torchtitan's comm_traces, rings left after a
-    crash, py-spy stacks (JSON), saved reports and logs with NCCL's own words, in any mixture and with ranks missing.
+    Reads what `ncclwatch capture` has written (zip), Flight Recorder dumps (pickle or JSON, of any version),
+    torchtitan's comm_traces, rings left after a crash, py-spy stacks (JSON), saved reports and logs with NCCL's own
+    words, in any mixture and with ranks missing.
     Exit code 0 when something was explained or nothing is wrong, 2 when nothing could be read.
     """
     gc.disable()  # dumps are large trees without cycles, and this process ends soon
@@ -50,10 +51,12 @@ def _analyze(paths: tuple[Path, ...], gathered: Gathered) -> tuple[str, JobSnaps
     if gathered.empty:
         raise NothingToAnalyze(_nothing(paths, gathered.notes))
     snapshot = gathered.snapshot()
-    wanted = suspects(snapshot)
+    wanted = suspects(snapshot) if gathered.capture is None else ()
     if wanted:
         look_deeper(gathered, wanted)
         snapshot = gathered.snapshot()
+    if gathered.capture is not None:
+        return snapshot.job, snapshot, incidents_of_capture(gathered.capture, snapshot, judge(snapshot))
     job = paths[0].resolve().name
     return job, snapshot, incidents_of(job, snapshot, judge(snapshot), gathered.reports)
 
@@ -62,6 +65,6 @@ def _nothing(paths: tuple[Path, ...], notes: list[str]) -> str:
     tried = ", ".join(map(str, paths[:3]))
     why = f" Of the files there: {'; '.join(notes[:5])}" if notes else ""
     return (
-        f"nothing in {tried} tells of a job. Name files, or directories, with Flight Recorder dumps (pickle or JSON), "
-        f"rings (*.ring), py-spy stacks (JSON), saved reports or logs.{why}"
+        f"nothing in {tried} tells of a job. Name files, or directories, with captures (zip), Flight Recorder dumps "
+        f"(pickle or JSON), rings (*.ring), py-spy stacks (JSON), saved reports or logs.{why}"
     )

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -18,6 +19,9 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.undecodable import UNDECODABLE
+from ncclwatch_server.evidence.inspection import with_members
+from ncclwatch_server.incidents import capture_file
+from ncclwatch_server.incidents.capture_file import Capture
 from ncclwatch_server.incidents.report import JobReport
 from ncclwatch_server.offline import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.offline.entries import Names
@@ -46,6 +50,7 @@ class Gathered:
     rings: dict[int, Left] = field(default_factory=dict)
     stacks: dict[int, StackDump] = field(default_factory=dict)
     reports: list[JobReport] = field(default_factory=list)
+    capture: Capture | None = None  # the newest: it holds all that the others would tell
     logs: Logs = field(default_factory=Logs)
     names: Names = field(default_factory=Names)
     notes: list[str] = field(default_factory=list)
@@ -57,7 +62,7 @@ class Gathered:
     def empty(self) -> bool:
         """Whether nothing was found that says anything of a job."""
         said = self.logs.ranks or self.logs.shared or self.logs_read
-        return not (self.dumps or self.rings or self.stacks or self.reports or said)
+        return not (self.dumps or self.rings or self.stacks or self.reports or self.capture or said)
 
     def note(self, text: str) -> None:
         """Remember something the reader should know."""
@@ -67,7 +72,9 @@ class Gathered:
             self.notes_left_out += 1
 
     def snapshot(self) -> JobSnapshot:
-        """Return the job as the files show it: of dumps and rings those that more ranks have, then logs."""
+        """Return the job as the files show it: a capture, or of dumps and rings those that more ranks have, then logs."""
+        if self.capture is not None:
+            return with_members(self.capture.snapshot)
         from_rings = rings.views_of(self.rings.values())
         from_logs = log_recordings.recordings_of(self.logs)
         recordings = {**from_logs, **self.dumps}
@@ -146,7 +153,9 @@ def _read(path: Path, gathered: Gathered) -> None:
             raise Unreadable("it is empty; the rank may have died while it wrote it")
         if status.st_size > FILE_BYTES_MAX:
             raise Unreadable(f"it has {status.st_size >> 20} MB; at most {FILE_BYTES_MAX >> 20} MB are read")
-        if head.startswith(rings.MAGIC):
+        if head.startswith(capture_file.MAGIC):
+            _keep_capture(file, path, gathered)
+        elif head.startswith(rings.MAGIC):
             left = rings.read(str(path))
             _keep_ring(left, gathered)
         elif head[:1] == b"\x80":
@@ -157,6 +166,21 @@ def _read(path: Path, gathered: Gathered) -> None:
             raise Unreadable("it is neither a dump, a ring, a report, stacks nor a log")
         else:
             _read_log(path, gathered)
+
+
+def _keep_capture(file: BinaryIO, path: Path, gathered: Gathered) -> None:
+    """Keep a capture; of two, the one that was taken later."""
+    try:
+        found = capture_file.read(file)
+    except capture_file.NoCapture as error:
+        raise Unreadable(str(error)) from error
+    known = gathered.capture
+    if known is not None and known.taken_at >= found.taken_at:
+        gathered.note(f"{path}: left out, another capture is newer")
+        return
+    if known is not None:
+        gathered.note(f"a capture of job {known.snapshot.job} is left out, {path} is newer")
+    gathered.capture = found
 
 
 _NO_JSON = object()

@@ -28,6 +28,7 @@ class Act(str, Enum):
 
     TRACE = "trace"
     STACKS = "stacks"
+    CAPTURE = "capture"
     DELETE = "delete"
     GUESS = "guess"
     CLAIM = "claim"  # of ranks that another agent speaks for

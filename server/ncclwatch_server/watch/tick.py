@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.machine.liveness import LoopLife
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Severity
 from ncclwatch_server import limits, settings
 from ncclwatch_server.evidence.agent_link import Link
@@ -81,6 +82,10 @@ class Watch:
     def claimed(self, job: Job, link: Link) -> None:
         """Note that an agent claims ranks of which another one speaks."""
         self._publisher.claimed(job, link)
+
+    def snapshot(self, job: Job) -> JobSnapshot:
+        """Return what the judge would get to see of a job now."""
+        return job.snapshot(self._clock())
 
     def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> None:
         """Take what was known before this server started, of a store that was not at hand then."""

@@ -1,0 +1,47 @@
+"""Keeps the captures that `ncclwatch run` takes before it ends a hung job."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ncclwatch.cli.output.report_file import prepare
+from ncclwatch.contract import config, job_names
+from ncclwatch.contract.machine import homes
+
+KEPT_MAX = 20  # the newest of this user, where no directory is named
+
+
+def name_of(job: str, at: float | None = None) -> str:
+    """Return the name of a capture that is taken now, or at a moment in seconds since 1970."""
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    return f"{job_names.to_directory(job)}-{moment}.zip"
+
+
+def keep(job: str, data: bytes, environ: Mapping[str, str] = os.environ) -> Path:
+    """Write a capture to the directory in NCCLWATCH_CAPTURES, else below this user's state directory.
+
+    Returns where. Raises OSError or `ConfigError`.
+    """
+    named = environ.get(config.ENV_CAPTURES, "").strip()
+    if named:
+        place = homes.expanded(named)
+    else:
+        base, makeshift = homes.state_dir(environ)
+        if makeshift:
+            homes.make_own(base)
+        place = base / "captures"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = place / name_of(job)
+    prepare(path, "the capture", config.ENV_CAPTURES).write(data)
+    if not named:
+        _forget_old(place)
+    return path
+
+
+def _forget_old(place: Path) -> None:
+    with suppress(OSError):
+        kept = sorted(place.glob("*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in kept[KEPT_MAX:]:
+            old.unlink()
