@@ -95,7 +95,7 @@ class OwnServer(Protocol):
 class Following:
     """Follows one job by its name, tells of each incident once and when it grows urgent, and collects the report."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is done and where it is kept: each is another one in tests
         self,
         client: Client,
         job: str,
@@ -109,8 +109,8 @@ class Following:
     ) -> None:
         """Follow a job.
 
-        `policy`: what is done about a hang, by default nothing. `keep_capture`: writes a capture of a job to a file, and
-        raises OSError or `ConfigError`; None: none is taken. `before`: former attempts of it.
+        `policy`: what is done about a hang, by default nothing. `keep_capture`: writes a capture of a job to a file,
+        and raises OSError or `ConfigError`; None: none is taken. `before`: former attempts of it.
         """
         self.wanted: Wanted | None = None
         self.certain = threading.Event()  # there is a hang of which no more is to be learned by waiting

@@ -124,9 +124,7 @@ def lines(snapshot: JobSnapshot, gathered: Gathered, incidents: tuple[Incident, 
 def _nothing_wrong(snapshot: JobSnapshot, gathered: Gathered) -> str:
     if gathered.capture is not None:
         moment = datetime.fromtimestamp(gathered.capture.taken_at, timezone.utc).isoformat(timespec="seconds")
-        return (
-            f"ncclwatch: nothing was wrong with job {snapshot.job} at {moment}: no hang is to be seen in this capture."
-        )
+        return f"ncclwatch: nothing was wrong with job {snapshot.job} at {moment}: its capture shows no hang."
     known = len(_with_records(snapshot))
     if gathered.reports and not known:
         return "ncclwatch: nothing was wrong: the saved report holds no incident."

@@ -72,7 +72,7 @@ class Gathered:
             self.notes_left_out += 1
 
     def snapshot(self) -> JobSnapshot:
-        """Return the job as the files show it: a capture, or of dumps and rings those that more ranks have, then logs."""
+        """Return the job as the files show it: a capture, else of dumps and rings what more ranks have, then logs."""
         if self.capture is not None:
             return with_members(self.capture.snapshot)
         from_rings = rings.views_of(self.rings.values())
