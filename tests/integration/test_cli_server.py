@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from ncclwatch.cli import contributed
 from ncclwatch.cli.main import COMMANDS, main
+from ncclwatch_server.incidents.capture_file import read
 from tests.integration.fake_agent import FakeAgent, until
 from tests.integration.server_process import ServerProcess
 
@@ -317,6 +318,43 @@ def test_a_protected_server_answers_nobody_without_its_token(tmp_path: Path) -> 
             assert "wants a token; set NCCLWATCH_TOKEN" in done.stderr
             assert "does not take this token" in ask(process.url, command, token="wrong").stderr
         assert ask(process.url, "stacks", token=TOKEN).exit_code == 0
+
+
+def test_a_capture_is_one_file_that_leads_to_the_same_verdict(url: str, tmp_path: Path) -> None:
+    done = ask(url, "capture", "hung", "--output", str(tmp_path / "hung.zip"))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert f"read it with ncclwatch analyze {tmp_path}/hung.zip" in done.stdout
+    with (tmp_path / "hung.zip").open("rb") as file:
+        found = read(file)
+    saved = json.loads(ask(url, "report", found.report.incidents[0].id, "--json").stdout)
+    assert saved["summary"] == found.report.incidents[0].summary
+    again = CliRunner().invoke(main, ["analyze", "--json", str(tmp_path / "hung.zip")])
+    assert again.exit_code == 0
+    assert [each["summary"] for each in json.loads(again.stdout)["incidents"]] == [saved["summary"]]
+
+
+def test_of_a_job_that_runs_well_a_capture_has_what_its_ranks_recorded(url: str, tmp_path: Path) -> None:
+    assert ask(url, "capture", "half", "--output", str(tmp_path / "half.zip")).exit_code == 0
+    with (tmp_path / "half.zip").open("rb") as file:
+        found = read(file)
+    assert found.snapshot.job == "half"
+    assert found.snapshot.ranks
+    assert any("no stack of rank 2: no node speaks for it" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        (("nope",), "knows no job 'nope'; name one of: "),
+        (("hung", "--output", "/nowhere/x.zip"), "cannot write the capture to /nowhere/x.zip"),
+        (("hung", "--output", "/"), "it is a directory; name a file with --output"),
+    ],
+)
+def test_a_capture_that_cannot_be_is_one_sentence(url: str, named: tuple[str, ...], why: str) -> None:
+    done = ask(url, "capture", *named)
+    assert done.exit_code == 2
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_unreachable_server_and_a_stranger_are_one_sentence() -> None:

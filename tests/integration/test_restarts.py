@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch_server.evidence.inspection import with_members
+from ncclwatch_server.incidents.capture_file import read
+from ncclwatch_server.judge import judge
 from tests.integration.launch import PROGRAMS
 from tests.integration.real_jobs import mine, runtime, until
 
@@ -19,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_through(
     runtime: Path, tmp_path: Path
 ) -> None:
-    report = tmp_path / "report.json"
+    report, captures = tmp_path / "report.json", tmp_path / "captures"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [
@@ -28,7 +31,7 @@ def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_throu
         ],
         capture_output=True, text=True, timeout=140,
         env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
-        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1"},
+        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_CAPTURES": str(captures)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("through") == 2
@@ -36,4 +39,23 @@ def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_throu
     assert "ncclwatch: starting the command again, restart 1" in done.stderr
     assert done.stderr.count("ncclwatch: CRITICAL") == 1
     assert [each["cause"] for each in json.loads(report.read_bytes())["incidents"]] == ["process_frozen"]
+    _is_captured(captures, done.stderr)
     until(lambda: not mine(runtime))  # its agent stays a little
+
+
+def _is_captured(captures: Path, told: str) -> None:
+    """Check that there is one capture, taken before the job was ended, and that it leads to the same verdict."""
+    (path,) = captures.iterdir()
+    assert told.index(f"ncclwatch analyze {path}") < told.index("ncclwatch: ending the command")
+    with path.open("rb") as file:
+        capture = read(file)
+    (saved,) = (each for each in capture.report.incidents if each.severity == "critical")
+    again = judge(with_members(capture.snapshot))[0]
+    assert (again.cause, again.culprits) == (saved.cause, saved.culprits)
+    assert (again.cause.value, again.summary) == ("process_frozen", saved.summary)
+    analyzed = subprocess.run(
+        [sys.executable, "-m", "ncclwatch", "analyze", "--text", str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert analyzed.returncode == 0, analyzed.stderr
+    assert analyzed.stdout.count("ncclwatch: CRITICAL") == 1
+    assert "process_frozen" in analyzed.stdout

@@ -165,6 +165,10 @@ def test_stacks_and_deletions_are_written_down_and_only_operators_read_them(serv
         until(lambda: agent.progress > 1)
         agent.hang(1)
         until(lambda: any(i["stacks"] for i in _incidents(server, "audited")), what="stacks")
+        there = f"{server.url}/api/v1/jobs/audited/capture"
+        for token, code in (("", 401), ("s3-viewer", 403), ("s3-agent", 403), ("s3-operator", 200)):
+            shown = {"Authorization": f"Bearer {token}"} if token else {}
+            assert httpx2.post(there, headers=shown, json={}, timeout=30).status_code == code
         running = ask(server, "DELETE", "/api/v1/jobs/audited", "s3-operator")
         assert (running.status_code, "goes on" in running.text) == (409, True)
         agent.end(0, Ending(kind="exited", exit_code=0))
@@ -181,6 +185,7 @@ def test_stacks_and_deletions_are_written_down_and_only_operators_read_them(serv
     told = [(e["who"], e["act"], e["job"]) for e in page["entries"]]
     assert told[0] == ("alice", "delete", "audited")
     assert ("ncclwatch-server", "stacks", "audited") in told
+    assert told.count(("alice", "capture", "audited")) == 1
     assert page["next"] is None
     newest = ask(server, "GET", "/api/v1/audit?limit=1", "s3-operator").json()
     older = ask(server, "GET", f"/api/v1/audit?limit=1&before={newest['next']}", "s3-operator").json()

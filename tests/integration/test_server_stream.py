@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 # What a schema cannot say: which ranks a job has, and that a silence ends after it has begun. That may be refused.
 BY_CONTENT = """
 [[operations]]
-include-path = ["/api/v1/silences", "/api/v1/jobs/{job}/stacks"]
+include-path = ["/api/v1/silences", "/api/v1/jobs/{job}/stacks", "/api/v1/jobs/{job}/capture"]
 [operations.checks]
 positive_data_acceptance.enabled = false
 """

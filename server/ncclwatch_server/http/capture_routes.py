@@ -40,7 +40,7 @@ class WantedCapture:
 def capture_routes(watch: Watch) -> APIRouter:
     """Return the route. Whoever mounts it lets operators only through."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
-    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (403, 404, 409, 429)}
+    refusals: dict[int | str, dict[str, object]] = {code: {"model": Problem} for code in (400, 403, 404, 409, 429)}
     found: dict[int | str, dict[str, object]] = {
         200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
     }

@@ -6,7 +6,10 @@ renamed or given another meaning, while `schema` in `manifest.json` stays 1.
 """
 
 import io
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -30,6 +33,7 @@ TEXT_BYTES_MAX = 4 * 1024 * 1024
 REPORT_BYTES_MAX = 16 * 1024 * 1024
 HISTORIES = (100, 20, 0)  # newest operations of a rank that is no culprit, where all of them are too many
 _MANIFEST, _SNAPSHOT, _REPORT = "manifest.json", "snapshot.msgpack", "report.json"
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)  # what zipfile lets through
 _README = """What ncclwatch knew of job {job} at {moment}.
 
 verdicts.txt      the incidents, as on the job's terminal
@@ -114,7 +118,7 @@ def read(file: BinaryIO) -> Capture:
         raise NoCapture("a zip file that ncclwatch has not made") from error
     except UNDECODABLE as error:
         raise NoCapture(f"a capture that this version cannot read ({error}); update ncclwatch") from error
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
+    except (*_DAMAGED, OSError, EOFError, RuntimeError, ValueError) as error:
         raise NoCapture(f"a damaged zip file ({error})") from error
 
 

@@ -1,22 +1,24 @@
 """What `ncclwatch run` tells and reports is of its own command, however much else a server has seen."""
 
+import errno
 import re
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from ncclwatch.cli.client.answers import Incident, Job
-from ncclwatch.cli.client.http import ServerUnreachable
+from ncclwatch.cli.client.http import NotDone, ServerUnreachable
 from ncclwatch.cli.running import following
-from ncclwatch.cli.running.following import Attempts, Following
+from ncclwatch.cli.running.following import Attempts, Following, Wanted
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Culprit
 from ncclwatch.contract.on_hang.decision import Hang
-from ncclwatch.contract.on_hang.policy import Action, in_force
+from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 
-ABORT, RESTART = (in_force(way, environ={}) for way in ("abort", "restart"))
+ABORT, RESTART, CAPTURE = (in_force(way, environ={}) for way in ("abort", "restart", "capture"))
 
 
 class Server:
@@ -25,6 +27,7 @@ class Server:
     def __init__(self) -> None:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
         self.state, self.cause, self.one_of, self.predicted = "running", "host_stall", False, ""
+        self.refused = ""  # why it makes no capture
         self.answered: list[int] = []
         self.culprits: tuple[Culprit, ...] = ()
 
@@ -58,6 +61,12 @@ class Server:
     def incident_brief(self, incident: str, width: int) -> str:
         assert 60 <= width <= 160
         return incident
+
+    def capture(self, job: str, within_s: float) -> bytes:
+        assert within_s < 10
+        if self.refused:
+            raise NotDone(self.refused)
+        return f"all of {job}".encode()
 
     def report(self, job: str) -> bytes:
         mine = [{"id": i, "cause": self.cause, "state": self.state} for i, (of, _) in self.opened.items() if of == job]
@@ -253,3 +262,58 @@ def test_an_attempt_after_a_hang_is_judged_by_that_hang_and_its_own_incidents_al
         cause="host_stall", certainty="PROVEN", ranks=frozenset({3}), places=frozenset({"/home/user/train.py:44"})
     )
     assert before.hangs == (same, same)
+
+
+def captured(
+    monkeypatch: pytest.MonkeyPatch, way: Policy | None, refused: str, full: bool
+) -> tuple[Wanted | None, str]:
+    """Follow a job that hangs twice; returns what is wanted then, and what was told."""
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "STACKS_S", 0.0)
+    server, told, kept = Server(), [], []
+
+    def keep(job: str, data: bytes) -> Path:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append((job, data))
+        return Path(f"/captures/{len(kept)}.zip")
+
+    server.refused = refused
+    server.open("one", "mine")
+    server.open("two", "mine~2")
+    followed = Following(server, "mine", told.append, policy=way, keep_capture=keep)  # type: ignore[arg-type]
+    followed._earlier = frozenset()
+    followed.start()
+    assert followed.certain.wait(10)
+    seen = len(server.answered)
+    while len(server.answered) < seen + 3:
+        time.sleep(0.01)
+    server.state = "ended"
+    followed.finish()
+    assert kept[:1] in ([], [("mine", b"all of mine~2")], [("mine", b"all of mine")])
+    return followed.wanted, "".join(told)
+
+
+def test_a_capture_is_taken_once_of_each_hang_and_nothing_is_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, told = captured(monkeypatch, CAPTURE, "", full=False)
+    assert wanted is None
+    assert told.count("all that is known of this hang") == 2
+    assert "/captures/2.zip; ncclwatch analyze /captures/2.zip" in told
+    assert "/captures/3.zip" not in told
+
+
+@pytest.mark.parametrize(
+    ("refused", "full", "why"),
+    [
+        ("", False, "all that is known of this hang: /captures/1.zip"),
+        ("2 others are looking", False, "no capture of this hang: 2 others are looking"),
+        ("", True, "cannot keep a capture of this hang ([Errno 28] No space left on device); set NCCLWATCH_CAPTURES"),
+    ],
+)
+def test_a_job_is_ended_after_its_capture_or_without_one(
+    monkeypatch: pytest.MonkeyPatch, refused: str, full: bool, why: str
+) -> None:
+    wanted, told = captured(monkeypatch, ABORT, refused, full)
+    assert wanted is not None
+    assert wanted.decision.action is Action.ABORT
+    assert told.count(why) == 1

@@ -35,11 +35,21 @@ def test_what_has_broken_is_restarted(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", Cause)
-@pytest.mark.parametrize("way", ["policy", "abort", "restart"])
+@pytest.mark.parametrize("way", ["policy", "capture", "abort", "restart"])
 def test_a_late_rank_never_does_anything(cause: Cause, way: str) -> None:
     policy = in_force(way, environ={})
     assert policy is not None
     assert decide(policy, hang(cause.value, "LATE"), 1e9).action is Action.REPORT
+
+
+def test_a_capture_waits_for_nothing_and_ends_nothing() -> None:
+    policy = in_force("capture", environ={})
+    assert policy is not None
+    for certainty in ("PROVEN", "STALLED"):
+        action = decide(policy, hang(certainty=certainty), 0.0, (hang(), hang())).action
+        assert action is Action.CAPTURE
+        assert not action.ends
+        assert not action.restarts
 
 
 @pytest.mark.parametrize(("stands_s", "action"), [(119.9, Action.REPORT), (120.0, Action.RESTART)])
@@ -119,7 +129,9 @@ def test_the_policy_is_that_of_the_flag_else_of_the_environment_else_the_default
 
 
 def test_a_way_that_is_none_and_a_file_that_is_not_there_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="NCCLWATCH_ON_HANG is 'reboot'; it may be report, abort, restart, policy"):
+    with pytest.raises(
+        ConfigError, match="NCCLWATCH_ON_HANG is 'reboot'; it may be report, capture, abort, restart, policy"
+    ):
         in_force("", None, {config.ENV_ON_HANG: "reboot"})
     with pytest.raises(ConfigError, match="No such file"):
         in_force("", tmp_path / "none.toml", {})

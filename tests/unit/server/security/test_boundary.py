@@ -27,6 +27,7 @@ REQUESTS = [
     ("POST", "/nothing/here", LONG),
     ("POST", "/api/v1/jobs/a/stacks", b""),
     ("POST", "/api/v1/jobs/a/stacks", LONG),
+    ("POST", "/api/v1/jobs/a/capture", LONG),
     ("PUT", "/healthz/", LONG),
     ("DELETE", "/api/v1/jobs/a", b""),
     ("GET", "/ws/agent", b""),
