@@ -2,7 +2,8 @@
 
 DEFAULT_POLICY = """\
 # What is done when a job hangs. A warning, a forecast, and a rank that is merely late never do anything.
-#   report             tell of it
+#   report             report it
+#   capture            write what is known of it to a file as well; the following do so, too
 #   abort              end the job: it would hang again in the same way
 #   restart            end the job, and start it again
 #   restart_elsewhere  the same without the nodes at fault: whoever places the job has to do it
@@ -16,10 +17,10 @@ rank_crashed = "restart"
 init_incomplete = "restart"
 node_lost = "restart_elsewhere"
 transport = "restart_elsewhere"
-undetermined = "report"
+undetermined = "capture"
 
 [stalled]
-other = "report"
+other = "capture"
 process_frozen = "restart"
 host_stall = "restart"
 data_stall = "restart"
