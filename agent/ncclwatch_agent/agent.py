@@ -158,7 +158,7 @@ class Agent:
 
     def _is_unneeded(self) -> bool:
         idle_s = (time.monotonic_ns() - self._alive_ns) / 1e9
-        needed = self._jobs or self._servers.needed_elsewhere
+        needed = self._jobs or self._servers.needed_elsewhere or self._desk.actor.awaits_restart
         return self._settings.spawned and not needed and idle_s >= IDLE_S
 
     def _tick(self, now_ns: int) -> None:
@@ -200,6 +200,7 @@ class Agent:
         """Look at what surrounds the ranks of a job."""
         self._look_at_gpus(job)
         self._desk.strangers.observe(job, now_ns)
+        self._desk.actor.tend(job, connected=self._servers.of(job).connected)
         if job.wants_terminal:
             job.terminal.prepare(job.candidates())
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.rank import RankView, StackDump
 from ncclwatch.contract.words.printable import harmless
+from ncclwatch_agent.acting.actor import Actor
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.rank_process import FROZEN
 from ncclwatch_agent.ranks.jobs import LocalJob
@@ -36,6 +37,7 @@ class CommandDesk:
         self._stacks = StackDesk()
         self._witnesses = WitnessDesk()
         self.strangers = Strangers(self._stacks.dump)
+        self.actor = Actor(self.tell)
         self._jobs = jobs
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused = 0
@@ -45,13 +47,23 @@ class CommandDesk:
         job = next((job for job in self._jobs() if job.index == command.index and job.server == uplink.name), None)
         if job is None:
             return
+        if command.kind is wire.CommandKind.HANGS:
+            self.actor.hear(job, command.text)
+            return
         if len(self._tasks) >= TASKS_MAX:
             self.refused += 1
             log.warning(
                 "%s asks for more than %d things at once; dropped %s", uplink.url, TASKS_MAX, command.kind.value
             )
             return
-        task = asyncio.create_task(self._carry_out(uplink, job, command))
+        self._keep(asyncio.create_task(self._carry_out(uplink, job, command)))
+
+    def tell(self, job: LocalJob, sentence: str) -> None:
+        """Put a sentence on a job's terminal."""
+        self._keep(asyncio.create_task(put_on_terminal(job, f"ncclwatch: {sentence}\n")))
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        """Hold on to a task until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -105,6 +117,7 @@ class CommandDesk:
     def forget(self, job: LocalJob) -> None:
         """Let go of what is known of a job that is over."""
         self.strangers.forget(job.index)
+        self.actor.forget(job)
 
     async def close(self) -> None:
         """Give up what is not done."""

@@ -37,6 +37,7 @@ class CommandKind(str, Enum):
     WITNESS = "witness"  # answer with the Testimonies of these ranks
     PARAMETERS = "parameters"  # answer with what these ranks have wrapped; `text`: the kind and the ranks it is for
     PRINT = "print"  # put `text` on the terminal of the job
+    HANGS = "hangs"  # `text`: the hangs of the job, see `on_hang.hangs`; only to an agent that acts on them
     STAND_BY = "stand_by"  # answer with the Standby that takes over when this server is lost
 
 
@@ -69,6 +70,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     run: int = 0  # of one launch that is started again by hand, a later run has a higher number on each agent
     lives: bool = True  # some process of it runs
     elsewhere: bool = False  # its launcher has started ranks on other nodes too
+    acts: bool = False  # its owner wants the agent to act on hangs
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):
@@ -290,13 +292,13 @@ JobNews = Views | ReadNews
 StandbyNews = Standby | Predecessor
 AgentMessage = Hello | Announce | JobNews | StandbyNews
 UnreadMessage = Hello | Announce | UnreadViews | ReadNews | StandbyNews
+_Parameter = tuple[int, tuple[str, ...]]
 _Thread = tuple[str, tuple[StackFrame, ...]]
 _LongNews = _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | _LongLoops
 _Long = Hello | Announce | UnreadViews | _LongNews | StandbyNews | Gone
 ServerMessage = Welcome | Refused | JobRefused | Successor | Command
 
 T = TypeVar("T")
-
 _PART_BYTES = 40  # in memory of a part of a text of JSON, besides its letters: measured, 9 for long ones, 70 for short
 
 _KIND = re.compile(rb'\{"type":"([a-z]{1,20})"')
@@ -313,9 +315,7 @@ _testimony_decoder: msgspec.json.Decoder[Testimony] = msgspec.json.Decoder(Testi
 _communicator_decoder: msgspec.json.Decoder[Communicator] = msgspec.json.Decoder(Communicator)
 _loop_decoder: msgspec.json.Decoder[Loop] = msgspec.json.Decoder(Loop)
 _alike_decoder: msgspec.json.Decoder[Alike] = msgspec.json.Decoder(Alike)
-_parameters_decoder: msgspec.json.Decoder[tuple[int, tuple[str, ...]]] = msgspec.json.Decoder(
-    tuple[int, tuple[str, ...]]
-)
+_parameters_decoder: msgspec.json.Decoder[_Parameter] = msgspec.json.Decoder(_Parameter)
 _server_decoder: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 
 

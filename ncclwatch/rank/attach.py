@@ -412,6 +412,9 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "server_named": config.server_naming(os.environ),
         "share": "0" if os.environ.get(config.ENV_SHARE) == "0" else "1",
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
+        "on_hang": launched.get(config.ENV_ON_HANG, "").strip(),
+        "hang_policy": _absolute(launched.get(config.ENV_HANG_POLICY, "").strip()),
+        "restarts_left": identity.restarts_left(launched),
         "argv": " ".join(sys.argv)[:500],
         "title": _title(launched),
         # Of the environment: a name service that does not answer would block whoever asks it.
@@ -423,6 +426,10 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
     }
+
+
+def _absolute(path: str) -> str:
+    return os.path.join(_working_directory(), os.path.expanduser(path)) if path else ""
 
 
 def _title(launched: dict[str, str]) -> str:

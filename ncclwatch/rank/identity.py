@@ -55,6 +55,13 @@ def attempt(environ: Mapping[str, str]) -> int:
     return _launches(environ)
 
 
+def restarts_left(environ: Mapping[str, str]) -> str:
+    """Return how often torchrun would start the ranks again if they failed, "" under any other launcher."""
+    if not environ.get("TORCHELASTIC_RESTART_COUNT", ""):
+        return ""
+    return str(max(0, _count(environ, "TORCHELASTIC_MAX_RESTARTS") - _count(environ, "TORCHELASTIC_RESTART_COUNT")))
+
+
 def instance(environ: Mapping[str, str]) -> str:
     """Return what tells two launches of one name apart: where its ranks meet, and torchrun's run.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ncclwatch.contract import config, digests, job_names, wire
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.places import may_span
+from ncclwatch.contract.on_hang.policy import Action
 from ncclwatch.contract.words.masking import masked_command
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
 from ncclwatch_agent.ranks import impostors, preflight
@@ -71,6 +72,11 @@ class LocalJob:
         if self.naming == config.UNNAMED and first.identity.get("share") == "1" and spans(first):
             self.naming, self.server = config.SHARED, f"job {index} by its store"  # a connection of its own
         self.wants_terminal = first.identity.get("terminal", "1") != "0"
+        self.on_hang = first.identity.get("on_hang", "")
+        self.hang_policy = first.identity.get("hang_policy", "")  # file, "": the default one
+        left = first.identity.get("restarts_left", "")
+        self.under_torchrun = left.isdecimal()
+        self.restarts_left = int(left) if self.under_torchrun else 0
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}
         self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
@@ -79,6 +85,11 @@ class LocalJob:
         self._joined: tuple[int, ...] = ()
         self._twice: tuple[int, ...] = ()
         self.told: dict[int, None] = {}  # hashes of what its terminal has seen, the newest last
+
+    @property
+    def acts(self) -> bool:
+        """Whether its owner wants something to be done about hangs."""
+        return self.on_hang not in ("", Action.REPORT.value)
 
     def add(self, rank: LocalRank) -> None:
         """Add a rank. Of two processes with one number the living one counts, or else the newer.
@@ -137,6 +148,7 @@ class LocalJob:
             world_size=self.key.world_size,
             ranks=tuple(sorted(self.ranks)),
             terminal=self.wants_terminal,
+            acts=self.acts,
             named=first.identity.get("named", "1") != "0",
             title=first.identity.get("title", "")[: config.TITLE_CHARS_MAX],
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],

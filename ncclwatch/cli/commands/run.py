@@ -33,10 +33,9 @@ NOT_READY = (
     "starts, and is watched as soon as it is.\n"
 )
 NEEDS_SERVER = (
-    "ncclwatch: --report and --on-hang need a server that hears of the whole job and answers here. On several "
-    "nodes give each the same --server URL; where NCCLWATCH_SERVER names one, show a token that may read it, in "
-    "NCCLWATCH_VIEWER_TOKEN or NCCLWATCH_TOKEN. The training starts, and its verdict appears on the terminal of rank "
-    "0's node.\n"
+    "ncclwatch: --report needs a server that hears of the whole job and answers here. On several nodes give each the "
+    "same --server URL; where NCCLWATCH_SERVER names one, show a token that may read it, in NCCLWATCH_VIEWER_TOKEN or "
+    "NCCLWATCH_TOKEN. The training starts, and its verdict appears on the terminal of rank 0's node.\n"
 )
 ANSWER_S = 3.0  # a server has so long for an answer,
 ANSWER_OWN_S = 10.0  # and that of this run longer, which gets no more of a busy machine than the training leaves
@@ -47,7 +46,8 @@ class Order:
     """What is to be run, and how."""
 
     command: tuple[str, ...]
-    policy: Policy | None  # what is done about a hang; None: it is only told
+    policy: Policy | None  # what is done about a hang; None: it is only reported
+    on_hang: Mapping[str, str]  # the same in the environment, for agents that act
     server: str  # "": one of its own
     report: ReportFile | None
     job: str
@@ -108,6 +108,7 @@ def run(
         order = Order(
             command=command,
             policy=in_force(on_hang or "", policy),
+            on_hang=_said(on_hang or "", policy),
             server=server,
             token=token(),
             report=prepare(report) if report is not None else None,
@@ -120,6 +121,12 @@ def run(
         complain(error)
         sys.exit(EXIT_USAGE)
     sys.exit(_run(order))
+
+
+def _said(on_hang: str, policy: Path | None) -> Mapping[str, str]:
+    """Return what options say of hangs, as variables."""
+    said = {config.ENV_ON_HANG: on_hang} if on_hang else {}
+    return {**said, config.ENV_HANG_POLICY: str(policy.absolute())} if policy is not None else said
 
 
 def _run(order: Order) -> int:
@@ -219,9 +226,9 @@ def _told_by_agents(order: Order) -> int:
 
     Or one whose server takes news with the token here, and answers nothing.
     """
-    if order.policy is not None or order.report is not None:
+    if order.report is not None:
         tell(NEEDS_SERVER)
-    environ = dict(os.environ)
+    environ = {**os.environ, **order.on_hang}
     training = Training(order.command, injected(environ) if order.inject else environ)
     while training.exit_code is None:
         training.wait_a_little()
@@ -231,7 +238,13 @@ def _told_by_agents(order: Order) -> int:
 
 
 def _environment(order: Order, url: str, restarts: int) -> Mapping[str, str]:
-    own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
+    # What is done about a hang is done here, and not by the agents.
+    own = {
+        config.ENV_SERVER: url,
+        config.ENV_TERMINAL: "0",
+        config.ENV_JOB: order.job,
+        config.ENV_ON_HANG: Action.REPORT.value,
+    }
     if restarts:
         own[config.ENV_RESTARTS] = str(restarts)
     if not order.server:

@@ -20,7 +20,7 @@ from ncclwatch.cli.client.http import Client, NotDone, NotKnown, ServerUnreachab
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.on_hang.decision import Decision, Hang, decide
+from ncclwatch.contract.on_hang.decision import Decision, Hang, decide, settled_s
 from ncclwatch.contract.on_hang.policy import Action, Policy
 from ncclwatch.contract.words.console import Colour, put, width
 from ncclwatch.contract.words.printable import json_text
@@ -28,9 +28,6 @@ from ncclwatch.contract.words.text import seconds_words
 
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
-STACKS_S = 2.0  # an abort waits so long for stacks
-DECIDED_S = 3.0  # and so long for the news of ranks that may tell which of several is the culprit
-CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
 CAPTURE_S = 5.0  # a capture waits so long for stacks that nobody has looked at yet
 CAPTURES_MAX = 5  # of one command
 LAST_NEWS_S = 4.0  # after the end of the command
@@ -233,7 +230,7 @@ class Following:
             self._tell(text)
         hangs = incident.severity == "critical" and incident.state == "open"
         stands_s = now - self._told_at[incident.id]
-        if not hangs or stands_s < _patience_s(incident):
+        if not hangs or stands_s < settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks)):
             return
         if self._policy is not None and self.wanted is None:
             hang = hang_of(incident)
@@ -321,13 +318,6 @@ def empty_report(job: str) -> bytes:
 
 def _written(report: _Report) -> bytes:
     return f"{json_text(msgspec.json.encode(report))}\n".encode()
-
-
-def _patience_s(incident: Incident) -> float:
-    """Return for how long after its first word an incident may still become better known before the job is ended."""
-    if incident.cause == "rank_crashed":
-        return CRASH_S
-    return DECIDED_S if incident.one_of else 0.0 if incident.stacks else STACKS_S
 
 
 def _fields(incident: msgspec.Raw) -> _Fields:

@@ -7,7 +7,12 @@ would do so every time.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.policy import Action, Policy
+
+STACKS_S = 2.0  # an end waits so long for stacks
+DECIDED_S = 3.0  # and so long for the news of ranks that may tell which of several is the culprit
+CRASH_S = 5.0  # a crashed job is left to its launcher for so long: it ends it, or starts it again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +38,20 @@ class Decision:
     reason: str
 
 
-def decide(policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] = ()) -> Decision:
+def settled_s(cause: str, *, one_of: bool, seen: bool) -> float:
+    """Return for how long after its first report a hang may still become better known. `seen`: with stacks."""
+    if cause == Cause.RANK_CRASHED.value:
+        return CRASH_S
+    return DECIDED_S if one_of else 0.0 if seen else STACKS_S
+
+
+def decide(
+    policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] = (), restarts: int | None = None
+) -> Decision:
     """Return what is done about a hang that has stood for so long.
 
-    `before`: the hangs for which this job has been started again, the oldest first.
+    `before`: the hangs for which this job has been started again, the oldest first. `restarts`: how often it was, where
+    one attempt may have had several hangs.
     """
     action = policy.action(hang.cause, hang.certainty)
     if action is Action.REPORT:
@@ -51,7 +66,8 @@ def decide(policy: Policy, hang: Hang, stands_s: float, before: Sequence[Hang] =
     again = sum(hang.is_like(each) for each in before)
     if again:
         return Decision(Action.ABORT, f"it hangs as it did before a restart ({hang.cause}), so another would not help")
-    if len(before) >= policy.restarts_max:
-        times = "once" if len(before) == 1 else f"{len(before)} times"
+    restarts = len(before) if restarts is None else restarts
+    if restarts >= policy.restarts_max:
+        times = "once" if restarts == 1 else f"{restarts} times"
         return Decision(Action.ABORT, f"it has been restarted {times}, which is as often as the policy allows")
     return Decision(action, f"the policy says so for {hang.cause}")

@@ -57,7 +57,7 @@ class Link:
     ) -> int:
         """Send a command and return its id, which no other command on this connection has."""
         self._command += 1
-        if kind is not wire.CommandKind.PRINT:
+        if kind not in (wire.CommandKind.PRINT, wire.CommandKind.HANGS):  # these have no answer
             self._asked[self._command] = kind, index, text
             if len(self._asked) > limits.ASKED_KEPT_MAX:
                 del self._asked[next(iter(self._asked))]

@@ -9,6 +9,7 @@ from ncclwatch.contract.model.job import JobSnapshot, QuietNode
 from ncclwatch.contract.model.rank import Ending, StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.model.verdict import Verdict
+from ncclwatch.contract.on_hang.hangs import Hangs
 from ncclwatch.contract.wire import Announce
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import limits
@@ -38,6 +39,7 @@ class Served:
     link: Link
     index: int  # the job's number on that connection
     terminal: bool
+    acts: bool = False  # its agent acts on hangs, for the owner of the job
     lost: bool = False
 
     @property
@@ -100,6 +102,7 @@ class Job:
     communicators: tuple[Communicator, ...] = ()  # likewise
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
     histories: list[HistoryRequest] = field(default_factory=list)  # views that they have asked for
+    hangs_told: dict[int, Hangs] = field(default_factory=dict)  # to agents that act, by number of the connection
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     looked_at: float = float("-inf")

@@ -77,7 +77,7 @@ class Jobs:
         if self.by_key(job.key) is job:
             self._make_room_for_ranks(link, job, job.state.unseen(said.ranks))
         job.stirred = True
-        job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal)
+        job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal, acts=said.acts)
         job.state.announce(link.number, said.ranks, now, _speaker(link))
         job.inspection.forget_hearsay(said.ranks, link.number)
         self._by_link.setdefault(link.number, set()).add(job)

@@ -17,6 +17,7 @@ from ncclwatch_server.incidents.event_stream import Announcements
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Lesson, Memory
+from ncclwatch_server.watch.acting import tell_agents
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
@@ -171,6 +172,7 @@ class Watch:
             self._examiner.rest(job, now)
         self._examiner.compare(job)
         await self._examiner.gather(job, self._clock())
+        tell_agents(job, self.book, self._wall())
 
     def _is_over(self, job: Job, now: float) -> bool:
         """Whether nothing more will happen in a job; notes since when."""

@@ -15,6 +15,7 @@ from ncclwatch.cli.running import following
 from ncclwatch.cli.running.following import Attempts, Following, Wanted
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Culprit
+from ncclwatch.contract.on_hang import decision
 from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 
@@ -182,7 +183,7 @@ def test_what_an_aborted_job_does_while_it_dies_does_not_change_what_was_said_of
 def test_a_job_is_not_aborted_while_ranks_may_yet_tell_which_of_several_is_the_culprit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "DECIDED_S", 3600.0)
+    monkeypatch.setattr(decision, "DECIDED_S", 3600.0)
     server, told = Silent(), []
     server.answers.set()
     server.one_of = True
@@ -269,7 +270,7 @@ def captured(
 ) -> tuple[Wanted | None, str]:
     """Follow a job that hangs twice; returns what is wanted then, and what was told."""
     monkeypatch.setattr(following, "POLL_S", 0.01)
-    monkeypatch.setattr(following, "STACKS_S", 0.0)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
     server, told, kept = Server(), [], []
 
     def keep(job: str, data: bytes) -> Path:

@@ -1,0 +1,1 @@
+"""Acts on the hangs of a job whose owner has asked for it, on this node."""

@@ -1,0 +1,132 @@
+"""Decides, for each job of this node whose owner has asked for it, what is done about its hangs.
+
+The owner says so in the environment of the job (NCCLWATCH_ON_HANG, NCCLWATCH_HANG_POLICY), which its ranks have written
+into their rings. A server tells of hangs, and can end no job that did not ask.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclwatch.contract.errors import ConfigError, WireError
+from ncclwatch.contract.on_hang.decision import Hang, decide
+from ncclwatch.contract.on_hang.hangs import Hangs, decode
+from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
+from ncclwatch_agent.acting.ending import Ending
+from ncclwatch_agent.log import log
+from ncclwatch_agent.ranks.jobs import LocalJob
+
+RESTART_S = 300.0  # from the end of ranks to the next attempt, at most
+LAUNCHES_MAX = 64  # remembered
+
+Tell = Callable[[LocalJob, str], None]  # puts a sentence on a job's terminal
+_Launch = tuple[str, str]  # name and instance: what all attempts of one launch share
+
+
+@dataclass(slots=True, kw_only=True)
+class _Acting:
+    policy: Policy | None
+    hangs: Hangs | None = None
+    heard_at: float = 0.0  # monotonic
+    ending: Ending | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Restarting:
+    """A launch whose ranks were ended so that they are started again."""
+
+    hangs: list[Hang]  # for which they were, one for each time
+    ending: Ending
+    until: float  # when it is not waited for any more; 0: it has come
+
+
+class Actor:
+    """What the agent does about hangs. `tend` each job every second."""
+
+    def __init__(self, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._jobs: dict[int, _Acting] = {}  # by the number of the job on this node
+        self._restarted: dict[_Launch, _Restarting] = {}  # the newest last
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether ranks were ended that are about to be started again, so that somebody has to remember why."""
+        now = self._clock()
+        return any(now < each.until and each.ending.launcher_lives for each in self._restarted.values())
+
+    def hear(self, job: LocalJob, text: str) -> None:
+        """Take what a server tells of a job's hangs."""
+        if not job.acts:
+            return
+        try:
+            hangs = decode(text)
+        except WireError as error:
+            log.warning("job %s: %s", job.key.job, error)
+            return
+        known = self._of(job)
+        known.hangs, known.heard_at = hangs, self._clock()
+
+    def tend(self, job: LocalJob, *, connected: bool) -> None:
+        """Do what is due for a job. Without a connection to its server nobody knows whether a hang still stands."""
+        if not job.acts:
+            return
+        known = self._of(job)
+        now = self._clock()
+        if known.ending is not None:
+            for sentence in known.ending.go_on(now):
+                self._say(job, sentence)
+            return
+        if not connected:
+            known.hangs = None
+        if known.hangs is None or known.policy is None:
+            return
+        waited_s = now - known.heard_at
+        mine = self._restarted.get(_launch(job))
+        own = tuple(mine.hangs) if mine is not None else ()
+        before, restarts = (*own, *known.hangs.before), max(len(own), known.hangs.attempts)
+        for each in known.hangs.open:
+            decision = decide(known.policy, each.hang, each.stands_s + waited_s, before, restarts)
+            if decision.action.ends:
+                known.ending = Ending(job, decision.action, now)
+                how = known.ending.words
+                self._say(job, f"{how} ({decision.action.value}): {decision.reason} (incident {each.incident})")
+                if known.ending.restarts:
+                    self._remember(job, each.hang, known.ending)
+                return
+
+    def forget(self, job: LocalJob) -> None:
+        """Let go of a job that is over."""
+        self._jobs.pop(job.index, None)
+
+    def _remember(self, job: LocalJob, hang: Hang, ending: Ending) -> None:
+        before = self._restarted.pop(_launch(job), None)
+        hangs = [*(before.hangs if before is not None else ()), hang]
+        self._restarted[_launch(job)] = _Restarting(hangs=hangs, ending=ending, until=self._clock() + RESTART_S)
+        while len(self._restarted) > LAUNCHES_MAX:
+            del self._restarted[next(iter(self._restarted))]
+
+    def _of(self, job: LocalJob) -> _Acting:
+        known = self._jobs.get(job.index)
+        if known is None:
+            before = self._restarted.get(_launch(job))
+            if before is not None:
+                before.until = 0.0
+            known = self._jobs[job.index] = _Acting(policy=self._policy(job))
+        return known
+
+    def _policy(self, job: LocalJob) -> Policy | None:
+        try:
+            return in_force(job.on_hang or Action.REPORT.value, Path(job.hang_policy) if job.hang_policy else None, {})
+        except ConfigError as error:
+            self._say(job, f"nothing is done about hangs: {error}")
+            return None
+
+    def _say(self, job: LocalJob, sentence: str) -> None:
+        log.warning("job %s: %s", job.key.job, sentence)
+        self._tell(job, sentence)
+
+
+def _launch(job: LocalJob) -> _Launch:
+    return job.key.job, job.key.instance

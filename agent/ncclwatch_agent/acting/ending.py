@@ -1,0 +1,125 @@
+"""Ends the ranks of a job on this node: with SIGTERM, then with SIGKILL, and names those that do not end even then.
+
+Under torchrun a rank that fails is a reason to start all ranks of all nodes again, as often as --max-restarts allows.
+So a restart ends the ranks alone; where the job is to end, torchrun is ended first, and ends its ranks. Under any other
+launcher the ranks are ended, and it does what it does when ranks fail.
+"""
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.on_hang.policy import Action
+from ncclwatch_agent.ranks.jobs import LocalJob
+from ncclwatch_agent.ranks.rank_rows import LocalRank
+
+TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
+STUCK_S = 15.0  # after which a process that still lives is named
+
+
+class Ending:
+    """The end of a job's ranks on this node, under way since it was made."""
+
+    def __init__(self, job: LocalJob, action: Action, now: float) -> None:
+        """Send SIGTERM. `now`: monotonic, in seconds."""
+        self._job = job
+        self._began = now
+        self._killed = self._named = False
+        self._launcher = _Launcher(job)
+        self.restarts = action is Action.RESTART and job.restarts_left > 0
+        if not self.restarts and job.under_torchrun:
+            self._launcher.send(signal.SIGTERM)
+        for rank in self._living():
+            _send(rank, signal.SIGTERM)
+
+    @property
+    def launcher_lives(self) -> bool:
+        """Whether whoever started the ranks is still there to start them again."""
+        return self._launcher.lives
+
+    @property
+    def words(self) -> str:
+        """Return what is done, in words."""
+        if self.restarts:
+            left = self._job.restarts_left
+            return (
+                f"ending the ranks, so that torchrun starts them again, which it does {left} more times"
+                if (left > 1)
+                else "ending the ranks, so that torchrun starts them again, for the last time"
+            )
+        return "ending the job" if self._job.under_torchrun else "ending the ranks"
+
+    def go_on(self, now: float) -> Iterator[str]:
+        """Do what is due. Yields sentences for the job's terminal."""
+        if not self._killed and now - self._began >= TERMINATE_S:
+            self._killed = True
+            for rank in self._living():
+                _send(rank, signal.SIGKILL)
+        if not self._named and now - self._began >= STUCK_S:
+            self._named = True
+            left = list(self._living())
+            if not left and not self.restarts and self._job.under_torchrun:
+                self._launcher.send(signal.SIGKILL)  # its ranks are gone, and it has had its time
+            for rank in left:
+                yield _does_not_end(rank)
+
+    def _living(self) -> Iterator[LocalRank]:
+        return (rank for rank in self._job.everyone() if rank.is_here)
+
+
+class _Launcher:
+    """The process that started the ranks of this node, if it is one and this user's."""
+
+    def __init__(self, job: LocalJob) -> None:
+        parents = {rank.watch.parent for rank in job.everyone() if rank.is_here}
+        self._fd = -1
+        if len(parents) == 1 and (pid := parents.pop()) > 1 and pid != os.getpid() and _is_mine(pid):
+            with contextlib.suppress(OSError):
+                self._fd = os.pidfd_open(pid)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it runs."""
+        return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, to that process and never to another one that has its number later."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._fd, number)
+
+    def __del__(self) -> None:
+        """Close the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def _is_mine(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _send(rank: LocalRank, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        if rank.watch.pidfd.fd >= 0:
+            signal.pidfd_send_signal(rank.watch.pidfd.fd, number)
+        else:
+            os.kill(rank.header.pid, number)
+
+
+def _does_not_end(rank: LocalRank) -> str:
+    pid, place = rank.header.pid, ""
+    with contextlib.suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text()
+    inside = f", in {place}" if place not in ("", "0") else ""
+    if rank.watch.state is ProcessState.DISK_WAIT:
+        return (
+            f"rank {rank.rank} (pid {pid}) does not end: the kernel holds it (state D{inside}); its node needs a look"
+        )
+    return f"rank {rank.rank} (pid {pid}) does not end after SIGKILL{inside}"

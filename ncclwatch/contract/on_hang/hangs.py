@@ -1,0 +1,45 @@
+"""What a server tells the agents of a job whose owner has asked them to act on hangs.
+
+Always the whole picture, so that a message that is lost or comes twice changes nothing.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.on_hang.decision import Hang
+from ncclwatch.contract.undecodable import UNDECODABLE
+
+HANGS_MAX = 16  # of one job, at one time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenHang:
+    """A hang that stands, of which no more is to be learned by waiting."""
+
+    incident: str  # its id
+    hang: Hang
+    stands_s: float  # since it was reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hangs:
+    """The hangs of a job, now and in its former attempts."""
+
+    open: tuple[OpenHang, ...] = ()
+    before: tuple[Hang, ...] = ()  # of former attempts, the oldest first
+    attempts: int = 0  # how many of them hung
+
+
+def encode(hangs: Hangs) -> str:
+    """Return it as the text of a command."""
+    return msgspec.json.encode(hangs).decode()
+
+
+def decode(text: str) -> Hangs:
+    """Parse the text of a command. Raises `WireError`."""
+    try:
+        return msgspec.json.decode(text, type=Hangs)
+    except UNDECODABLE as error:
+        raise WireError(f"a server tells of hangs in a form that is unknown ({error})") from error

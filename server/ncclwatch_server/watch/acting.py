@@ -1,0 +1,67 @@
+"""Tells agents of the hangs of a job whose owner wants them to act on hangs. What is done, they decide.
+
+A server sends the whole picture whenever it changes, so that a connection that broke costs nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ncclwatch.contract.model.verdict import Severity
+from ncclwatch.contract.on_hang.decision import Hang, settled_s
+from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
+from ncclwatch.contract.wire import CommandKind
+from ncclwatch_server.incidents.book import Incident, IncidentBook
+from ncclwatch_server.jobs.job import Job
+
+
+def tell_agents(job: Job, book: IncidentBook, wall_s: float) -> None:
+    """Send the hangs of a job to those of its agents that act, where there is news for them."""
+    acting = {number: served for number, served in job.served.items() if served.acts and served.alive}
+    if not acting:
+        return
+    hangs = hangs_of(job, book.all(), wall_s)
+    picture = _lasting(hangs)
+    told = {number: known for number, known in job.hangs_told.items() if number in acting}
+    for number, served in acting.items():
+        if told.get(number, Hangs()) != picture:
+            served.link.command(CommandKind.HANGS, served.index, text=encode(hangs))
+        told[number] = picture
+    job.hangs_told = told
+
+
+def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float) -> Hangs:
+    """Return the hangs of a job that stand and of which no more is to be learned, and those of its former attempts."""
+    now: list[OpenHang] = []
+    before: list[tuple[int, Hang]] = []
+    for incident in incidents:
+        key, verdict = incident.key, incident.verdict
+        if (key.name, key.instance) != (job.key.name, job.key.instance) or not _is_hang(incident):
+            continue
+        if key.attempt < job.key.attempt:
+            before.append((key.attempt, _hang(incident)))
+        elif key == job.key and incident.open:
+            stands_s = wall_s - incident.opened_at
+            if stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks)):
+                now.append(OpenHang(incident=incident.id, hang=_hang(incident), stands_s=stands_s))
+    before.sort(key=lambda each: each[0])
+    attempts = len({attempt for attempt, _ in before})
+    return Hangs(open=tuple(now[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts)
+
+
+def _is_hang(incident: Incident) -> bool:
+    return incident.verdict.severity is Severity.CRITICAL and not incident.verdict.predicted
+
+
+def _hang(incident: Incident) -> Hang:
+    sites = (culprit.call_site for culprit in incident.verdict.culprits)
+    return Hang(
+        cause=incident.verdict.cause.value,
+        certainty=incident.verdict.certainty.value,
+        ranks=frozenset(culprit.rank for culprit in incident.verdict.culprits),
+        places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
+    )
+
+
+def _lasting(hangs: Hangs) -> Hangs:
+    """Return a picture without what changes by itself."""
+    return replace(hangs, open=tuple(replace(each, stands_s=0.0) for each in hangs.open))
