@@ -30,15 +30,16 @@ class Cluster:
         self.addresses = [self.network.join(node) for node in self.nodes]
 
     def torchrun(
-        self, number: int, program: str, *, port: int = 29511, ranks: int = 1, ahead_s: int = 0, **more: str
-    ) -> "Popen[str]":
+        self, number: int, program: str, *arguments: str, port: int = 29511, ranks: int = 1, ahead_s: int = 0,
+        restarts: int = 0, **more: str,
+    ) -> "Popen[str]":  # fmt: skip
         """Start a node's part of a job of so many ranks on each node. The node's clock is ahead by so much."""
         if ahead_s:
             more |= {"LD_PRELOAD": str(self._clock()), "CLOCK_AHEAD_S": str(ahead_s)}
         return self.nodes[number].start(
             "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", str(ranks),
             "--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port),
-            str(PROGRAMS / program), **self.environment(number, **more),
+            "--max-restarts", str(restarts), str(PROGRAMS / program), *arguments, **self.environment(number, **more),
         )  # fmt: skip
 
     def python(self, number: int, program: str, *arguments: str, **more: str) -> "Popen[str]":

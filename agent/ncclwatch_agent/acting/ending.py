@@ -27,6 +27,7 @@ class Ending:
     def __init__(self, job: LocalJob, action: Action, now: float) -> None:
         """Send SIGTERM. `now`: monotonic, in seconds."""
         self._job = job
+        self._action = action
         self._began = now
         self._killed = self._named = False
         self._launcher = _Launcher(job)
@@ -44,14 +45,17 @@ class Ending:
     @property
     def words(self) -> str:
         """Return what is done, in words."""
+        torchrun, left = self._job.under_torchrun, self._job.restarts_left
         if self.restarts:
-            left = self._job.restarts_left
+            times = "once more" if left == 1 else f"up to {left} times more"
+            return f"ending the ranks, so that torchrun starts them again, {times}"
+        if self._action is Action.RESTART:
             return (
-                f"ending the ranks, so that torchrun starts them again, which it does {left} more times"
-                if (left > 1)
-                else "ending the ranks, so that torchrun starts them again, for the last time"
+                "ending the job, which torchrun starts again no more (--max-restarts)"
+                if torchrun
+                else "ending the ranks, for their launcher to start them again"
             )
-        return "ending the job" if self._job.under_torchrun else "ending the ranks"
+        return "ending the job" if torchrun else "ending the ranks"
 
     def go_on(self, now: float) -> Iterator[str]:
         """Do what is due. Yields sentences for the job's terminal."""

@@ -1,4 +1,8 @@
-"""Two ranks; one of them is stopped the first time, and the job goes through the second time."""
+"""Some ranks; the last one is stopped the first time, and the job goes through the second time.
+
+With "always" it is stopped each time. Each attempt has a store of its own: torch 2.13 keeps that of torchrun over its
+restarts, and gloo then may find the addresses of the attempt before.
+"""
 
 import os
 import signal
@@ -16,10 +20,15 @@ STEPS, STOPPED_AT = 60, 20
 
 def main() -> None:
     ncclwatch.attach()
-    dist.init_process_group("gloo")
+    attempt = os.environ.get("NCCLWATCH_RESTARTS", "0") + os.environ["TORCHELASTIC_RESTART_COUNT"]
+    dist.init_process_group(
+        "gloo", init_method=f"file://{sys.argv[1]}/store{attempt}",
+        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
+    )  # fmt: skip
     stopped_before = Path(sys.argv[1], "stopped")
     for step in range(STEPS):
-        if step == STOPPED_AT and dist.get_rank() == 1 and not stopped_before.exists():
+        last = dist.get_rank() == dist.get_world_size() - 1
+        if step == STOPPED_AT and last and (not stopped_before.exists() or "always" in sys.argv):
             stopped_before.touch()
             os.kill(os.getpid(), signal.SIGSTOP)
         dist.all_reduce(torch.ones(4))

@@ -1,0 +1,81 @@
+"""Agents act on hangs for the owner of a job, with real torchrun. Nobody watches but them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import Cluster
+from tests.integration.launch import PROGRAMS
+from tests.integration.real_jobs import mine, runtime, until
+from tests.ports import free_port
+
+__all__ = ["runtime"]
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+
+
+def launched(runtime: Path, on_hang: str, program: str, *arguments: str, restarts: int) -> tuple[int, str, str]:
+    """Run a job of two ranks to its end; returns its exit code and what it has written."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--max-restarts={restarts}"),
+            *(f"--master-port={free_port()}", str(PROGRAMS / program), *arguments),
+        ],
+        capture_output=True, text=True, timeout=140,
+        env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang},
+    )  # fmt: skip
+    until(lambda: not mine(runtime))  # the agent stays a little
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_same_way(
+    runtime: Path, tmp_path: Path
+) -> None:
+    code, out, said = launched(runtime, "restart", "tried_again.py", str(tmp_path), "always", restarts=3)
+    assert code != 0
+    assert "through" not in out
+    assert said.count("so that torchrun starts them again, up to 3 times more (restart)") == 1
+    assert said.count("ncclwatch: ending the job (abort): it hangs as it did before a restart (process_frozen)") == 1
+    assert sorted(path.name for path in tmp_path.glob("store*")) == ["store00", "store01"]
+
+
+@pytest.mark.long
+def test_a_job_that_hangs_once_goes_through(runtime: Path, tmp_path: Path) -> None:
+    code, out, said = launched(runtime, "policy", "tried_again.py", str(tmp_path), restarts=1)
+    assert (code, out.count("through")) == (0, 2), said
+    assert said.count("so that torchrun starts them again, once more (restart): the policy says so for process_fr") == 1
+
+
+@pytest.mark.long
+def test_a_hang_that_a_restart_does_not_cure_ends_the_job_though_torchrun_would_start_it_again(runtime: Path) -> None:
+    code, _, said = launched(runtime, "policy", "hang.py", restarts=3)
+    assert code != 0
+    assert said.count("ncclwatch: CRITICAL") == 1
+    assert said.count("ncclwatch: ending the job (abort): the policy says so for rank_conditional_collective") == 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Switch two nodes on, and leave nothing behind."""
+    with Cluster(2, tmp_path) as found:
+        yield found
+
+
+@pytest.mark.long
+def test_all_nodes_start_again_when_a_rank_of_one_is_stopped(cluster: Cluster, tmp_path: Path) -> None:
+    jobs = [
+        cluster.torchrun(
+            number, "tried_again.py", str(tmp_path), ranks=2, restarts=1,
+            NCCLWATCH_ON_HANG="restart", NCCLWATCH_RUNTIME_DIR=str(tmp_path / f"node{number}"),
+        )
+        for number in (0, 1)
+    ]  # fmt: skip
+    said = [job.communicate(timeout=140) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], said
+    assert [out.count("through") for out, _ in said] == [2, 2]
+    assert all("ending the ranks, so that torchrun starts them again" in cluster.log(number) for number in (0, 1))

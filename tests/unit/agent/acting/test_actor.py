@@ -1,0 +1,244 @@
+"""What an agent does about hangs: only what the owner of the job has asked for, to processes that are really there."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.rank import ProcessState
+from ncclwatch.contract.on_hang.decision import Hang
+from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode, encode
+from ncclwatch_agent.acting.actor import RESTART_S, Actor
+from ncclwatch_agent.acting.ending import STUCK_S, TERMINATE_S
+
+FROZEN = Hang(cause="process_frozen", certainty="PROVEN", ranks=frozenset({1}), places=frozenset({"a.py:3"}))
+CODE = Hang(cause="rank_conditional_collective", certainty="PROVEN", ranks=frozenset({1}))
+LATE = Hang(cause="straggler", certainty="LATE", ranks=frozenset({1}))
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+PLAIN = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+def process(program: str = PLAIN) -> "subprocess.Popen[str]":
+    made = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None
+    made.stdout.readline()
+    return made
+
+
+class Node:
+    """An agent with one job of one rank, whose launcher is a process as well."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.told: list[str] = []
+        self.actor = Actor(lambda _, sentence: self.told.append(sentence), clock=lambda: self.now)
+        self.launcher = process()
+        self.rank = process()
+
+    def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "") -> Any:
+        rank = SimpleNamespace(
+            rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None,
+            watch=SimpleNamespace(
+                parent=self.launcher.pid, pidfd=SimpleNamespace(fd=-1), state=ProcessState.SLEEPING,
+            ),
+        )  # fmt: skip
+        return SimpleNamespace(
+            key=SimpleNamespace(job="llama", instance="a:1/x"), index=index, on_hang=on_hang, hang_policy=policy,
+            acts=on_hang not in ("", "report"), under_torchrun=left is not None, restarts_left=left or 0,
+            everyone=lambda: [rank],
+        )  # fmt: skip
+
+    def hear(self, job: Any, *hangs: Hang, before: tuple[Hang, ...] = (), stands_s: float = 5.0) -> None:
+        found = tuple(OpenHang(incident=f"i{n}", hang=hang, stands_s=stands_s) for n, hang in enumerate(hangs))
+        self.actor.hear(job, encode(Hangs(open=found, before=before, attempts=len(before))))
+
+    def ended(self) -> tuple[int | None, int | None]:
+        """Return how the rank and its launcher have ended, None while they run."""
+        found = []
+        for each in (self.rank, self.launcher):
+            try:
+                found.append(each.wait(0.3))
+            except subprocess.TimeoutExpired:
+                found.append(None)
+        return found[0], found[1]
+
+    def begin_again(self, program: str = PLAIN) -> None:
+        """Let the rank be another process."""
+        self.rank.kill()
+        self.rank.communicate()
+        self.rank = process(program)
+
+    def close(self) -> None:
+        for each in (self.rank, self.launcher):
+            each.kill()
+            each.communicate()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    made = Node()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("on_hang", ["", "report"])
+def test_a_server_ends_nothing_of_a_job_that_did_not_ask(node: Node, on_hang: str) -> None:
+    job = node.job(on_hang, left=3)
+    node.hear(job, FROZEN, CODE)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (None, None)
+    assert node.told == []
+
+
+@pytest.mark.parametrize("on_hang", ["policy", "abort", "restart"])
+def test_nothing_is_done_about_ranks_that_are_late_nor_without_a_connection(node: Node, on_hang: str) -> None:
+    job = node.job(on_hang, left=3)
+    node.hear(job, LATE)
+    node.actor.tend(job, connected=True)
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=False)
+    node.actor.tend(job, connected=True)  # what stood then is not known to stand now
+    assert node.ended() == (None, None)
+    assert node.told == []
+
+
+def test_a_hang_that_was_resolved_is_not_acted_on(node: Node) -> None:
+    job = node.job("restart", left=3)
+    node.hear(job, FROZEN)
+    node.hear(job)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (None, None)
+
+
+def test_for_a_restart_the_ranks_end_and_torchrun_does_not(node: Node) -> None:
+    job = node.job("restart", left=2)
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, None)
+    assert node.told == [
+        "ending the ranks, so that torchrun starts them again, up to 2 times more (restart): the policy says so for "
+        "process_frozen (incident i0)"
+    ]
+    assert node.actor.awaits_restart
+    node.launcher.kill()
+    node.launcher.wait()
+    assert not node.actor.awaits_restart
+
+
+@pytest.mark.parametrize(("left", "words"), [(3, "ending the job"), (0, "ending the job")])
+def test_for_an_abort_torchrun_ends_so_that_it_starts_nothing_again(node: Node, left: int, words: str) -> None:
+    job = node.job("policy", left=left)
+    node.hear(job, CODE)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    assert node.told[0].startswith(f"{words} (abort): the policy says so for rank_conditional_collective")
+    assert not node.actor.awaits_restart
+
+
+def test_without_restarts_left_the_job_ends_and_that_is_said(node: Node) -> None:
+    job = node.job("restart", left=0)
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    assert node.told[0].startswith("ending the job, which torchrun starts again no more (--max-restarts) (restart)")
+
+
+def test_another_launcher_than_torchrun_is_left_alone(node: Node) -> None:
+    job = node.job("abort")
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, None)
+    assert node.told[0].startswith("ending the ranks (abort)")
+
+
+def test_who_does_not_hear_sigterm_is_killed_and_who_lives_on_is_named(node: Node) -> None:
+    node.begin_again(DEAF)
+    job = node.job("restart", left=1)
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    node.now += TERMINATE_S - 0.1
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (None, None)
+    node.now += 0.2
+    node.actor.tend(job, connected=False)  # what was begun goes on without a server
+    assert node.ended() == (-signal.SIGKILL, None)
+    node.now += STUCK_S
+    job.everyone()[0].watch.state = ProcessState.DISK_WAIT
+    node.actor.tend(job, connected=True)
+    node.actor.tend(job, connected=True)
+    assert [line for line in node.told if "does not end" in line] == [
+        f"rank 0 (pid {node.rank.pid}) does not end: the kernel holds it (state D); its node needs a look"
+    ]
+
+
+def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers_it_or_not(node: Node) -> None:
+    first = node.job("restart", left=3)
+    node.hear(first, FROZEN)
+    node.actor.tend(first, connected=True)
+    node.actor.forget(first)
+    assert node.actor.awaits_restart
+    node.begin_again()
+    second = node.job("restart", index=2, left=2)
+    node.actor.tend(second, connected=True)
+    assert not node.actor.awaits_restart  # it has come
+    node.hear(second, FROZEN)
+    node.actor.tend(second, connected=True)
+    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    assert "(abort): it hangs as it did before a restart" in node.told[-1]
+
+
+def test_what_a_server_remembers_counts_as_well(node: Node) -> None:
+    job = node.job("restart", left=3)
+    node.hear(job, FROZEN, before=(FROZEN,))
+    node.actor.tend(job, connected=True)
+    assert "(abort): it hangs as it did before a restart" in node.told[-1]
+
+
+def test_a_restart_is_not_waited_for_for_ever(node: Node) -> None:
+    job = node.job("restart", left=3)
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    node.now += RESTART_S + 1.0
+    assert not node.actor.awaits_restart
+
+
+def test_a_hang_that_is_not_proven_waits_for_its_time(node: Node) -> None:
+    job = node.job("policy", left=3)
+    node.hear(job, Hang(cause="host_stall", certainty="STALLED", ranks=frozenset({1})), stands_s=100.0)
+    node.actor.tend(job, connected=True)
+    assert node.told == []
+    node.now += 21.0
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, None)
+
+
+def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Node) -> None:
+    job = node.job("policy", left=3, policy="/nowhere/hangs.toml")
+    for _ in range(3):
+        node.hear(job, FROZEN)
+        node.actor.tend(job, connected=True)
+    (said,) = node.told
+    assert said.startswith(
+        "nothing is done about hangs: cannot read the policy for hangs in /nowhere/hangs.toml (No such"
+    )
+    assert node.ended() == (None, None)
+
+
+def test_this_process_is_never_taken_for_a_launcher(node: Node) -> None:
+    job = node.job("abort", left=1)
+    job.everyone()[0].watch.parent = os.getpid()
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGTERM, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"open":[{"incident":1}]}', '{"open":7}'])
+def test_a_text_that_tells_of_no_hangs_is_an_error(text: str) -> None:
+    with pytest.raises(WireError, match="in a form that is unknown"):
+        decode(text)

@@ -1,0 +1,94 @@
+"""Which agents hear of hangs, of which hangs, and how often."""
+
+from dataclasses import replace
+
+from ncclwatch.contract import wire
+from ncclwatch.contract.model.verdict import Certainty, Severity
+from ncclwatch.contract.on_hang.hangs import Hangs, decode
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey, Opening
+from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.registry import Jobs
+from ncclwatch_server.state.waits.history import Memory
+from ncclwatch_server.watch.acting import tell_agents
+from tests.unit.server.server_values import VERDICT, verdict
+
+
+def announced(jobs: Jobs, *, number: int, acts: bool, attempt: int = 1) -> tuple[Job, Link]:
+    link = Link(number=number, agent=f"a{number}", host=f"node{number}", version="1")
+    said = wire.Announce(
+        index=7,
+        job="llama",
+        instance="i",
+        attempt=attempt,
+        world_size=2,
+        ranks=((number - 1) % 2,),
+        terminal=False,
+        acts=acts,
+    )
+    return jobs.announce(link, said, 0.0), link
+
+
+def opened(book: IncidentBook, at_s: float, attempt: int = 1, name: str = "llama", **changes: object) -> str:
+    key = JobKey(name=name, instance="i", attempt=attempt)
+    said = replace(VERDICT, **changes)  # type: ignore[arg-type]
+    incident = book.open(Opening(key=key, job=name, world_size=2, verdict=said, delay_s=0.0), at_s)
+    assert incident is not None
+    return incident.id
+
+
+def heard(link: Link) -> list[Hangs]:
+    found = [each for each in link.outbox if isinstance(each, wire.Command) and each.kind is wire.CommandKind.HANGS]
+    link.outbox.clear()
+    assert all(each.index == 7 for each in found)
+    return [decode(each.text) for each in found]
+
+
+def test_only_agents_that_act_hear_of_a_hang_and_only_when_it_is_news() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, acting = announced(jobs, number=1, acts=True)
+    _, other = announced(jobs, number=2, acts=False)
+    tell_agents(job, book, 100.0)
+    assert heard(acting) == []  # there is nothing to tell
+    incident = opened(book, 100.0)
+    tell_agents(job, book, 101.0)
+    assert heard(acting) == []  # stacks may come yet
+    for now in (103.0, 104.0, 105.0):
+        tell_agents(job, book, now)
+    (found,) = heard(acting)
+    assert [(each.incident, each.stands_s, each.hang.cause) for each in found.open] == [
+        (incident, 3.0, VERDICT.cause.value)
+    ]
+    book.close(job.key, IncidentState.RESOLVED, 106.0)
+    tell_agents(job, book, 107.0)
+    assert heard(acting) == [Hangs()]
+    assert heard(other) == []
+
+
+def test_an_agent_that_comes_back_hears_all_again() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, first = announced(jobs, number=1, acts=True)
+    opened(book, 100.0)
+    tell_agents(job, book, 110.0)
+    assert len(heard(first)) == 1
+    jobs.lose(first, 1.0)
+    _, again = announced(jobs, number=3, acts=True)
+    tell_agents(job, book, 111.0)
+    assert len(heard(again)) == 1
+
+
+def test_warnings_and_other_jobs_are_no_hangs_and_former_attempts_are_told_as_such() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True, attempt=2)
+    opened(book, 1.0, attempt=2, severity=Severity.WARNING, certainty=Certainty.LATE)
+    opened(book, 1.0, attempt=2, predicted=True, group="p")
+    opened(book, 1.0, attempt=0, name="other")
+    for attempt in (0, 1):
+        opened(book, 1.0, attempt=attempt)
+        opened(book, 1.0, attempt=attempt, culprits=verdict(culprits=(0,)).culprits, group="g")
+    opened(book, 1.0, attempt=3)
+    tell_agents(job, book, 100.0)
+    (found,) = heard(link)
+    assert found.open == ()
+    assert [sorted(each.ranks) for each in found.before] == [[1], [0], [1], [0]]
+    assert found.attempts == 2
