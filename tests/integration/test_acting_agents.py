@@ -41,7 +41,7 @@ def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_
     assert "through" not in out
     assert said.count("so that torchrun starts them again, up to 3 times more (restart)") == 1
     assert said.count("ncclwatch: ending the job (abort): it hangs as it did before a restart (process_frozen)") == 1
-    assert sorted(path.name for path in tmp_path.glob("store*")) == ["store00", "store01"]
+    assert sorted(path.name for path in tmp_path.glob("attempt*")) == ["attempt00", "attempt01"]
 
 
 @pytest.mark.long

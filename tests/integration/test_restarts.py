@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
 from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.incidents.capture_file import read
 from ncclwatch_server.judge import judge
@@ -22,11 +23,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_through(
     runtime: Path, tmp_path: Path
 ) -> None:
+    at_once = tmp_path / "at_once.toml"
+    at_once.write_text(DEFAULT_POLICY.replace("process_frozen = 15", "process_frozen = 0"))
     report, captures = tmp_path / "report.json", tmp_path / "captures"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "ncclwatch", "run", "--on-hang", "policy", "--report", str(report), "--"),
+            *(sys.executable, "-m", "ncclwatch", "run", "--on-hang", "policy", "--policy", str(at_once)),
+            *("--report", str(report), "--"),
             *(*torchrun, str(PROGRAMS / "tried_again.py"), str(tmp_path)),
         ],
         capture_output=True, text=True, timeout=140,

@@ -56,6 +56,8 @@ def test_run_on_each_node_leaves_the_job_to_the_server_of_its_agents(cluster: Cl
     said = read_until(runs[0], "  incident")
     assert said.count("ncclwatch: CRITICAL") == 1
     assert "rank 1 on node1 called barrier at hang.py:16" in " ".join(said.split())
+    assert 0 not in [run.wait(60) for run in runs]  # their agents have done what --on-hang says
+    assert all("ending the job (abort): the policy says so" in cluster.log(number) for number in (0, 1))
     cluster.end()
     assert runs[1].stderr is not None
     assert "CRITICAL" not in runs[1].stderr.read()

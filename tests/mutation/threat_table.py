@@ -40,6 +40,9 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     "tests/unit/agent/test_server_choice.py::test_a_server_that_was_named_starts_none_here": (
         Change(f"{_AGENT}/server_choice.py", "job is not None and job.naming == config.SHARED:", "job is not None:"),
     ),
+    "tests/unit/agent/acting/test_actor.py::test_a_server_ends_nothing_of_a_job_that_did_not_ask": (
+        Change(f"{_AGENT}/acting/actor.py", "job.on_hang or Action.REPORT.value", '"restart"'),
+    ),
     f"{_REMOTE}::test_nothing_but_agents_is_served_there": (
         Change(f"{_SERVER}/serving/slow_clients.py", "        made.app = _AGENTS_ONLY\n", ""),
     ),

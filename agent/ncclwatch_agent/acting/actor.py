@@ -58,8 +58,6 @@ class Actor:
 
     def hear(self, job: LocalJob, text: str) -> None:
         """Take what a server tells of a job's hangs."""
-        if not job.acts:
-            return
         try:
             hangs = decode(text)
         except WireError as error:
@@ -70,8 +68,6 @@ class Actor:
 
     def tend(self, job: LocalJob, *, connected: bool) -> None:
         """Do what is due for a job. Without a connection to its server nobody knows whether a hang still stands."""
-        if not job.acts:
-            return
         known = self._of(job)
         now = self._clock()
         if known.ending is not None:

@@ -1,7 +1,7 @@
 """Some ranks; the last one is stopped the first time, and the job goes through the second time.
 
-With "always" it is stopped each time. Each attempt has a store of its own: torch 2.13 keeps that of torchrun over its
-restarts, and gloo then may find the addresses of the attempt before.
+With "always" it is stopped each time. Each attempt has its own part of torchrun's store: with torch 2.13 gloo may else
+find the addresses of the attempt before.
 """
 
 import os
@@ -21,9 +21,11 @@ STEPS, STOPPED_AT = 60, 20
 def main() -> None:
     ncclwatch.attach()
     attempt = os.environ.get("NCCLWATCH_RESTARTS", "0") + os.environ["TORCHELASTIC_RESTART_COUNT"]
+    Path(sys.argv[1], f"attempt{attempt}").touch()
+    shared = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     dist.init_process_group(
-        "gloo", init_method=f"file://{sys.argv[1]}/store{attempt}",
-        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
+        "gloo", store=dist.PrefixStore(attempt, shared), rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
     )  # fmt: skip
     stopped_before = Path(sys.argv[1], "stopped")
     for step in range(STEPS):
