@@ -2,22 +2,34 @@
 
 import asyncio
 from collections.abc import Hashable
+from types import SimpleNamespace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.on_hang.decision import Hang
+from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, encode
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.uplink.connection import explain
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 
+FROZEN = Hang(cause="process_frozen", certainty="PROVEN", ranks=frozenset({1}), places=frozenset({"a.py:3"}))
+HANGS = Hangs(open=(OpenHang(incident="1a", hang=FROZEN, stands_s=1.0),), before=(FROZEN,), attempts=1)
+
 
 class _Job:
-    """A job without ranks, as the desk sees it."""
+    """A job without ranks, as the desk sees it. Its owner wants it to be restarted where it hangs."""
 
     index, server, ranks, wants_terminal = 1, "http://h:1", dict[int, object](), False
+    on_hang, hang_policy, under_torchrun, restarts_left = "restart", "", True, 2
+    key = SimpleNamespace(job="job", instance="i")
 
     def __init__(self) -> None:
         self.told: set[str] = set()
+
+    def everyone(self) -> list[object]:
+        """Return its ranks."""
+        return []
 
 
 class _Uplink:
@@ -53,6 +65,8 @@ async def _carried_out(command: wire.Command) -> list[wire.AgentMessage]:
     job, uplink = _Job(), _Uplink()
     desk = CommandDesk(lambda: [job])  # type: ignore[list-item]
     desk.take(uplink, command)  # type: ignore[arg-type]
+    for _ in range(2):
+        desk.actor.tend(job, connected=True)  # type: ignore[arg-type]
     tasks = tuple(desk._tasks)
     await asyncio.gather(*tasks)
     await desk.close()
@@ -70,6 +84,7 @@ SURFACE = Surface(
                 wire.Command(id=number, kind=kind, index=1, ranks=(0, 1), text="ddp 0-3", deeply=True)
                 for number, kind in enumerate(wire.CommandKind)
             ),
+            wire.Command(id=9, kind=wire.CommandKind.HANGS, index=1, text=encode(HANGS)),
         )
     ),
     mutate=mutation.of_json,
