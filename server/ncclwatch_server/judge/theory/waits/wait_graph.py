@@ -56,6 +56,8 @@ class WaitGraph:
     mismatches: tuple[Mismatch, ...]
     doomed: frozenset[int]  # ranks whose waits nothing can end
     stopped: Mapping[int, Block] = field(default_factory=dict)  # ranks that are still in what others have completed
+    held: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # by a mismatch
+    free: frozenset[int] = frozenset()  # ranks that may go on for reasons that nobody sees
 
     @cached_property
     def needs(self) -> _Needs:
@@ -103,7 +105,18 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         mismatches=mismatches,
         doomed=doomed,
         stopped=stopped,
+        held=held,
+        free=free,
     )
+
+
+def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding]) -> frozenset[int]:
+    """Return the ranks whose waits nothing could end even if those that are gone had come to all of them."""
+    if not graph.blocks:
+        return frozenset()
+    living = {rank: each for rank, each in found.items() if each.standing is not Standing.GONE}
+    needed = {operation: (*graph.absent[operation], *graph.behind[operation]) for operation in graph.absent}
+    return _doomed(graph.blocks, needed, graph.held, living, graph.free)
 
 
 def stopped_devices(
