@@ -25,7 +25,6 @@ from ncclwatch_server.judge.theory.finders.named_apart import find_named_apart
 from ncclwatch_server.judge.theory.finders.outsiders import find_outside
 from ncclwatch_server.judge.theory.finders.proven import (
     find_circle,
-    find_circle_beside_the_gone,
     find_destroyed,
     find_gone,
     find_mismatches,
@@ -65,7 +64,6 @@ STAGES: tuple[Stage, ...] = (
     _by_rules(find_refused),
     _by_rules(find_stopped),
     _by_rules(find_mismatches),
-    _of_waits(_by_rules(find_circle_beside_the_gone)),
     _by_rules(find_gone),
     _of_waits(_by_rules(find_destroyed)),
     _of_waits(_by_rules(find_named_apart)),

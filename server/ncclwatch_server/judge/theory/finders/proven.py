@@ -10,11 +10,11 @@ from ncclwatch.contract.model.rank import CallSite, Ending, Op, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
-from ncclwatch_server.judge.theory.endings import Ends, Went, ended_s_ago, find_ends, followers, is_clean
+from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
-from ncclwatch_server.judge.theory.leaving import STAYED, Leaving, alone_root, left_before
+from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_before
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.roots import (
     ROOTS_ALIKE_MAX,
@@ -29,7 +29,7 @@ from ncclwatch_server.judge.theory.roots import (
 )
 from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued
-from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_without_the_gone, victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import doomed_without_the_gone, victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
 
@@ -153,12 +153,13 @@ def find_gone(case: Case) -> Found:
     if left.alone:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
     waiters: tuple[int, ...] = ()
-    if _is_unexplained(ends, left):
-        beside = _in_circles_without(case)
+    circle: Found = ()
+    if ends.went is Went.LEFT and left == STAYED:  # nothing tells why
         waiters = _waiters(case, ends.ranks, victims)
+        circle, beside = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
         if not victims:
-            return ()
+            return circle
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
     root = GoneRoot(
@@ -174,31 +175,18 @@ def find_gone(case: Case) -> Found:
         shift=left.shift,
         waiters=waiters,
     )
-    return ((root,),)
+    return (*circle, (root,))
 
 
-def _is_unexplained(ends: Ends, left: Leaving) -> bool:
-    """Say whether ranks have left well, and nothing tells why."""
-    return ends.went is Went.LEFT and left == STAYED
+def _beside_the_gone(case: Case) -> tuple[Found, frozenset[int]]:
+    """Return a circle that would be there even if those that are gone had come, and who waits for it or in it.
 
-
-def find_circle_beside_the_gone(case: Case) -> Found:
-    """Return a circle that would be there even if ranks that have left well, nobody knows why, had stayed."""
-    ends = find_ends(case)
-    if ends is None or isinstance(ends, Mismatch) or ends.went is not Went.LEFT or not _in_circles_without(case):
-        return ()
-    left = left_before(case, ends.ranks, followers(case, ends.ranks))
-    return find_circle(case) if not left.alone and _is_unexplained(ends, left) else ()
-
-
-def _in_circles_without(case: Case) -> frozenset[int]:
-    """Return who would wait for ever in a circle even if those that are gone had come, and who waits for those.
-
-    The circle is told of by itself: that a rank has left may be as it should.
+    It is told of by itself: that a rank has left may be as it should.
     """
     graph = replace(case.graph, doomed=doomed_without_the_gone(case.graph, case.found))
-    inside = [rank for circle in cycles(graph) for rank in circle]
-    return frozenset((*inside, *victims_of(graph, inside))) if inside else frozenset()
+    circle = find_circle(replace(case, graph=graph))
+    inside = [rank for roots in circle for root in roots for rank in (*root.ranks, *root.victims)]
+    return circle, frozenset(inside)
 
 
 def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
