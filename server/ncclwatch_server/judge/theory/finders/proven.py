@@ -158,7 +158,7 @@ def find_gone(case: Case) -> Found:
         waiters = _waiters(case, ends.ranks, victims)
         circle, beside = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
-        if not victims:
+        if not victims or _may_be_in_a_circle(case, victims):
             return circle
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
@@ -187,6 +187,12 @@ def _beside_the_gone(case: Case) -> tuple[Found, frozenset[int]]:
     circle = find_circle(replace(case, graph=graph))
     inside = [rank for roots in circle for root in roots for rank in (*root.ranks, *root.victims)]
     return circle, frozenset(inside)
+
+
+def _may_be_in_a_circle(case: Case, victims: tuple[int, ...]) -> bool:
+    """Say whether others wait in an operation with members that are not known, which some of these may be."""
+    others = (block.operation for rank, each in case.graph.blocks.items() if rank not in victims for block in each)
+    return any(operation.unnamed and not set(victims) <= set(operation.members) for operation in others)
 
 
 def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
