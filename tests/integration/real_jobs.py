@@ -21,15 +21,15 @@ from tests.zoo.jobs import Launcher
 DEADLINE_S = 60.0
 
 
-def until(found: Callable[[], object], seen: Callable[[], object] = lambda: "") -> object:
+def until(found: Callable[[], object], seen: Callable[[], object] = lambda: "", within_s: float = DEADLINE_S) -> object:
     """Poll until something true comes back, and return it. A failure shows what `seen` returns."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         value = found()
         if value:
             return value
         time.sleep(0.1)
-    raise AssertionError(f"not within {DEADLINE_S} s: {found} {seen()}")
+    raise AssertionError(f"not within {within_s} s: {found} {seen()}")
 
 
 def incidents(url: str) -> list[dict]:

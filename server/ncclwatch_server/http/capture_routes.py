@@ -34,7 +34,7 @@ INCIDENTS_MAX = 64  # the newest
 class WantedCapture:
     """How long to wait for stacks."""
 
-    within_s: Annotated[float, Field(gt=0, le=PATIENCE_S_MAX)] = PATIENCE_S
+    within_s: Annotated[float, Field(gt=0, le=PATIENCE_S_MAX, strict=True)] = PATIENCE_S
 
 
 def capture_routes(watch: Watch) -> APIRouter:
