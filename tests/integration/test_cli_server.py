@@ -344,7 +344,7 @@ def test_of_a_job_that_runs_well_a_capture_has_what_its_ranks_recorded(url: str,
 
 @pytest.mark.parametrize("within_s", [True, 0, -1, 1e9, "5", None])
 def test_a_capture_is_waited_for_no_other_time_than_one_that_is_a_number(url: str, within_s: object) -> None:
-    assert httpx2.post(f"{url}/api/v1/jobs/hung/capture", json={"within_s": within_s}).status_code == 400
+    assert httpx2.post(f"{url}/api/v1/jobs/hung/capture", json={"within_s": within_s}).status_code == 422
 
 
 @pytest.mark.parametrize(
