@@ -14,11 +14,13 @@ from ncclwatch.contract.on_hang.decision import Hang, decide
 from ncclwatch.contract.on_hang.hangs import Hangs, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
+from ncclwatch_agent.acting.launcher import Launcher, launcher_of
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.jobs import LocalJob
 
 RESTART_S = 300.0  # from the end of ranks to the next attempt, at most
 LAUNCHES_MAX = 64  # remembered
+LOOKS_MAX = 10  # for the torchrun of a job: what is not found then is none
 
 Tell = Callable[[LocalJob, str], None]  # puts a sentence on a job's terminal
 _Launch = tuple[str, str]  # name and instance: what all attempts of one launch share
@@ -27,6 +29,8 @@ _Launch = tuple[str, str]  # name and instance: what all attempts of one launch 
 @dataclass(slots=True, kw_only=True)
 class _Acting:
     policy: Policy | None
+    launcher: Launcher | None = None  # found while its ranks live: they may be gone when it is needed
+    looks: int = 0
     hangs: Hangs | None = None
     heard_at: float = 0.0  # monotonic
     ending: Ending | None = None
@@ -69,6 +73,9 @@ class Actor:
     def tend(self, job: LocalJob, *, connected: bool) -> None:
         """Do what is due for a job. Without a connection to its server nobody knows whether a hang still stands."""
         known = self._of(job)
+        if known.policy is not None and known.launcher is None and job.under_torchrun and known.looks < LOOKS_MAX:
+            known.looks += 1
+            known.launcher = launcher_of(rank.header.pid for rank in job.ranks.values() if rank.is_here)
         now = self._clock()
         if known.ending is not None:
             for sentence in known.ending.go_on(now):
@@ -85,7 +92,7 @@ class Actor:
         for each in known.hangs.open:
             decision = decide(known.policy, each.hang, each.stands_s + waited_s, before, restarts)
             if decision.action.ends:
-                known.ending = Ending(job, decision.action, now)
+                known.ending = Ending(job, known.launcher, decision.action, now)
                 how = known.ending.words
                 self._say(job, f"{how} ({decision.action.value}): {decision.reason} (incident {each.incident})")
                 if known.ending.restarts:
@@ -94,14 +101,19 @@ class Actor:
 
     def forget(self, job: LocalJob) -> None:
         """Let go of a job that is over."""
-        self._jobs.pop(job.index, None)
+        known = self._jobs.pop(job.index, None)
+        if known is None or known.launcher is None:
+            return
+        if any(known.ending is not None and each.ending is known.ending for each in self._restarted.values()):
+            return  # it is about to start the next attempt
+        known.launcher.close()
 
     def _remember(self, job: LocalJob, hang: Hang, ending: Ending) -> None:
         before = self._restarted.pop(_launch(job), None)
         hangs = [*(before.hangs if before is not None else ()), hang]
         self._restarted[_launch(job)] = _Restarting(hangs=hangs, ending=ending, until=self._clock() + RESTART_S)
         while len(self._restarted) > LAUNCHES_MAX:
-            del self._restarted[next(iter(self._restarted))]
+            self._restarted.pop(next(iter(self._restarted))).ending.close()
 
     def _of(self, job: LocalJob) -> _Acting:
         known = self._jobs.get(job.index)
@@ -109,6 +121,7 @@ class Actor:
             before = self._restarted.get(_launch(job))
             if before is not None:
                 before.until = 0.0
+                before.ending.close()
             known = self._jobs[job.index] = _Acting(policy=self._policy(job))
         return known
 

@@ -7,13 +7,13 @@ launcher the ranks are ended, and it does what it does when ranks fail.
 
 import contextlib
 import os
-import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.on_hang.policy import Action
+from ncclwatch_agent.acting.launcher import Launcher
 from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
@@ -24,28 +24,33 @@ STUCK_S = 15.0  # after which a process that still lives is named
 class Ending:
     """The end of a job's ranks on this node, under way since it was made."""
 
-    def __init__(self, job: LocalJob, action: Action, now: float) -> None:
-        """Send SIGTERM. `now`: monotonic, in seconds."""
+    def __init__(self, job: LocalJob, launcher: Launcher | None, action: Action, now: float) -> None:
+        """Send SIGTERM. `launcher`: the torchrun that started the ranks. `now`: monotonic, in seconds."""
         self._job = job
         self._action = action
         self._began = now
         self._killed = self._named = False
-        self._launcher = _Launcher(job)
+        self._launcher = launcher
         self.restarts = action is Action.RESTART and job.restarts_left > 0
-        if not self.restarts and job.under_torchrun:
-            self._launcher.send(signal.SIGTERM)
+        if not self.restarts and launcher is not None:
+            launcher.send(signal.SIGTERM)
         for rank in self._living():
             _send(rank, signal.SIGTERM)
 
     @property
     def launcher_lives(self) -> bool:
         """Whether whoever started the ranks is still there to start them again."""
-        return self._launcher.lives
+        return self._launcher is not None and self._launcher.lives
+
+    def close(self) -> None:
+        """Let go of whoever started the ranks."""
+        if self._launcher is not None:
+            self._launcher.close()
 
     @property
     def words(self) -> str:
         """Return what is done, in words."""
-        torchrun, left = self._job.under_torchrun, self._job.restarts_left
+        torchrun, left = self._launcher is not None, self._job.restarts_left
         if self.restarts:
             times = "once more" if left == 1 else f"up to {left} times more"
             return f"ending the ranks, so that torchrun starts them again, {times}"
@@ -55,6 +60,8 @@ class Ending:
                 if torchrun
                 else "ending the ranks, for their launcher to start them again"
             )
+        if self._job.restarts_left and not torchrun:
+            return "ending the ranks; what started them was not found, and may start them again"
         return "ending the job" if torchrun else "ending the ranks"
 
     def go_on(self, now: float) -> Iterator[str]:
@@ -65,48 +72,11 @@ class Ending:
                 _send(rank, signal.SIGKILL)
         if not self._named and now - self._began >= STUCK_S:
             self._named = True
-            left = list(self._living())
-            if not left and not self.restarts and self._job.under_torchrun:
-                self._launcher.send(signal.SIGKILL)  # its ranks are gone, and it has had its time
-            for rank in left:
+            for rank in self._living():
                 yield _does_not_end(rank)
 
     def _living(self) -> Iterator[LocalRank]:
         return (rank for rank in self._job.everyone() if rank.is_here)
-
-
-class _Launcher:
-    """The process that started the ranks of this node, if it is one and this user's."""
-
-    def __init__(self, job: LocalJob) -> None:
-        parents = {rank.watch.parent for rank in job.everyone() if rank.is_here}
-        self._fd = -1
-        if len(parents) == 1 and (pid := parents.pop()) > 1 and pid != os.getpid() and _is_mine(pid):
-            with contextlib.suppress(OSError):
-                self._fd = os.pidfd_open(pid)
-
-    @property
-    def lives(self) -> bool:
-        """Whether it runs."""
-        return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal, to that process and never to another one that has its number later."""
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._fd, number)
-
-    def __del__(self) -> None:
-        """Close the descriptor."""
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
-def _is_mine(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
-    except OSError:
-        return False
 
 
 def _send(rank: LocalRank, number: signal.Signals) -> None:

@@ -51,6 +51,7 @@ class Incident:
     onset_to_open_s: float
     opened_at: float  # seconds since 1970, for people
     closed_at: float | None = None
+    reopened_at: float = 0.0  # likewise, when it came back after it had resolved; 0: it has not
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
     user: str = ""  # whose job it is, as its environment says
@@ -242,15 +243,15 @@ class IncidentBook:
         held = Counter(account for accounts in self._accounts.values() for account in accounts)
         return all(held[account] < limits.OPEN_SHARE_MAX for account in opening.accounts)
 
-    def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str]) -> Incident | None:
+    def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str], now: float = 0.0) -> Incident | None:
         """Let a standing verdict confirm or improve its incident. Returns it if it changed.
 
-        `shown` are the ids of the incidents whose own verdict the judge still shows.
+        `shown` are the ids of the incidents whose own verdict the judge still shows. `now` is in seconds since 1970.
         """
         changed = incident
         late = verdict.certainty is Certainty.LATE and incident.verdict.certainty is Certainty.LATE
         if not incident.open and verdict.cause not in _ENDINGS:
-            changed = replace(changed, state=IncidentState.OPEN, closed_at=None)
+            changed = replace(changed, state=IncidentState.OPEN, closed_at=None, reopened_at=now)
         if late or _better(verdict, incident, incident.id in shown):
             changed = replace(changed, verdict=verdict)
         self._all[incident.id] = replace(changed, misses=0)

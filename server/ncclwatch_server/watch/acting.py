@@ -6,11 +6,11 @@ A server sends the whole picture whenever it changes, so that a connection that 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ncclwatch.contract.model.verdict import Severity
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.on_hang.decision import Hang, settled_s
 from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
 from ncclwatch.contract.wire import CommandKind
-from ncclwatch_server.incidents.book import Incident, IncidentBook
+from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
 
 
@@ -38,9 +38,11 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float) -> Hangs:
         if (key.name, key.instance) != (job.key.name, job.key.instance) or not _is_hang(incident):
             continue
         if key.attempt < job.key.attempt:
+            if incident.state is IncidentState.RESOLVED or verdict.cause is Cause.RANK_CRASHED:
+                continue  # nothing was started again for it, or torchrun did so by itself
             before.append((key.attempt, _hang(incident)))
         elif key == job.key and incident.open:
-            stands_s = wall_s - incident.opened_at
+            stands_s = wall_s - max(incident.opened_at, incident.reopened_at)
             if stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks)):
                 now.append(OpenHang(incident=incident.id, hang=_hang(incident), stands_s=stands_s))
     before.sort(key=lambda each: each[0])

@@ -198,7 +198,7 @@ class Examiner:
         return fresh
 
     def _improve(self, job: Job, known: Incident, verdict: Verdict, shown: frozenset[str]) -> None:
-        changed = self._book.update(known, verdict, shown)
+        changed = self._book.update(known, verdict, shown, self._wall())
         if changed is None:
             return
         if changed.verdict.lateness.rank > known.verdict.lateness.rank:
