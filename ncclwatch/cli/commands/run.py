@@ -177,6 +177,9 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
         report = following.finish()
         if wanted is None or wanted.decision.action is not Action.RESTART:
             break
+        if why_not := training.may_not_follow():
+            tell(f"ncclwatch: not starting the command again: {why_not}\n")
+            break
         before = following.and_before(wanted.hang)
         tell(f"ncclwatch: starting the command again, restart {len(before.hangs)}\n")
     if order.inject and not following.ranks_seen:
@@ -184,7 +187,7 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     _write(order, report)
     if order.report is None and own is not None and following.told:
         _keep(order.job, report)
-    return code if wanted is None else _EXITS[wanted.decision.action]
+    return code if wanted is None else _EXITS.get(wanted.decision.action, EXIT_ABORTED)
 
 
 def _until_end(training: Training, following: Following) -> tuple[int, Wanted | None]:
@@ -197,9 +200,11 @@ def _until_end(training: Training, following: Following) -> tuple[int, Wanted | 
         wanted = following.wanted
         if wanted is not None and training.exit_code is None:
             tell(f"ncclwatch: ending the command ({wanted.decision.action.value}): {wanted.decision.reason}\n")
-            training.end()
+            for sentence in training.end():
+                tell(f"ncclwatch: {sentence}\n")
             return EXIT_ABORTED, wanted
-    return code, None
+    # On several nodes another one may have acted on the same hang before, and so ended the command here.
+    return code, following.decided() if code else None
 
 
 def _keep(job: str, report: bytes) -> None:

@@ -29,7 +29,8 @@ from ncclwatch.contract.words.text import seconds_words
 POLL_S = 0.3
 RETRY_S = 2.0  # while the server does not answer
 CAPTURE_S = 5.0  # a capture waits so long for stacks that nobody has looked at yet
-CAPTURES_MAX = 5  # of one command
+DECIDING_S = 30.0  # a capture takes no longer
+CAPTURES_MAX = 5  # of one command, beside those that are taken before it is ended
 LAST_NEWS_S = 4.0  # after the end of the command
 OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
 SILENT_S = 30.0  # the server of this run may be slow for so long before it is told of
@@ -66,6 +67,7 @@ class Attempts:
     hangs: tuple[Hang, ...] = ()  # for which it was
     incidents: frozenset[str] = frozenset()
     reported: tuple[msgspec.Raw, ...] = ()
+    captures: int = 0  # that were taken
 
 
 def hang_of(incident: Incident) -> Hang:
@@ -118,8 +120,11 @@ class Following:
         self._earlier = self._before.incidents  # of former jobs of this name
         self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
+        self._stands_since: dict[str, float] = {}
         self._urgent: set[str] = set()  # incidents that were told of once more
         self._keep_capture = keep_capture
+        self._deciding = threading.Event()  # set unless something is about to be wanted, and a capture is taken before
+        self._deciding.set()
         self._captured: set[str] = set()  # incidents for which a capture was taken, or tried
         self._noticed: set[str] = set()  # notices that were told of
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
@@ -154,6 +159,11 @@ class Following:
         """Whether any rank of the job has reported, as far as the server has told."""
         return bool(self._report.world_size) or bool(self._unreachable)
 
+    def decided(self) -> "Wanted | None":
+        """Return what is wanted, once a capture that is under way has been taken."""
+        self._deciding.wait(DECIDING_S)
+        return self.wanted
+
     @property
     def told(self) -> int:
         """How many incidents were told of."""
@@ -172,6 +182,7 @@ class Following:
             hangs=(*self._before.hangs, hang),
             incidents=self._earlier | self._mine,
             reported=(*self._report.incidents, *self._before.reported),
+            captures=self._before.captures + len(self._captured),
         )
 
     def _run(self) -> None:
@@ -229,20 +240,27 @@ class Following:
                 self._urgent.add(incident.id)
             self._tell(text)
         hangs = incident.severity == "critical" and incident.state == "open"
-        stands_s = now - self._told_at[incident.id]
-        if not hangs or stands_s < settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks)):
+        if not hangs:
+            self._stands_since.pop(incident.id, None)  # it may come back, and stands anew then
+            return
+        stands_s = now - self._stands_since.setdefault(incident.id, now)
+        if stands_s < settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks)):
             return
         if self._policy is not None and self.wanted is None:
             hang = hang_of(incident)
             decision = decide(self._policy, hang, stands_s, self._before.hangs)
             if decision.action is not Action.REPORT:
-                self._capture(incident)
+                self._deciding.clear()
+                self._capture(incident, ends=decision.action.ends)
             self.wanted = Wanted(decision, hang) if decision.action.ends else None
+            self._deciding.set()
         self.certain.set()
 
-    def _capture(self, incident: Incident) -> None:
-        """Write what is known of a hang to a file, once: what the job is ended for is gone with it."""
-        if self._keep_capture is None or incident.id in self._captured or len(self._captured) >= CAPTURES_MAX:
+    def _capture(self, incident: Incident, *, ends: bool) -> None:
+        """Write what is known of a hang to a file, once. `ends`: the command is ended for it, and all of it is gone."""
+        if self._keep_capture is None or incident.id in self._captured:
+            return
+        if not ends and self._before.captures + len(self._captured) >= CAPTURES_MAX:
             return
         self._captured.add(incident.id)
         try:

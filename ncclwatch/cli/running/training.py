@@ -16,6 +16,7 @@ from ncclwatch.contract.errors import NcclwatchError
 
 LOOK_S = 0.1
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
+KILLED_S = 10.0  # from SIGKILL to the end: whatever lives then is held by the kernel
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_KERNEL = 128  # SI_KERNEL: the terminal sent it, so that the command has got it as well
 _OURS = ("ncclwatch_agent", "ncclwatch-agent", "ncclwatch_server", "ncclwatch-server")
@@ -38,6 +39,8 @@ class Training:
         `before`: the signals that were blocked before another command was started, which has ended.
         """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+        self._heard = 0  # the newest signal that ncclwatch has got
+        self._left: Sequence[psutil.Process] = ()  # that do not end
         self.before = before = {*map(int, blocked)} if before is None else before
         try:
             self._process = subprocess.Popen(
@@ -63,13 +66,19 @@ class Training:
     def wait_a_little(self) -> None:
         """Return when the command has ended, a signal was passed on, or soon."""
         heard = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, LOOK_S)
-        if heard is None or heard.si_signo == signal.SIGCHLD or heard.si_code == _BY_KERNEL:
+        if heard is None or heard.si_signo == signal.SIGCHLD:
+            return
+        self._heard = heard.si_signo
+        if heard.si_code == _BY_KERNEL:
             return
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(heard.si_signo)
 
-    def end(self) -> None:
-        """End the command and all that it started: with SIGTERM, and with SIGKILL what is left."""
+    def end(self) -> tuple[str, ...]:
+        """End the command and all that it started: with SIGTERM, and with SIGKILL what is left.
+
+        Returns sentences on processes that do not end even then.
+        """
         # The launcher comes first, so that it does not start ended workers again.
         tree = list(_tree(self._process.pid))
         _send(tree, signal.SIGTERM)
@@ -77,7 +86,19 @@ class Training:
         while (left := self._alive(tree)) and time.monotonic() < deadline:
             time.sleep(LOOK_S / 2)
         _send(left, signal.SIGKILL)
-        self._process.wait()
+        deadline = time.monotonic() + KILLED_S
+        while (left := self._alive(left)) and time.monotonic() < deadline:
+            time.sleep(LOOK_S / 2)
+        self._left = left
+        return tuple(map(_does_not_end, left))
+
+    def may_not_follow(self) -> str:
+        """Return why no other command may follow after the end of this one, "" if one may."""
+        if self._alive(self._left):
+            return "processes of it are still there"
+        while (heard := signal.sigtimedwait(_FORWARDED, 0)) is not None:
+            self._heard = heard.si_signo
+        return f"{signal.Signals(self._heard).name} has come" if self._heard else ""
 
     def _alive(self, tree: Sequence[psutil.Process]) -> list[psutil.Process]:
         self._process.poll()  # a child stays a zombie until it is asked after
@@ -94,6 +115,13 @@ def _tree(pid: int) -> Iterator[psutil.Process]:
         yield process
         for child in children:
             yield from _tree(child.pid)
+
+
+def _does_not_end(process: psutil.Process) -> str:
+    state = ""
+    with contextlib.suppress(psutil.Error):
+        state = f" ({process.status()})"
+    return f"process {process.pid} does not end after SIGKILL{state}: the kernel holds it, and its node needs a look"
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -23,8 +23,8 @@ from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.printable import json_bytes, one_line
 from ncclwatch_server.incidents import terminal_text
-from ncclwatch_server.incidents.book import Incident
-from ncclwatch_server.incidents.report import JobReport, report_job
+from ncclwatch_server.incidents.book import Incident, JobKey
+from ncclwatch_server.incidents.report import JobReport, report_job, revive
 
 MAGIC = b"PK\x03\x04"  # of any zip file
 SCHEMA = 1
@@ -105,13 +105,15 @@ def read(file: BinaryIO) -> Capture:
             manifest = msgspec.json.decode(_member(archive, _MANIFEST, TEXT_BYTES_MAX), type=_Manifest)
             if manifest.schema != SCHEMA:
                 raise NoCapture(f"a capture of schema {manifest.schema}; this version reads {SCHEMA}: update ncclwatch")
-            return Capture(
+            found = Capture(
                 snapshot=msgspec.msgpack.decode(_member(archive, _SNAPSHOT, SNAPSHOT_BYTES_MAX), type=JobSnapshot),
                 report=msgspec.json.decode(_member(archive, _REPORT, REPORT_BYTES_MAX), type=JobReport),
                 taken_at=manifest.taken_at,
                 version=manifest.version,
                 notes=manifest.notes,
             )
+            _check_moments(found)
+            return found
     except NoCapture:
         raise
     except KeyError as error:
@@ -120,6 +122,16 @@ def read(file: BinaryIO) -> Capture:
         raise NoCapture(f"a capture that this version cannot read ({error}); update ncclwatch") from error
     except (*_DAMAGED, OSError, EOFError, RuntimeError, ValueError) as error:
         raise NoCapture(f"a damaged zip file ({error})") from error
+
+
+def _check_moments(capture: Capture) -> None:
+    """Raise one of the errors of a damaged file if a moment in a capture is none."""
+    try:
+        datetime.fromtimestamp(capture.taken_at, timezone.utc)
+        for each in capture.report.incidents:
+            revive(each, JobKey(name=capture.report.job, instance="", attempt=0), capture.report.world_size)
+    except OverflowError as error:
+        raise NoCapture(f"a moment in it is none ({error})") from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, bytes_max: int) -> bytes:

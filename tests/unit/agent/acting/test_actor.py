@@ -1,6 +1,5 @@
 """What an agent does about hangs: only what the owner of the job has asked for, to processes that are really there."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,10 @@ from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode, encode
+from ncclwatch_agent.acting import actor
 from ncclwatch_agent.acting.actor import RESTART_S, Actor
 from ncclwatch_agent.acting.ending import STUCK_S, TERMINATE_S
+from ncclwatch_agent.acting.launcher import Launcher
 
 FROZEN = Hang(cause="process_frozen", certainty="PROVEN", ranks=frozenset({1}), places=frozenset({"a.py:3"}))
 CODE = Hang(cause="rank_conditional_collective", certainty="PROVEN", ranks=frozenset({1}))
@@ -49,6 +50,7 @@ class Node:
             ),
         )  # fmt: skip
         return SimpleNamespace(
+            ranks={0: rank},
             key=SimpleNamespace(job="llama", instance="a:1/x"), index=index, on_hang=on_hang, hang_policy=policy,
             acts=on_hang not in ("", "report"), under_torchrun=left is not None, restarts_left=left or 0,
             everyone=lambda: [rank],
@@ -81,8 +83,9 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made = Node()
+    monkeypatch.setattr(actor, "launcher_of", lambda pids: Launcher(made.launcher.pid) if tuple(pids) else None)
     yield made
     made.close()
 
@@ -230,12 +233,26 @@ def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Nod
     assert node.ended() == (None, None)
 
 
-def test_this_process_is_never_taken_for_a_launcher(node: Node) -> None:
-    job = node.job("abort", left=1)
-    job.everyone()[0].watch.parent = os.getpid()
+def test_torchrun_is_ended_though_the_ranks_of_this_node_are_gone_already(node: Node) -> None:
+    job = node.job("abort", left=3)
+    node.actor.tend(job, connected=True)
+    node.rank.kill()
+    node.rank.wait()
+    gone = node.job("abort", left=3)  # for the loss of a rank that another node's agent has ended
+    node.hear(gone, FROZEN)
+    node.actor.tend(gone, connected=True)
+    assert node.ended() == (-signal.SIGKILL, -signal.SIGTERM)
+
+
+def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "launcher_of", lambda _: None)
+    job = node.job("abort", left=3)
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
     assert node.ended() == (-signal.SIGTERM, None)
+    assert node.told[0].startswith(
+        "ending the ranks; what started them was not found, and may start them again (abort)"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"open":[{"incident":1}]}', '{"open":7}'])

@@ -14,6 +14,7 @@ from ncclwatch.contract.model.rank import StackDump, StackFrame
 from ncclwatch_server.incidents import capture_file
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.incidents.capture_file import NoCapture, read, written
+from ncclwatch_server.incidents.report import report_job
 from ncclwatch_server.judge import judge
 from tests.scenarios.texts import FILES, SEPARATOR, situation
 
@@ -89,6 +90,10 @@ def changed(name: str, data: bytes | None) -> bytes:
 
 MANIFEST = b'{"schema":2,"version":"9","job":"j","taken_at":1.0,"notes":[]}'
 
+NO_MOMENT = msgspec.json.encode(
+    replace(report_job("job", 3, [incident_of(snapshot_of("mismatch_of_roots"))]), world_size=3)
+).replace(b'"opened_at":"2001', b'"opened_at":"yesterday')
+
 
 @pytest.mark.parametrize(
     ("made", "why"),
@@ -99,6 +104,8 @@ MANIFEST = b'{"schema":2,"version":"9","job":"j","taken_at":1.0,"notes":[]}'
         (lambda: changed("manifest.json", MANIFEST), "a capture of schema 2; this version reads 1"),
         (lambda: changed("snapshot.msgpack", b"\x93\x01\x02\x03"), "cannot read"),
         (lambda: changed("report.json", b"{"), "cannot read"),
+        (lambda: changed("manifest.json", MANIFEST.replace(b"2,", b"1,").replace(b"1.0", b"1e300")), "is none"),
+        (lambda: changed("report.json", NO_MOMENT), "a damaged zip file"),
         (lambda: changed("snapshot.msgpack", bytes(200 * 1024 * 1024)), "its snapshot.msgpack has more than 48 MB"),
     ],
 )

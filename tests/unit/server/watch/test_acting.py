@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.verdict import Certainty, Severity
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
 from ncclwatch.contract.on_hang.hangs import Hangs, decode
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey, Opening
@@ -92,3 +92,30 @@ def test_warnings_and_other_jobs_are_no_hangs_and_former_attempts_are_told_as_su
     assert found.open == ()
     assert [sorted(each.ranks) for each in found.before] == [[1], [0], [1], [0]]
     assert found.attempts == 2
+
+
+def test_what_resolved_or_crashed_in_a_former_attempt_was_no_reason_to_start_again() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True, attempt=3)
+    opened(book, 1.0, attempt=0)
+    book.close(JobKey(name="llama", instance="i", attempt=0), IncidentState.RESOLVED, 2.0)
+    opened(book, 1.0, attempt=1, cause=Cause.RANK_CRASHED)
+    opened(book, 1.0, attempt=2)
+    for attempt in (1, 2):
+        book.close(JobKey(name="llama", instance="i", attempt=attempt), IncidentState.ENDED, 2.0)
+    tell_agents(job, book, 100.0)
+    (found,) = heard(link)
+    assert ([each.cause for each in found.before], found.attempts) == ([VERDICT.cause.value], 1)
+
+
+def test_a_hang_that_comes_back_stands_since_then() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True)
+    incident = opened(book, 100.0)
+    book.close(job.key, IncidentState.RESOLVED, 110.0)
+    known = book.get(incident)
+    assert known is not None
+    book.update(known, VERDICT, frozenset(), 9000.0)
+    tell_agents(job, book, 9005.0)
+    (found,) = heard(link)
+    assert [each.stands_s for each in found.open] == [5.0]
