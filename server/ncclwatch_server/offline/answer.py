@@ -95,10 +95,15 @@ def answer(job: str, snapshot: JobSnapshot, gathered: Gathered, incidents: tuple
 def notes_of(snapshot: JobSnapshot, gathered: Gathered) -> tuple[str, ...]:
     """Return what limits the verdict."""
     notes = list(gathered.notes)
-    if gathered.capture is not None:
-        return (*notes, *gathered.capture.notes)
     if gathered.notes_left_out:
         notes.append(f"and {gathered.notes_left_out} more notes on files")
+    if gathered.capture is not None:
+        if gathered.beside_the_capture:
+            notes.append(
+                f"{gathered.beside_the_capture} other files that tell of a job were not used: the capture is judged "
+                "alone; leave it out to judge them"
+            )
+        return (*notes, *gathered.capture.notes)
     known = set(_with_records(snapshot))
     lost = [rank for rank in range(snapshot.world_size) if rank not in known]
     if lost and known:

@@ -64,6 +64,11 @@ class Gathered:
         said = self.logs.ranks or self.logs.shared or self.logs_read
         return not (self.dumps or self.rings or self.stacks or self.reports or self.capture or said)
 
+    @property
+    def beside_the_capture(self) -> int:
+        """How many other files tell of a job."""
+        return len(self.dumps) + len(self.rings) + len(self.stacks) + len(self.reports) + self.logs_read
+
     def note(self, text: str) -> None:
         """Remember something the reader should know."""
         if len(self.notes) < NOTES_MAX:

@@ -318,3 +318,28 @@ def test_a_job_is_ended_after_its_capture_or_without_one(
     assert wanted is not None
     assert wanted.decision.action is Action.ABORT
     assert told.count(why) == 1
+
+
+def test_what_is_wanted_is_waited_for_while_a_capture_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several nodes another one may have ended the ranks meanwhile, and with them the command here."""
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
+    taken, begun = threading.Event(), threading.Event()
+
+    def keep(job: str, data: bytes) -> Path:
+        begun.set()
+        assert taken.wait(10)
+        return Path("/captures/1.zip")
+
+    server = Server()
+    server.open("one", "mine")
+    followed = Following(server, "mine", lambda _: None, policy=RESTART, keep_capture=keep)  # type: ignore[arg-type]
+    followed.start()
+    assert begun.wait(10)
+    assert followed.wanted is None
+    threading.Timer(0.2, taken.set).start()
+    wanted = followed.decided()
+    assert wanted is not None
+    assert wanted.decision.action is Action.RESTART
+    server.state = "ended"
+    followed.finish()

@@ -5,17 +5,21 @@ import io
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import StackDump, StackFrame
+from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.incidents import capture_file
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from ncclwatch_server.incidents.capture_file import NoCapture, read, written
 from ncclwatch_server.incidents.report import report_job
 from ncclwatch_server.judge import judge
+from ncclwatch_server.offline.answer import lines, notes_of
+from ncclwatch_server.offline.gather import gather
 from tests.scenarios.texts import FILES, SEPARATOR, situation
 
 
@@ -120,3 +124,28 @@ def test_a_torn_capture_never_raises_anything_else() -> None:
         torn = bytes(data[:at]) + bytes([data[at] ^ 0xFF]) + bytes(data[at + 1 :])
         with contextlib.suppress(NoCapture):
             read(io.BytesIO(torn))
+
+
+def test_files_beside_a_capture_are_not_used_and_that_is_said(tmp_path: Path) -> None:
+    snapshot = snapshot_of("mismatch_of_roots")
+    (tmp_path / "job.zip").write_bytes(written(snapshot, (incident_of(snapshot),), 1e9, notes=("rank 0 is deaf",)))
+    (tmp_path / "stacks_rank_3.json").write_text('[{"thread_name": "MainThread", "frames": []}]')
+    gathered = gather([tmp_path])
+    assert gathered.snapshot() == with_members(snapshot)
+    notes = notes_of(gathered.snapshot(), gathered)
+    assert notes[-1] == "rank 0 is deaf"
+    assert any(note.startswith("1 other files that tell of a job were not used") for note in notes)
+    (tmp_path / "older.zip").write_bytes(written(snapshot, (), 1e8))
+    again = gather([tmp_path])
+    assert again.capture is not None
+    assert again.capture.taken_at == 1e9
+    assert any("another capture is newer" in note or "is left out" in note for note in again.notes)
+
+
+def test_a_capture_without_a_hang_says_when_nothing_was_wrong(tmp_path: Path) -> None:
+    (path := tmp_path / "well.zip").write_bytes(written(snapshot_of("mismatch_of_roots"), (), 1e9))
+    gathered = gather([path])
+    said = list(lines(gathered.snapshot(), gathered, ()))
+    assert said == [
+        "ncclwatch: nothing was wrong with job job at 2001-09-09T01:46:40+00:00: its capture shows no hang."
+    ]
