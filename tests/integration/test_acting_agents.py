@@ -79,3 +79,14 @@ def test_all_nodes_start_again_when_a_rank_of_one_is_stopped(cluster: Cluster, t
     assert [job.returncode for job in jobs] == [0, 0], said
     assert [out.count("through") for out, _ in said] == [2, 2]
     assert all("ending the ranks, so that torchrun starts them again" in cluster.log(number) for number in (0, 1))
+
+
+@pytest.mark.long
+def test_on_all_nodes_torchrun_is_ended_where_a_restart_cures_nothing(cluster: Cluster) -> None:
+    """Whichever agent acts first, the ranks of the other node may end for the loss of theirs before it does."""
+    jobs = [cluster.torchrun(number, "hang.py", restarts=3, NCCLWATCH_ON_HANG="policy") for number in (0, 1)]
+    said = [job.communicate(timeout=100) for job in jobs]
+    assert 0 not in [job.returncode for job in jobs], said
+    for number in (0, 1):
+        assert "ending the job (abort): the policy says so for rank_conditional_coll" in cluster.log(number)
+        assert "attempt 1" not in cluster.log(number)
