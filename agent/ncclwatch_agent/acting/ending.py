@@ -18,6 +18,7 @@ from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
+_STOPPED = (ProcessState.STOPPED, ProcessState.TRACED)
 STUCK_S = 15.0  # after which a process that still lives is named
 
 
@@ -34,8 +35,8 @@ class Ending:
         self.restarts = action is Action.RESTART and job.restarts_left > 0
         if not self.restarts and launcher is not None:
             launcher.send(signal.SIGTERM)
-        for rank in self._living():
-            _send(rank, signal.SIGTERM)
+        for rank in self._living():  # one that is stopped would hear SIGTERM only after it was continued
+            _send(rank, signal.SIGKILL if rank.watch.state in _STOPPED else signal.SIGTERM)
 
     @property
     def launcher_lives(self) -> bool:

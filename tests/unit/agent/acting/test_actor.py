@@ -1,5 +1,6 @@
 """What an agent does about hangs: only what the owner of the job has asked for, to processes that are really there."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -178,6 +179,15 @@ def test_who_does_not_hear_sigterm_is_killed_and_who_lives_on_is_named(node: Nod
     assert [line for line in node.told if "does not end" in line] == [
         f"rank 0 (pid {node.rank.pid}) does not end: the kernel holds it (state D); its node needs a look"
     ]
+
+
+def test_a_stopped_rank_is_killed_at_once(node: Node) -> None:
+    os.kill(node.rank.pid, signal.SIGSTOP)
+    job = node.job("restart", left=1)
+    job.everyone()[0].watch.state = ProcessState.STOPPED
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert node.ended() == (-signal.SIGKILL, None)
 
 
 def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers_it_or_not(node: Node) -> None:
