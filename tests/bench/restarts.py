@@ -1,7 +1,7 @@
 """How long a job stands still that torchrun starts again after a hang: python -m tests.bench.restarts [RUNS].
 
-Two nodes with two ranks each (needs root: each node has its own network). One rank is stopped; the agents end the ranks,
-and torchrun starts them again. Measured from the stop to the first step of the new attempt.
+Two nodes with two ranks each (needs root: each node has its own network). One rank is stopped; the agents end the
+ranks, and torchrun starts them again. Measured from the stop to the first step of the new attempt.
 """
 
 import shutil
