@@ -18,8 +18,8 @@ from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
-_STOPPED = (ProcessState.STOPPED, ProcessState.TRACED)
 STUCK_S = 15.0  # after which a process that still lives is named
+_STOPPED = (ProcessState.STOPPED, ProcessState.TRACED)
 
 
 class Ending:

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from ncclwatch.cli.commands.asking import complete_job, connect, server_option, the_job
-from ncclwatch.cli.output.kept_captures import name_of
+from ncclwatch.cli.output.kept_files import capture_name
 from ncclwatch.cli.output.report_file import prepare
-from ncclwatch.contract.errors import ConfigError, NcclwatchError
+from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.words.console import Progress, put
 from ncclwatch.contract.words.text import bytes_words
 
@@ -26,18 +26,13 @@ def capture(job: str, output: Path | None, server: str) -> None:
     """
     client = connect(server)
     named = the_job(client, job).id
-    target = output if output is not None else Path(name_of(named))
+    target = output if output is not None else Path(capture_name(named))
     file = prepare(target, "the capture", "--output")
     try:
         with Progress(f"the nodes of job {named} tell what they know"):
             data = client.capture(named, WITHIN_S)
-        file.write(data)
-    except OSError as error:
-        file.discard()
-        raise ConfigError(
-            f"cannot write the capture to {target} ({error.strerror}); name another file with --output"
-        ) from error
     except NcclwatchError:
         file.discard()
         raise
+    file.put(data, "the capture", "--output")
     put(f"{target} ({bytes_words(len(data))}): read it with ncclwatch analyze {target}")

@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from ncclwatch.cli.client.http import Client, token
-from ncclwatch.cli.output import kept_captures
-from ncclwatch.cli.output.kept_reports import keep
+from ncclwatch.cli.output.kept_files import keep_capture, keep_report
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Attempts, Following, Wanted, empty_report, tell
@@ -164,7 +163,7 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
             tell,
             own,
             policy=order.policy,
-            keep_capture=kept_captures.keep,
+            keep_capture=keep_capture,
             before=before,
             verbose=order.verbose,
         )
@@ -204,13 +203,13 @@ def _until_end(training: Training, following: Following) -> tuple[int, Wanted | 
                 tell(f"ncclwatch: {sentence}\n")
             return EXIT_ABORTED, wanted
     # On several nodes another one may have acted on the same hang before, and so ended the command here.
-    return code, following.decided() if code else None
+    return code, following.decided() if code and not training.may_not_follow() else None
 
 
 def _keep(job: str, report: bytes) -> None:
     """Keep the report of a server that ends now."""
     try:
-        path = keep(job, report)
+        path = keep_report(job, report)
     except (OSError, ConfigError) as error:
         tell(f"ncclwatch: cannot keep the report ({error}); name a file with --report\n")
         return

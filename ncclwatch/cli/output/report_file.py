@@ -33,6 +33,16 @@ class ReportFile:
         _write(self.fd, data, keep=True)
         self.draft.replace(self.path)
 
+    def put(self, data: bytes, what: str, option: str) -> None:
+        """Write it, or nothing. Raises `ConfigError`, which says `what` it is and which option names another file."""
+        try:
+            self.write(data)
+        except OSError as error:
+            self.discard()
+            raise ConfigError(
+                f"cannot write {what} to {self.path} ({error.strerror}); name another file with {option}"
+            ) from error
+
     def discard(self) -> None:
         """Remove what was only prepared."""
         if self.draft is not None:

@@ -21,6 +21,7 @@ from ncclwatch_server.http.trace_routes import ask_views
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.capture_file import written
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.reader_requests import wait_for_answers
 from ncclwatch_server.jobs.stack_requests import AT_ONCE_MAX, NATIVE_MAX, choose
 from ncclwatch_server.watch.tick import Watch
 
@@ -98,13 +99,7 @@ async def _stacks(
     if not wanted:
         return held, {}
     request = ask(job, wanted, deep)
-    job.captures.append(request)
-    try:
-        await asyncio.wait_for(request.over.wait(), within_s)
-    except asyncio.TimeoutError:
-        pass  # the capture holds what has come
-    finally:
-        job.captures.remove(request)
+    await wait_for_answers(job.captures, request, within_s)
     for rank, dump in request.dumps.items():
         if dump.threads or not _has_stack(held, rank):
             held[rank] = dump

@@ -26,6 +26,7 @@ from ncclwatch_server.evidence.inspection import Question
 from ncclwatch_server.evidence.stack_collection import deeper, importance, main_tree
 from ncclwatch_server.http.problem import Problem
 from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.reader_requests import wait_for_answers
 from ncclwatch_server.jobs.stack_requests import (
     AT_ONCE_MAX,
     NATIVE_MAX,
@@ -166,13 +167,7 @@ async def _capture(watch: Watch, job: Job, wanted: Wanted, client: str) -> bytes
     capture = ask(job, ranks, frozenset(deep))
     began = time.monotonic()
     patience_s = PATIENCE_NATIVE_S if deep else PATIENCE_S
-    job.captures.append(capture)
-    try:
-        await asyncio.wait_for(capture.over.wait(), patience_s)
-    except asyncio.TimeoutError:
-        pass  # what has come is told, and of the others that they have not answered
-    finally:
-        job.captures.remove(capture)
+    await wait_for_answers(job.captures, capture, patience_s)
     took_s = time.monotonic() - began
     notes = tuple(filter(None, (_too_many(wanted, ranks, deep), why_not_native(capture.dumps, deep))))
     unseen = capture.unseen(took_s)

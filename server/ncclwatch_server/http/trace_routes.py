@@ -3,7 +3,6 @@
 The nodes are asked for what the rings of some ranks hold. That costs the ranks nothing, and an agent milliseconds.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ncclwatch_server.incidents.book import Incident, JobKey
 from ncclwatch_server.jobs.history_requests import AT_ONCE_MAX, PATIENCE_S, RANKS_MAX, HistoryRequest
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.read_model import JobSight
+from ncclwatch_server.jobs.reader_requests import wait_for_answers
 from ncclwatch_server.tracing.operations import Seen
 from ncclwatch_server.tracing.timeline import History, Known, chosen, timeline
 
@@ -86,13 +86,7 @@ async def ask_views(job: Job, ranks: Iterable[int]) -> HistoryRequest:
             command = served.link.command(CommandKind.INSPECT, served.index, tuple(mine))
             questions[number, command] = set(mine)
     request = HistoryRequest(questions=questions)
-    job.histories.append(request)
-    try:
-        await asyncio.wait_for(request.over.wait(), PATIENCE_S)
-    except asyncio.TimeoutError:
-        pass  # a trace of what has come
-    finally:
-        job.histories.remove(request)
+    await wait_for_answers(job.histories, request, PATIENCE_S)
     return request
 
 

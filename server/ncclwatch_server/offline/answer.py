@@ -99,10 +99,8 @@ def notes_of(snapshot: JobSnapshot, gathered: Gathered) -> tuple[str, ...]:
         notes.append(f"and {gathered.notes_left_out} more notes on files")
     if gathered.capture is not None:
         if gathered.beside_the_capture:
-            notes.append(
-                f"{gathered.beside_the_capture} other files that tell of a job were not used: the capture is judged "
-                "alone; leave it out to judge them"
-            )
+            others = gathered.beside_the_capture
+            notes.append(f"the capture is judged alone; leave it out to judge the other files (here: {others})")
         return (*notes, *gathered.capture.notes)
     known = set(_with_records(snapshot))
     lost = [rank for rank in range(snapshot.world_size) if rank not in known]

@@ -49,14 +49,7 @@ def trace(what: tuple[str, ...], output: Path | None, ranks: str, server: str) -
         with Progress(f"asking the nodes of job {name} for what their ranks recorded"):
             data = client.trace(name, ranks_of(ranks) if ranks else None)
     target = output if output is not None else Path(f"{name.replace('/', '-')}{SUFFIXES[0]}")
-    file = prepare(target, "the trace", "--output")
-    try:
-        file.write(data)
-    except OSError as error:
-        file.discard()
-        raise ConfigError(
-            f"cannot write the trace to {target} ({error.strerror}); name another file with --output"
-        ) from error
+    prepare(target, "the trace", "--output").put(data, "the trace", "--output")
     put(f"{target} ({bytes_words(len(data))}): open it at https://ui.perfetto.dev, which reads it in the browser")
 
 

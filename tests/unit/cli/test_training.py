@@ -36,7 +36,7 @@ def test_no_command_follows_while_something_of_it_is_left_and_that_is_named(monk
         "send, module._send = module._send, lambda tree, number: None\n"  # as to a process that the kernel holds
         "(said,) = training.end()\n"
         "print(said, '|', training.may_not_follow())\n"
-        "module._send = send\n"
+        "module._send, module.KILLED_S = send, 60.0\n"
         "training.end()\n"
         "print(training.may_not_follow())\n"
     )

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -61,15 +62,13 @@ class Node:
         found = tuple(OpenHang(incident=f"i{n}", hang=hang, stands_s=stands_s) for n, hang in enumerate(hangs))
         self.actor.hear(job, encode(Hangs(open=found, before=before, attempts=len(before))))
 
-    def ended(self) -> tuple[int | None, int | None]:
-        """Return how the rank and its launcher have ended, None while they run."""
-        found = []
-        for each in (self.rank, self.launcher):
-            try:
-                found.append(each.wait(0.3))
-            except subprocess.TimeoutExpired:
-                found.append(None)
-        return found[0], found[1]
+    def end_as(self, *expected: int | None) -> None:
+        """Wait until the rank and its launcher have ended with these codes; None: it runs on, as far as is seen."""
+        for each, code in zip((self.rank, self.launcher), expected, strict=True):
+            if code is not None:
+                assert each.wait(60) == code
+        time.sleep(0.2 if None in expected else 0.0)
+        assert (self.rank.poll(), self.launcher.poll()) == expected
 
     def begin_again(self, program: str = PLAIN) -> None:
         """Let the rank be another process."""
@@ -96,7 +95,7 @@ def test_a_server_ends_nothing_of_a_job_that_did_not_ask(node: Node, on_hang: st
     job = node.job(on_hang, left=3)
     node.hear(job, FROZEN, CODE)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (None, None)
+    node.end_as(None, None)
     assert node.told == []
 
 
@@ -108,7 +107,7 @@ def test_nothing_is_done_about_ranks_that_are_late_nor_without_a_connection(node
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=False)
     node.actor.tend(job, connected=True)  # what stood then is not known to stand now
-    assert node.ended() == (None, None)
+    node.end_as(None, None)
     assert node.told == []
 
 
@@ -117,14 +116,14 @@ def test_a_hang_that_was_resolved_is_not_acted_on(node: Node) -> None:
     node.hear(job, FROZEN)
     node.hear(job)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (None, None)
+    node.end_as(None, None)
 
 
 def test_for_a_restart_the_ranks_end_and_torchrun_does_not(node: Node) -> None:
     job = node.job("restart", left=2)
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, None)
+    node.end_as(-signal.SIGTERM, None)
     assert node.told == [
         "ending the ranks, so that torchrun starts them again, up to 2 times more (restart): the policy says so for "
         "process_frozen (incident i0)"
@@ -140,7 +139,7 @@ def test_for_an_abort_torchrun_ends_so_that_it_starts_nothing_again(node: Node, 
     job = node.job("policy", left=left)
     node.hear(job, CODE)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert node.told[0].startswith(f"{words} (abort): the policy says so for rank_conditional_collective")
     assert not node.actor.awaits_restart
 
@@ -149,7 +148,7 @@ def test_without_restarts_left_the_job_ends_and_that_is_said(node: Node) -> None
     job = node.job("restart", left=0)
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert node.told[0].startswith("ending the job, which torchrun starts again no more (--max-restarts) (restart)")
 
 
@@ -157,7 +156,7 @@ def test_another_launcher_than_torchrun_is_left_alone(node: Node) -> None:
     job = node.job("abort")
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, None)
+    node.end_as(-signal.SIGTERM, None)
     assert node.told[0].startswith("ending the ranks (abort)")
 
 
@@ -168,10 +167,10 @@ def test_who_does_not_hear_sigterm_is_killed_and_who_lives_on_is_named(node: Nod
     node.actor.tend(job, connected=True)
     node.now += TERMINATE_S - 0.1
     node.actor.tend(job, connected=True)
-    assert node.ended() == (None, None)
+    node.end_as(None, None)
     node.now += 0.2
     node.actor.tend(job, connected=False)  # what was begun goes on without a server
-    assert node.ended() == (-signal.SIGKILL, None)
+    node.end_as(-signal.SIGKILL, None)
     node.now += STUCK_S
     job.everyone()[0].watch.state = ProcessState.DISK_WAIT
     node.actor.tend(job, connected=True)
@@ -187,7 +186,7 @@ def test_a_stopped_rank_is_killed_at_once(node: Node) -> None:
     job.everyone()[0].watch.state = ProcessState.STOPPED
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGKILL, None)
+    node.end_as(-signal.SIGKILL, None)
 
 
 def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers_it_or_not(node: Node) -> None:
@@ -202,7 +201,7 @@ def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers
     assert not node.actor.awaits_restart  # it has come
     node.hear(second, FROZEN)
     node.actor.tend(second, connected=True)
-    assert node.ended() == (-signal.SIGTERM, -signal.SIGTERM)
+    node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
 
 
@@ -228,7 +227,7 @@ def test_a_hang_that_is_not_proven_waits_for_its_time(node: Node) -> None:
     assert node.told == []
     node.now += 21.0
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, None)
+    node.end_as(-signal.SIGTERM, None)
 
 
 def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Node) -> None:
@@ -240,7 +239,7 @@ def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Nod
     assert said.startswith(
         "nothing is done about hangs: cannot read the policy for hangs in /nowhere/hangs.toml (No such"
     )
-    assert node.ended() == (None, None)
+    node.end_as(None, None)
 
 
 def test_torchrun_is_ended_though_the_ranks_of_this_node_are_gone_already(node: Node) -> None:
@@ -251,7 +250,7 @@ def test_torchrun_is_ended_though_the_ranks_of_this_node_are_gone_already(node: 
     gone = node.job("abort", left=3)  # for the loss of a rank that another node's agent has ended
     node.hear(gone, FROZEN)
     node.actor.tend(gone, connected=True)
-    assert node.ended() == (-signal.SIGKILL, -signal.SIGTERM)
+    node.end_as(-signal.SIGKILL, -signal.SIGTERM)
 
 
 def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +258,7 @@ def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest
     job = node.job("abort", left=3)
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=True)
-    assert node.ended() == (-signal.SIGTERM, None)
+    node.end_as(-signal.SIGTERM, None)
     assert node.told[0].startswith(
         "ending the ranks; what started them was not found, and may start them again (abort)"
     )
