@@ -24,6 +24,7 @@ from tests.bench.row import Row, at_most, show
 CALLS = 2000
 ROUNDS = 31
 COLD_CALLS, COLD_ROUNDS, WARM_CALLS = 40, 12, 20
+MADE_CODES, MADE_TIMES_MAX = 20_000, 3.0
 IN_A_STEP = "ProcessGroup.allreduce"  # the way that is like what DDP and FSDP do in a step
 FROM_C_PLUS_PLUS = "functional, issued by C++"
 NATIVE_US_MAX, PYTHON_US_MAX, C_PLUS_PLUS_US_MAX = 0.5, 1.0, 7.0
@@ -158,6 +159,30 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_made() -> list[dict[str, Any]]:
+    """Return what a call costs before and after thousands of functions that were made, called once and dropped."""
+    import torch
+    import torch.distributed as dist
+
+    import ncclwatch
+
+    rows: list[dict[str, Any]] = []
+    way = ways()["dist.all_reduce, waited for"]
+    given = {"dist": dist, "tensor": torch.zeros(1024), "group": dist.new_group([0], backend="fake")}
+    for recorder, native in recorders().items():
+        ncclwatch.attach(native=native)
+        _block(way)
+        before = min(_block(way) for _ in range(ROUNDS))
+        for number in range(MADE_CODES):
+            source = f"def f{number}():\n    dist.all_reduce(tensor, group=group)"
+            exec(compile(source, "/made/here.py", "exec"), given)
+            given.pop(f"f{number}")()
+        after = min(_block(way) for _ in range(ROUNDS))
+        ncclwatch.detach()
+        rows.append({"recorder": recorder, "before_us": before, "after_us": after})
+    return rows
+
+
 def rows() -> list[Row]:
     """Measure in a process of its own. A cost is minimum against minimum, which noise touches least."""
     found = []
@@ -173,6 +198,11 @@ def rows() -> list[Row]:
         extra = Interval(*row["added_us"])
         what = f"between other work, {row['way']}, {row['recorder']} recorder {extra}"
         found.append(Row(what=what, unit="µs", ours=extra.middle, peer="the bare call", theirs=row["bare_us"]))
+    for row in measure_in_child("--made"):
+        before, after = float(row["before_us"]), float(row["after_us"])
+        budget, met = at_most(MADE_TIMES_MAX * before, after, "µs")
+        what = f"a recorded call after {MADE_CODES} functions made for one call each, {row['recorder']} recorder"
+        found.append(Row(what=what, unit="µs", ours=after, peer="before them", theirs=before, budget=budget, met=met))
     return found
 
 
@@ -197,6 +227,8 @@ def measure_in_child(*asked: str) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     if sys.argv[1:3] == ["--json", "--cold"]:
         print(json.dumps(measure_cold(COLD_ROUNDS, sys.argv[3:])))
+    elif sys.argv[1:] == ["--json", "--made"]:
+        print(json.dumps(measure_made()))
     elif sys.argv[1:] == ["--json"]:
         print(json.dumps(measure(ROUNDS)))
     else:
