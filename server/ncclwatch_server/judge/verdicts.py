@@ -17,7 +17,7 @@ from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.finders.devices import find_perhaps_stopped, find_refused, find_stopped
-from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_untold
+from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_inside_after_mismatch, find_untold
 from ncclwatch_server.judge.theory.finders.lingering import find_lingering
 from ncclwatch_server.judge.theory.finders.lost_nodes import find_lost_nodes, find_vanished_nodes
 from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, find_scattered, find_unseen
@@ -72,6 +72,7 @@ STAGES: tuple[Stage, ...] = (
     _of_waits(_by_itself(without_file)),
     _of_waits(_by_rules(find_unseen)),
     _by_rules(find_outside),
+    _of_waits(_by_rules(find_inside_after_mismatch)),
     _of_waits(_by_rules(find_inside)),
     _of_waits(_by_rules(find_untold)),
     _by_rules(find_lingering),

@@ -60,7 +60,7 @@ def _out_of_step(case: Case, found: OutOfStep) -> Explanation:
         summary=f"ranks have diverged, without a hang so far: {what}.",
         explanation=(
             "The results there are not what the code describes, and later calls may be paired with the wrong ones. The "
-            "job will hang where the kinds of their calls differ."
+            "job may hang or fail at a later call."
         ),
         advice=ADVICE,
         culprits=tuple(

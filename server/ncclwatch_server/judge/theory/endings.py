@@ -237,7 +237,10 @@ def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
 
 
 def _mismatch_at_the_end(case: Case) -> Mismatch | None:
-    """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one."""
+    """Return the newest collective if its signatures differ: a backend then aborts a rank, often an innocent one.
+
+    Also the last one that has ended: NCCL fails in the next one of what a mismatch left behind.
+    """
     by_name: dict[str, dict[int, GroupView]] = {}  # the newest of each name
     for rank, view in case.views.items():
         for group in view.groups:
@@ -245,10 +248,12 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
     endings = [view.ending for view in case.views.values() if view.ending is not None]
     aborted = any(ending.signal == signal.SIGABRT for ending in endings)
     for name, members in sorted(by_name.items()):
-        for seq in sorted({group.enqueued for group in members.values()}):
+        newest = {group.enqueued for group in members.values()}
+        ended = {g.completed for g in members.values() if not (g.blind or g.untold)} if aborted else set()
+        for seq in sorted(newest | ended):
             issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
             # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
-            sides = _sides_by_size(issued) if aborted else sides_of(issued)
+            sides = _sides_by_size(issued) if aborted and seq in newest else sides_of(issued)
             if seq and len(sides) > 1:
                 operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
                 return Mismatch(operation=operation, sides=sides)

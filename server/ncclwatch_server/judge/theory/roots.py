@@ -123,6 +123,7 @@ class MismatchRoot(Root):
     partings: tuple[Parting, ...]  # of the sides that parted from the others in one way; never empty
     forward: OneSided | None  # of a module, that only one side is in
     through: tuple[int, ...] = ()  # who has come through its part and gone on, as a root may that only sends
+    then: Operation | None = None  # the next one of its group, which all members have entered and which does not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 Why they parted is said by the rule of the cause.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ncclwatch.contract.model.rank import CallSite, RankView
@@ -19,7 +20,7 @@ from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, parted_callers
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.roots import MismatchRoot
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued
 
 
 def tell(
@@ -143,7 +144,19 @@ def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str
         if forward.others_now is not None and found.loop:
             told.pop()  # that a side has left the loop inside of a forward is what its mode did
         told.append(words(forward))
+    if root.then is not None:
+        told.append(_then_words(case, root.then))
     return " ".join(each for each in told if each)
+
+
+def _then_words(case: Case, then: Operation) -> str:
+    """Return what became of the call after a mismatch that all have come through."""
+    aborted = [rank for rank in then.members if (end := case.views[rank].ending) and end.signal == signal.SIGABRT]
+    issued = next(op for rank in then.members if (op := find_issued(case.views[rank], then.group, then.seq)))
+    verb = "were" if len(aborted) > 1 else "was"
+    what = f"{ranks_words(aborted)} {verb} aborted in" if aborted else "no rank gets through"
+    call = f"{issued.op.value}{at_line(issued.site)}"
+    return f"It has ended, and {what} the next call, {call}: bytes of the two may have been mixed."
 
 
 def _divergence(views: Mapping[int, RankView], root: MismatchRoot) -> Divergence:

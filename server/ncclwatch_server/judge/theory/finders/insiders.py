@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
+from ncclwatch_server.judge.theory.finders.proven import mismatch_roots
 from ncclwatch_server.judge.theory.moments import has_lasted, is_timed
-from ncclwatch_server.judge.theory.roots import InsideRoot, UntoldRoot, place_of
+from ncclwatch_server.judge.theory.roots import Found, InsideRoot, UntoldRoot, place_of
 from ncclwatch_server.judge.theory.stillness import SIGNS_MIN
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_in_p2p
+from ncclwatch_server.judge.theory.waits.mismatches import mismatch
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
     Operation,
@@ -49,6 +52,33 @@ def find_inside(case: Case) -> InsideRoot | None:
     )
 
 
+def find_inside_after_mismatch(case: Case) -> Found:
+    """Return the mismatch right before an operation that every member has entered alike and that does not end.
+
+    A rooted collective may end with different roots, and leave bytes for the next one: NCCL then hangs in that, or
+    fails. No device computes for so long by chance right after such a mistake, so it is given a host's patience.
+    """
+    for operation, blocks in _waits(case).items():
+        before = mismatch(replace(operation, seq=operation.seq - 1), case.found) if operation.seq > 1 else None
+        if before is None or not _are_all_inside(case, operation, blocks) or not _does_not_end(case, blocks, INSIDE_S):
+            continue
+        roots = mismatch_roots(case, before)
+        return tuple(
+            (
+                replace(
+                    root,
+                    hangs=Certainty.STALLED,
+                    victims=tuple(rank for rank in operation.members if rank not in root.ranks),
+                    blocks=tuple(blocks),
+                    onset_s=onset_s(blocks),
+                    then=operation,
+                ),
+            )
+            for root in roots
+        )
+    return ()
+
+
 def _waits(case: Case) -> Mapping[Operation, Sequence[Block]]:
     """Return the waits that no root explains yet, by what they are for."""
     found: dict[Operation, list[Block]] = {}
@@ -77,9 +107,9 @@ def _are_all_inside(case: Case, operation: Operation, blocks: Sequence[Block]) -
     return all(_is_in_nothing_before(case, block) for block in kinds.values())
 
 
-def _does_not_end(case: Case, blocks: Sequence[Block]) -> bool:
+def _does_not_end(case: Case, blocks: Sequence[Block], patience_s: float = 0.0) -> bool:
     """Say whether nothing moves in an operation, for longer than it may take."""
-    patience_s = max(_patience_s(case, block) for block in blocks)
+    patience_s = patience_s or max(_patience_s(case, block) for block in blocks)
     if any(_came_s(case, rank, blocks[0]) < patience_s for rank in blocks[0].operation.members):
         return False
     return all(_is_still(case, block) for block in blocks) and has_lasted(case.views, blocks, patience_s)

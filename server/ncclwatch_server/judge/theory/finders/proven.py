@@ -145,7 +145,7 @@ def find_gone(case: Case) -> Found:
     if ends is None:
         return ()
     if isinstance(ends, Mismatch):
-        return tuple((root,) for root in mismatch_roots(case, ends))
+        return tuple((_as_it_ended(case, root),) for root in mismatch_roots(case, ends))
     victims = followers(case, ends.ranks)
     if ends.went is Went.LEFT and not victims:  # others may need them, and nobody does for certain
         return ()
@@ -176,6 +176,15 @@ def find_gone(case: Case) -> Found:
         waiters=waiters,
     )
     return (*circle, (root,))
+
+
+def _as_it_ended(case: Case, root: MismatchRoot) -> MismatchRoot:
+    """Return a mismatch that a backend ended ranks for; where all had come through it, the next call is what failed."""
+    everyone = tuple(rank for side in root.sides for rank in side.ranks)
+    then = replace(root.operation, seq=root.operation.seq + 1)
+    if any(find_issued(case.views[rank], then.group, then.seq) is None for rank in everyone):
+        return root
+    return replace(root, hangs=Certainty.STALLED, through=everyone, then=then)
 
 
 def _beside_the_gone(case: Case) -> tuple[Found, frozenset[int]]:
