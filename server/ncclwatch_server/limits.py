@@ -112,5 +112,6 @@ NOTED_MAX = 64  # ranks looked at for what they found out about themselves
 INSPECT_MAX = 256  # of a bigger job: those to which the waits lead, and those round them
 STACK_RANKS_MAX = 64
 STACK_FIRST_MAX = 16  # of them before a verdict is told
+CAPTURE_INCIDENTS_MAX = 64  # in one capture, the newest
 STACK_DEEP_MAX = 4  # suspects whose native frames and children are looked at
 COMMUNICATORS_MAX = 256  # of one job, by NCCL's RAS

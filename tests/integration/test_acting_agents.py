@@ -1,6 +1,8 @@
 """Agents act on hangs for the owner of a job, with real torchrun. Nobody watches but them."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +29,8 @@ def launched(runtime: Path, on_hang: str, program: str, *arguments: str, restart
         ],
         capture_output=True, text=True, timeout=140,
         env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
-        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang},
+        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang}
+        | {"NCCLWATCH_CAPTURES": str(runtime / "captures")},
     )  # fmt: skip
     until(lambda: not mine(runtime))  # the agent stays a little
     return done.returncode, done.stdout, done.stderr
@@ -42,6 +45,17 @@ def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_
     assert said.count("so that torchrun starts them again, up to 3 times more (restart)") == 1
     assert said.count("ncclwatch: ending the job (abort): it hangs as it did before a restart (process_frozen)") == 1
     assert sorted(path.name for path in tmp_path.glob("attempt*")) == ["attempt00", "attempt01"]
+    captures = re.findall(r"capture: [^:]+:(\S+\.zip)\)", said)
+    assert len(captures) == 2
+    for path in captures:
+        (found,) = json.loads(read_again(path))["incidents"]
+        assert (found["cause"], [each["rank"] for each in found["culprits"]]) == ("process_frozen", [1])
+
+
+def read_again(capture: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "ncclwatch", "analyze", capture], capture_output=True, text=True)
+    assert done.stdout, done.stderr
+    return done.stdout
 
 
 @pytest.mark.long

@@ -6,12 +6,12 @@ into their rings. A server tells of hangs, and can end no job that did not ask.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError, WireError
 from ncclwatch.contract.on_hang.decision import Hang, decide
-from ncclwatch.contract.on_hang.hangs import Hangs, decode
+from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
 from ncclwatch_agent.acting.launcher import Launcher, launcher_of
@@ -34,6 +34,7 @@ class _Acting:
     hangs: Hangs | None = None
     heard_at: float = 0.0  # monotonic
     ending: Ending | None = None
+    captured: set[str] = field(default_factory=set)  # incidents of whose captures the owner has been told
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,10 +92,13 @@ class Actor:
         before, restarts = (*own, *known.hangs.before), max(len(own), known.hangs.attempts)
         for each in known.hangs.open:
             decision = decide(known.policy, each.hang, each.stands_s + waited_s, before, restarts)
+            if decision.action is Action.CAPTURE and each.incident not in known.captured:
+                known.captured.add(each.incident)
+                self._say(job, f"it hangs ({_incident(each)})")
             if decision.action.ends:
                 known.ending = Ending(job, known.launcher, decision.action, now)
                 how = known.ending.words
-                self._say(job, f"{how} ({decision.action.value}): {decision.reason} (incident {each.incident})")
+                self._say(job, f"{how} ({decision.action.value}): {decision.reason} ({_incident(each)})")
                 if known.ending.restarts:
                     self._remember(job, each.hang, known.ending)
                 return
@@ -135,6 +139,10 @@ class Actor:
     def _say(self, job: LocalJob, sentence: str) -> None:
         log.warning("job %s: %s", job.key.job, sentence)
         self._tell(job, sentence)
+
+
+def _incident(hang: OpenHang) -> str:
+    return f"incident {hang.incident}; {hang.capture}" if hang.capture else f"incident {hang.incident}"
 
 
 def _launch(job: LocalJob) -> _Launch:

@@ -21,6 +21,7 @@ class OpenHang:
     incident: str  # its id
     hang: Hang
     stands_s: float  # since it was reported
+    capture: str = ""  # in words: where one is, or why there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

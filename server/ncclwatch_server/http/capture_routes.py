@@ -15,6 +15,7 @@ from pydantic import Field
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import RankView, StackDump
+from ncclwatch_server import limits
 from ncclwatch_server.http.problem import Problem
 from ncclwatch_server.http.stack_routes import ask
 from ncclwatch_server.http.trace_routes import ask_views
@@ -28,7 +29,7 @@ from ncclwatch_server.watch.tick import Watch
 MEDIA_TYPE = "application/zip"
 PATIENCE_S = 10.0
 PATIENCE_S_MAX = 60.0
-INCIDENTS_MAX = 64  # the newest
+NOTES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,8 @@ async def _capture(watch: Watch, job: Job, within_s: float) -> bytes:
         asked = {rank: arrived.view for rank, arrived in answers.found.items()}
     dumps, missing = await _stacks(job, chosen.ranks, incidents, within_s)
     snapshot = _with(watch.snapshot(job), asked, dumps)
-    known = [incident for incident in watch.book.all() if incident.key == job.key][-INCIDENTS_MAX:]
-    notes = [f"no stack of rank {rank}: {why}" for rank, why in list(missing.items())[:INCIDENTS_MAX]]
+    known = [incident for incident in watch.book.all() if incident.key == job.key][-limits.CAPTURE_INCIDENTS_MAX :]
+    notes = [f"no stack of rank {rank}: {why}" for rank, why in list(missing.items())[:NOTES_MAX]]
     if len(chosen.ranks) < job.world_size:
         notes.append(f"stacks of {chosen.words}")
     if not snapshot.ranks:

@@ -32,6 +32,14 @@ from ncclwatch_server.stragglers.closely import Closely
 from ncclwatch_server.stragglers.tracker import Stragglers
 
 
+@dataclass(slots=True, kw_only=True)
+class KeptCapture:
+    """A capture of a hang that agents act on."""
+
+    begun_at: float  # by the clock of the watch
+    words: str = ""  # where it is, or why there is none; "": it is being written
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """One connection's part in a job."""
@@ -103,6 +111,7 @@ class Job:
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
     histories: list[HistoryRequest] = field(default_factory=list)  # views that they have asked for
     hangs_told: dict[int, Hangs] = field(default_factory=dict)  # to agents that act, by number of the connection
+    kept_captures: dict[str, KeptCapture] = field(default_factory=dict)  # by the incident that they are of
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     looked_at: float = float("-inf")

@@ -3,7 +3,7 @@
 A server sends the whole picture whenever it changes, so that a connection that broke costs nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Cause, Severity
@@ -13,13 +13,18 @@ from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
 
+Captured = Callable[[Incident], str | None]
 
-def tell_agents(job: Job, book: IncidentBook, wall_s: float) -> None:
-    """Send the hangs of a job to those of its agents that act, where there is news for them."""
+
+def tell_agents(job: Job, book: IncidentBook, wall_s: float, captured: Captured) -> None:
+    """Send the hangs of a job to those of its agents that act, where there is news for them.
+
+    `captured` says in words where the capture of a hang is, None while it is being written: they hear of it then.
+    """
     acting = {number: served for number, served in job.served.items() if served.acts and served.alive}
     if not acting:
         return
-    hangs = hangs_of(job, book.all(), wall_s)
+    hangs = hangs_of(job, book.all(), wall_s, captured)
     picture = _lasting(hangs)
     told = {number: known for number, known in job.hangs_told.items() if number in acting}
     for number, served in acting.items():
@@ -29,7 +34,7 @@ def tell_agents(job: Job, book: IncidentBook, wall_s: float) -> None:
     job.hangs_told = told
 
 
-def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float) -> Hangs:
+def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: Captured) -> Hangs:
     """Return the hangs of a job that stand and of which no more is to be learned, and those of its former attempts."""
     now: list[OpenHang] = []
     before: list[tuple[int, Hang]] = []
@@ -43,8 +48,11 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float) -> Hangs:
             before.append((key.attempt, _hang(incident)))
         elif key == job.key and incident.open:
             stands_s = wall_s - max(incident.opened_at, incident.reopened_at)
-            if stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks)):
-                now.append(OpenHang(incident=incident.id, hang=_hang(incident), stands_s=stands_s))
+            settled = stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks))
+            capture = captured(incident) if settled else None
+            if capture is not None:
+                hang = OpenHang(incident=incident.id, hang=_hang(incident), stands_s=stands_s, capture=capture)
+                now.append(hang)
     before.sort(key=lambda each: each[0])
     attempts = len({attempt for attempt, _ in before})
     return Hangs(open=tuple(now[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.model.job import JobSnapshot
@@ -20,6 +21,7 @@ from ncclwatch_server.state.waits.history import Lesson, Memory
 from ncclwatch_server.watch.acting import tell_agents
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
+from ncclwatch_server.watch.hang_captures import HangCaptures
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
 from ncclwatch_server.watch.refusals import Refusals
 from ncclwatch_server.watch.screening import Screening
@@ -59,6 +61,7 @@ class Watch:
         self._keeper = keeper
         self._publisher = Publisher(keeper, self.counters, self.announcements, teller)
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
+        self._captures = HangCaptures(book, partial(self.look_within, limits.SOON_S))
         self._slowdowns = Slowdowns(book, self._publisher, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -172,7 +175,10 @@ class Watch:
             self._examiner.rest(job, now)
         self._examiner.compare(job)
         await self._examiner.gather(job, self._clock())
-        tell_agents(job, self.book, self._wall())
+        tell_agents(job, self.book, self._wall(), partial(self._captured, job))
+
+    def _captured(self, job: Job, incident: Incident) -> str | None:
+        return self._captures.told_of(job, incident, partial(self.snapshot, job), self._clock())
 
     def _is_over(self, job: Job, now: float) -> bool:
         """Whether nothing more will happen in a job; notes since when."""

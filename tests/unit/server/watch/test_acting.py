@@ -10,7 +10,7 @@ from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey,
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Memory
-from ncclwatch_server.watch.acting import tell_agents
+from ncclwatch_server.watch import acting as watch_acting
 from tests.unit.server.server_values import VERDICT, verdict
 
 
@@ -35,6 +35,10 @@ def opened(book: IncidentBook, at_s: float, attempt: int = 1, name: str = "llama
     incident = book.open(Opening(key=key, job=name, world_size=2, verdict=said, delay_s=0.0), at_s)
     assert incident is not None
     return incident.id
+
+
+def tell_agents(job: Job, book: IncidentBook, wall_s: float, capture: str | None = "capture: a:/b") -> None:
+    watch_acting.tell_agents(job, book, wall_s, lambda _: capture)
 
 
 def heard(link: Link) -> list[Hangs]:
@@ -63,6 +67,17 @@ def test_only_agents_that_act_hear_of_a_hang_and_only_when_it_is_news() -> None:
     tell_agents(job, book, 107.0)
     assert heard(acting) == [Hangs()]
     assert heard(other) == []
+
+
+def test_an_agent_hears_of_a_hang_when_its_capture_is_there() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True)
+    opened(book, 100.0)
+    tell_agents(job, book, 110.0, None)  # it is being written
+    assert heard(link) == []
+    tell_agents(job, book, 111.0, "capture: node:/a.zip")
+    (found,) = heard(link)
+    assert [each.capture for each in found.open] == ["capture: node:/a.zip"]
 
 
 def test_an_agent_that_comes_back_hears_all_again() -> None:
