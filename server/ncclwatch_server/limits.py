@@ -93,6 +93,8 @@ FINAL_S = 1.0  # a job that is over waits so long for the last views
 FINAL_PARTIAL_S = 2.5  # and so long if some of its ranks were never seen
 ABANDONED_S = 120.0  # a job, a rank, or a stored open incident, of which no agent speaks
 ENDED_KEPT_S = 3600.0  # ended jobs stay listed
+RESTART_S = ENDED_KEPT_S  # a job that is started again later than this is not known to be the one that hung
+COME_BACK_S = 60.0  # after which the agents of running jobs have come to a server that was started
 EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
 # A round of the watch is one look at one job; at 98,304 ranks that hang it took up to 1.1 s (make layouts).
 WATCH_STILL_S = 15.0  # a watch that has not gone on for so long does no good: /healthz says so

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.cluster import Cluster
 from tests.integration.launch import PROGRAMS
-from tests.integration.real_jobs import mine, runtime, until
+from tests.integration.real_jobs import incidents, mine, runtime, server, until
 from tests.ports import free_port
 
 __all__ = ["runtime"]
@@ -20,7 +20,9 @@ __all__ = ["runtime"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 
-def launched(runtime: Path, on_hang: str, program: str, *arguments: str, restarts: int) -> tuple[int, str, str]:
+def launched(
+    runtime: Path, on_hang: str, program: str, *arguments: str, restarts: int, **more: str
+) -> tuple[int, str, str]:
     """Run a job of two ranks to its end; returns its exit code and what it has written."""
     done = subprocess.run(
         [
@@ -30,7 +32,8 @@ def launched(runtime: Path, on_hang: str, program: str, *arguments: str, restart
         capture_output=True, text=True, timeout=140,
         env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
         | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang}
-        | {"NCCLWATCH_CAPTURES": str(runtime / "captures")},
+        | {"NCCLWATCH_CAPTURES": str(runtime / "captures")}
+        | more,
     )  # fmt: skip
     until(lambda: not mine(runtime))  # the agent stays a little
     return done.returncode, done.stdout, done.stderr
@@ -39,7 +42,16 @@ def launched(runtime: Path, on_hang: str, program: str, *arguments: str, restart
 def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_same_way(
     runtime: Path, tmp_path: Path
 ) -> None:
-    code, out, said = launched(runtime, "restart", "tried_again.py", str(tmp_path), "always", restarts=3)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    watching = server(port, tmp_path / "incidents.db")
+    try:
+        code, out, said = launched(
+            runtime, "restart", "tried_again.py", str(tmp_path), "always", restarts=3, NCCLWATCH_SERVER=url
+        )
+        first, again = sorted(incidents(url), key=lambda incident: incident["opened_at"])
+    finally:
+        watching.kill()
+        watching.wait()
     assert code != 0
     assert "through" not in out
     assert said.count("so that torchrun starts them again, up to 3 times more (restart)") == 1
@@ -50,6 +62,9 @@ def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_
     for path in captures:
         (found,) = json.loads(read_again(path))["incidents"]
         assert (found["cause"], [each["rank"] for each in found["culprits"]]) == ("process_frozen", [1])
+    assert first["recovered_after_s"] > first["onset_to_open_s"], "the second attempt went on, up to the same step"
+    assert (first["came_back_as"], again["came_back_from"]) == (again["id"], first["id"])
+    assert again["recovered_after_s"] is None
 
 
 def read_again(capture: str) -> str:

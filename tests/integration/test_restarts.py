@@ -42,7 +42,10 @@ def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_throu
     assert "ncclwatch: ending the command (restart): the policy says so for process_frozen" in done.stderr
     assert "ncclwatch: starting the command again, restart 1" in done.stderr
     assert done.stderr.count("ncclwatch: CRITICAL") == 1
-    assert [each["cause"] for each in json.loads(report.read_bytes())["incidents"]] == ["process_frozen"]
+    (incident,) = json.loads(report.read_bytes())["incidents"]
+    assert incident["cause"] == "process_frozen"
+    assert incident["recovered_after_s"] > incident["onset_to_open_s"], "the second attempt went on"
+    assert incident["came_back_as"] == ""
     _is_captured(captures, done.stderr)
     until(lambda: not mine(runtime))  # its agent stays a little
 

@@ -48,6 +48,7 @@ class Incident:
     predicted: bool = False  # it warns of a hang that has not come
     culprits: tuple[Culprit, ...] = ()
     stacks: tuple[Stack, ...] = ()
+    came_back_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,9 @@ class Listed:
     closed_at: str | None = None
     culprits: tuple[Culprit, ...] = ()
     one_of: bool = False
+    recovered_after_s: float | None = None
+    came_back_as: str = ""
+    came_back_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,9 @@ class Whole:
     closed_at: str | None = None
     where: str = ""
     stack_tree: tuple[str, ...] = ()
+    recovered_after_s: float | None = None
+    came_back_as: str = ""
+    came_back_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

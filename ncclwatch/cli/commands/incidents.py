@@ -20,6 +20,7 @@ from ncclwatch.cli.commands.asking import (
 from ncclwatch.cli.output.moments import moment, span_s
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.words.aftermath import aftermath_words
 from ncclwatch.contract.words.console import Progress, wants_json
 
 if TYPE_CHECKING:
@@ -123,5 +124,8 @@ def render(found: Page) -> "Iterator[RenderableType]":
         what = Text.assemble(said(f"{each.cause}, {each.certainty}: ", "dim"), said(each.summary[:SUMMARY_CHARS_MAX]))
         what.overflow = "fold"
         yield Padding(what, (0, 0, 0, 2), expand=False)
+        after = aftermath_words(each.recovered_after_s, each.came_back_as, each.came_back_from)
+        if after:
+            yield Padding(said(after), (0, 0, 0, 2), expand=False)
     if found.next is not None:
         yield said(f"there are more: add --before {found.next}", "dim")

@@ -8,6 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
+from ncclwatch.contract.words.aftermath import aftermath_words
 from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words
 
@@ -56,6 +57,9 @@ def facts(incident: Whole) -> Iterator[tuple[str, str]]:
     yield "opened", incident.opened_at
     if incident.closed_at:
         yield "closed", incident.closed_at
+    after = aftermath_words(incident.recovered_after_s, incident.came_back_as, incident.came_back_from)
+    if after:
+        yield "restart", after
     yield "cause", incident.cause
     yield "certainty", certainty(incident)
     if incident.op:

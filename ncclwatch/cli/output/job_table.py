@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.output.terminal import said, table, word
+from ncclwatch.contract.words.aftermath import aftermath_words
 from ncclwatch.contract.words.rank_lists import host_list
 from ncclwatch.contract.words.text import rank_list, seconds_words
 
@@ -58,9 +59,10 @@ def job_lines(job: Job) -> Iterator[Text]:
 def incident_lines(incidents: Iterable[Incident]) -> Iterator[RenderableType]:
     """Yield a line for each incident, with its sentence."""
     for incident in incidents:
+        came_back = aftermath_words(None, came_back_from=incident.came_back_from)
         head = Text.assemble(
             (f"{incident.id}  ", "bold"), word_upper(incident.severity), "  ", said(f"{incident.job}: "),
-            said(incident.summary),
+            said(incident.summary + (f" ({came_back})" if came_back else "")),
         )  # fmt: skip
         head.overflow = "fold"
         yield Padding(head, (0, 0, 0, 2), expand=False)

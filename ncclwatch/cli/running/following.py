@@ -35,7 +35,7 @@ LAST_NEWS_S = 4.0  # after the end of the command
 OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
 SILENT_S = 30.0  # the server of this run may be slow for so long before it is told of
 _TOLD = ("critical", "warning")
-_FATE = ("state", "closed_at")  # of an incident
+_FATE = ("state", "closed_at", "recovered_after_s", "came_back_as", "came_back_from")  # of an incident
 _Fields = dict[str, msgspec.Raw]
 _MARKS = {"ncclwatch: CRITICAL ": Colour.RED, "ncclwatch: WARNING ": Colour.YELLOW}
 
@@ -118,6 +118,7 @@ class Following:
         self._tell = tell
         self._before = before or Attempts()
         self._earlier = self._before.incidents  # of former jobs of this name
+        self._reported = {msgspec.json.decode(each, type=_Identified).id: each for each in self._before.reported}
         self._mine: set[str] = set()  # incidents of this command
         self._told_at: dict[str, float] = {}
         self._stands_since: dict[str, float] = {}
@@ -173,7 +174,7 @@ class Following:
         """Hear the last news of the command that has ended, and return the report."""
         self._ending.set()
         self._thread.join(LAST_NEWS_S + 1.0)
-        incidents = (*self._report.incidents, *self._before.reported)
+        incidents = (*self._report.incidents, *self._reported.values())
         return _written(msgspec.structs.replace(self._report, incidents=incidents))
 
     def and_before(self, hang: Hang) -> "Attempts":
@@ -181,7 +182,7 @@ class Following:
         return Attempts(
             hangs=(*self._before.hangs, hang),
             incidents=self._earlier | self._mine,
-            reported=(*self._report.incidents, *self._before.reported),
+            reported=(*self._report.incidents, *self._reported.values()),
             captures=self._before.captures + len(self._captured),
         )
 
@@ -287,12 +288,10 @@ class Following:
     def _collect(self, jobs: list[Job]) -> None:
         """Keep the newest report, without what was there before the command."""
         parts = [msgspec.json.decode(self._client.report(job.id), type=_Report) for job in jobs]
-        found = {
-            known: incident
-            for part in parts
-            for incident in part.incidents
-            if (known := msgspec.json.decode(incident, type=_Identified).id) in self._mine
-        }
+        told = {msgspec.json.decode(each, type=_Identified).id: each for part in parts for each in part.incidents}
+        found = {known: incident for known, incident in told.items() if known in self._mine}
+        for known in self._reported.keys() & told.keys():
+            self._reported[known] = _ended(_fields(self._reported[known]), told[known])
         if not parts:
             return
         if self._final:

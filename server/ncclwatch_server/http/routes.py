@@ -364,7 +364,7 @@ def _stream_routes(reader: Reader) -> APIRouter:
     router = APIRouter(prefix="/api/v1/stream", tags=["stream"])
     what: dict[int | str, dict[str, object]] = {
         200: {
-            "description": "server-sent events `opened`, `changed`, `escalated` and `closed`, each with an incident",
+            "description": "events `opened`, `changed`, `escalated`, `closed` and `recovered`, each with an incident",
             "content": {event_stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
         },
         503: {"model": Problem},

@@ -52,6 +52,9 @@ class Incident:
     opened_at: float  # seconds since 1970, for people
     closed_at: float | None = None
     reopened_at: float = 0.0  # likewise, when it came back after it had resolved; 0: it has not
+    recovered_after_s: float | None = None  # from its onset until the job, started again, went on; None: unknown
+    came_back_as: str = ""  # id of the same hang in a later attempt
+    came_back_from: str = ""  # id of the same hang in an earlier attempt
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
     user: str = ""  # whose job it is, as its environment says
@@ -299,15 +302,16 @@ class IncidentBook:
 
     def say(self, incident: Incident, verdict: Verdict) -> Incident:
         """Replace what is said of an open incident. Returns it."""
-        changed = replace(incident, verdict=verdict)
-        self._put(changed)
-        return changed
+        return self.amend(replace(incident, verdict=verdict))
+
+    def amend(self, incident: Incident) -> Incident:
+        """Replace what is known of an incident. Returns it."""
+        self._put(incident)
+        return incident
 
     def end(self, incident: Incident, state: IncidentState, now: float) -> Incident:
         """Close one incident. Returns it."""
-        closed = replace(incident, state=state, closed_at=now)
-        self._put(closed)
-        return closed
+        return self.amend(replace(incident, state=state, closed_at=now))
 
     def recall(self, known: Iterable[Incident]) -> None:
         """Add incidents of earlier that were not at hand. What is known of one already is newer."""

@@ -33,6 +33,7 @@ class What(str, Enum):
     CHANGED = "changed"
     ESCALATED = "escalated"
     CLOSED = "closed"
+    RECOVERED = "recovered"  # its job was started again, and went on
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

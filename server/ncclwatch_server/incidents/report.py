@@ -68,6 +68,9 @@ class IncidentReport:
     slowness: Slowness | None = None  # of a job that goes on, only slower: why, how much, since when, what it costs
     user: str = ""  # whose job it is, as its environment says
     labels: str = ""  # of the job: "team=vision,run=42"
+    recovered_after_s: float | None = None  # from its onset until the job, started again, went on; null: unknown
+    came_back_as: str = ""  # id of the same hang in a later attempt of the job
+    came_back_from: str = ""  # and in an earlier one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,9 @@ def report_incident(incident: Incident) -> IncidentReport:
         slowness=verdict.slowness,
         user=incident.user,
         labels=incident.labels,
+        recovered_after_s=None if incident.recovered_after_s is None else _finite(incident.recovered_after_s),
+        came_back_as=incident.came_back_as,
+        came_back_from=incident.came_back_from,
     )
 
 
@@ -170,6 +176,9 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         stacks=report.stacks,
         user=report.user,
         labels=report.labels,
+        recovered_after_s=report.recovered_after_s,
+        came_back_as=report.came_back_as,
+        came_back_from=report.came_back_from,
     )
 
 

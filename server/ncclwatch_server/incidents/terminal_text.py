@@ -18,6 +18,7 @@ from ncclwatch.contract.words.cause_pages import slug_of
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.evidence.stack_collection import where
+from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
 
 WIDTH = 100
@@ -134,6 +135,7 @@ def lines_of(incident: Incident) -> list[str]:
         lines += _stack(stack)
     if len(incident.stacks) > STACKS_MAX:
         lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
+    lines += _field("restart", aftermath.words(incident))
     lines += _field("incident", f"{incident.id} of job {incident.job}")
     lines += _field("cause", f"{verdict.cause.value}: `ncclwatch explain {slug_of(verdict.cause)}`")
     return lines

@@ -122,6 +122,8 @@ class Job:
     look_failing: bool = False
     showing: Showing = field(default_factory=Showing)
     hung_s: float = 0.0  # for how long critical incidents of it have been open
+    went_on_at: float | None = None  # in seconds since 1970, of one that was started again: all ranks had come together
+    recovery_noted: bool = False  # in the incidents of the attempts before
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
     end: End = field(default_factory=End)  # how, once it has

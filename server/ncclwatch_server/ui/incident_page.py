@@ -132,3 +132,7 @@ def _timeline(incident: Incident) -> Iterator[Moment]:
         ends = {IncidentState.RESOLVED: "the job went on", IncidentState.ENDED: "the job was over"}
         lasted = seconds_words(incident.closed_at - incident.opened_at)
         yield Moment(at=incident.closed_at, what=f"{ends.get(incident.state, 'closed')}, {lasted} after it was told")
+    if incident.recovered_after_s is not None:
+        went_on_at = incident.opened_at - incident.onset_to_open_s + incident.recovered_after_s
+        after = seconds_words(incident.recovered_after_s)
+        yield Moment(at=went_on_at, what=f"started again, the job went on: recovered after {after}", exact=False)

@@ -14,6 +14,7 @@ from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.printable import harmless, one_line
 from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
+from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
 
 RANKS_CHARS_MAX = 60
@@ -91,7 +92,7 @@ class Pages:
         self._environment.filters.update(
             lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
             iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment, short=short_path,
-            users=is_users_by_path, deed=deed_words, reference=reference_words,
+            users=is_users_by_path, deed=deed_words, reference=reference_words, aftermath=aftermath.words,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

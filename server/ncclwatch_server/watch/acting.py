@@ -6,10 +6,11 @@ A server sends the whole picture whenever it changes, so that a connection that 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.decision import Hang, settled_s
 from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
 from ncclwatch.contract.wire import CommandKind
+from ncclwatch_server.incidents.aftermath import hang_of, is_hang
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
 
@@ -40,36 +41,22 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
     before: list[tuple[int, Hang]] = []
     for incident in incidents:
         key, verdict = incident.key, incident.verdict
-        if (key.name, key.instance) != (job.key.name, job.key.instance) or not _is_hang(incident):
+        if (key.name, key.instance) != (job.key.name, job.key.instance) or not is_hang(incident):
             continue
         if key.attempt < job.key.attempt:
             if incident.state is IncidentState.RESOLVED or verdict.cause is Cause.RANK_CRASHED:
                 continue  # nothing was started again for it, or torchrun did so by itself
-            before.append((key.attempt, _hang(incident)))
+            before.append((key.attempt, hang_of(incident)))
         elif key == job.key and incident.open:
             stands_s = wall_s - max(incident.opened_at, incident.reopened_at)
             settled = stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks))
             capture = captured(incident) if settled else None
             if capture is not None:
-                hang = OpenHang(incident=incident.id, hang=_hang(incident), stands_s=stands_s, capture=capture)
+                hang = OpenHang(incident=incident.id, hang=hang_of(incident), stands_s=stands_s, capture=capture)
                 now.append(hang)
     before.sort(key=lambda each: each[0])
     attempts = len({attempt for attempt, _ in before})
     return Hangs(open=tuple(now[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts)
-
-
-def _is_hang(incident: Incident) -> bool:
-    return incident.verdict.severity is Severity.CRITICAL and not incident.verdict.predicted
-
-
-def _hang(incident: Incident) -> Hang:
-    sites = (culprit.call_site for culprit in incident.verdict.culprits)
-    return Hang(
-        cause=incident.verdict.cause.value,
-        certainty=incident.verdict.certainty.value,
-        ranks=frozenset(culprit.rank for culprit in incident.verdict.culprits),
-        places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
-    )
 
 
 def _lasting(hangs: Hangs) -> Hangs:

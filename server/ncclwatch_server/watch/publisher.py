@@ -8,6 +8,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.incidents.event_stream import Announcements, What
 from ncclwatch_server.incidents.terminal_text import brief, first_line, lines_of
@@ -114,6 +115,12 @@ class Publisher:
         self._announcements.tell(What.CLOSED, incident)
         self._teller.hear(incident)
         log.info("job %s: incident %s is %s", incident.job, incident.id, incident.state.value)
+
+    def recovered(self, incident: Incident) -> None:
+        """Tell that a job was started again after an incident, and went on. Whoever is alerted knows of its end."""
+        self._keeper.put(incident)
+        self._announcements.tell(What.RECOVERED, incident)
+        log.info("job %s: incident %s: %s", incident.job, incident.id, aftermath.words(incident))
 
     def _tell(self, job: Job, incident: Incident) -> None:
         log.warning("job %s: %s (incident %s)", job.id, first_line(incident), incident.id)

@@ -24,6 +24,7 @@ from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
 from ncclwatch_server.watch.hang_captures import HangCaptures
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
 from ncclwatch_server.watch.refusals import Refusals
+from ncclwatch_server.watch.restarts import Restarts
 from ncclwatch_server.watch.screening import Screening
 from ncclwatch_server.watch.slowdowns import Slowdowns
 from ncclwatch_server.watch.succession import Successions
@@ -63,6 +64,7 @@ class Watch:
         self._examiner = Examiner(judge, book, self._publisher, self.counters, clock, wall)
         self._captures = HangCaptures(book, partial(self.look_within, limits.SOON_S))
         self._slowdowns = Slowdowns(book, self._publisher, wall)
+        self._restarts = Restarts(book, self._publisher, clock, wall)
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf  # when it wakes
@@ -165,6 +167,7 @@ class Watch:
         if self._is_over(job, now):
             if job.over_at is not None and self._has_last_words(job, now):
                 await self._examiner.finish(job)
+                self._restarts.over(job)
             return
         job.over_at = None
         self._slowdowns.update(job, now)
@@ -175,6 +178,7 @@ class Watch:
             self._examiner.rest(job, now)
         self._examiner.compare(job)
         await self._examiner.gather(job, self._clock())
+        self._restarts.look(job, self.jobs.all())
         tell_agents(job, self.book, self._wall(), partial(self._captured, job))
 
     def _captured(self, job: Job, incident: Incident) -> str | None:

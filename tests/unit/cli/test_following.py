@@ -31,6 +31,7 @@ class Server:
         self.refused = ""  # why it makes no capture
         self.answered: list[int] = []
         self.culprits: tuple[Culprit, ...] = ()
+        self.fates: dict[str, dict[str, object]] = {}
 
     def open(self, incident: str, job: str, ago_s: float = 0.0) -> None:
         self.opened[incident] = job, time.monotonic() - ago_s
@@ -70,7 +71,10 @@ class Server:
         return f"all of {job}".encode()
 
     def report(self, job: str) -> bytes:
-        mine = [{"id": i, "cause": self.cause, "state": self.state} for i, (of, _) in self.opened.items() if of == job]
+        mine = [
+            {"id": i, "cause": self.cause, "state": self.state, **self.fates.get(i, {})}
+            for i, (of, _) in self.opened.items() if of == job
+        ]  # fmt: skip
         return msgspec.json.encode({"schema": 1, "job": job, "world_size": 2, "incidents": mine})
 
 
@@ -248,6 +252,7 @@ def test_an_attempt_after_a_hang_is_judged_by_that_hang_and_its_own_incidents_al
             for _ in range(3):  # the incident of the first attempt stands still, and is none of this one
                 assert server.asked.acquire(timeout=10)
             assert followed.wanted is None
+            server.fates["first"] = {"recovered_after_s": 41.0, "came_back_as": "second"}
         server.open(attempt, "mine")
         assert followed.certain.wait(10)
         assert followed.wanted is not None
@@ -258,6 +263,8 @@ def test_an_attempt_after_a_hang_is_judged_by_that_hang_and_its_own_incidents_al
             )
         )
         before = followed.and_before(followed.wanted.hang)
+        last = msgspec.json.decode(followed.finish())["incidents"][-1]
+    assert (last["id"], last["recovered_after_s"], last["came_back_as"]) == ("first", 41.0, "second")
     assert reports == [(Action.RESTART, ["first"]), (Action.ABORT, ["second", "first"])]
     same = Hang(
         cause="host_stall", certainty="PROVEN", ranks=frozenset({3}), places=frozenset({"/home/user/train.py:44"})

@@ -167,6 +167,12 @@ def test_all_forms_say_everything_that_matters():
         assert "Who keeps the others waiting" in text or "culprit rank 3, host plain, pid 12" in text
 
 
+def test_what_became_of_a_hang_after_a_restart_is_in_all_forms():
+    raw = msgspec.json.decode(msgspec.json.encode(incident("x"))) | {"recovered_after_s": 41.0, "came_back_as": "b2"}
+    for form in ("html", "md", "text"):
+        assert "recovered after 41 s; came back as b2" in written(msgspec.json.encode(raw), form, None)
+
+
 def test_one_of_several_culprits_is_not_called_the_culprit():
     raw = msgspec.json.decode(msgspec.json.encode(incident("x"))) | {"one_of": True}
     assert "One of these keeps the others waiting" in written(msgspec.json.encode(raw), "md", None)

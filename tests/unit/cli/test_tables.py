@@ -127,3 +127,14 @@ def test_the_sentence_of_an_incident_has_lines_of_its_own_on_a_narrow_terminal()
     found = Page(schema=1, incidents=(msgspec.Raw(msgspec.json.encode(listed)),), next=None)
     text = shown(list(render_incidents(found)), 80)
     assert "  host_stall, STALLED: rank 1 has made no progress at train.py:44 for 5.0 s." in text.splitlines()
+
+
+def test_what_became_of_a_hang_after_a_restart_is_listed_and_one_that_came_back_is_marked_in_the_status():
+    listed = {
+        "id": "a", "job": "j", "state": "ended", "severity": "critical", "cause": "host_stall", "certainty": "STALLED",
+        "opened_at": "2026-11-21T10:00:00+00:00", "summary": "s", "recovered_after_s": 41.0, "came_back_as": "b",
+    }  # fmt: skip
+    found = Page(schema=1, incidents=(msgspec.Raw(msgspec.json.encode(listed)),), next=None)
+    assert "  recovered after 41 s; came back as b" in shown(list(render_incidents(found))).splitlines()
+    again = msgspec.convert(listed | {"id": "b", "state": "open", "came_back_from": "a"}, Incident)
+    assert "j: s (came back, was a)" in shown(render_status((), (again,)))

@@ -214,3 +214,14 @@ def test_one_fact_of_many_ranks_is_one_line() -> None:
     facts = tuple(Evidence(source="ring", rank=rank, fact="in all_reduce for 3 s") for rank in (0, 1, 3))
     told = render(replace(INCIDENT, verdict=replace(INCIDENT.verdict, evidence=facts)))
     assert "ranks 0-1,3: in all_reduce for 3 s (ring)" in told
+
+
+def test_what_became_of_a_hang_after_a_restart_is_told_and_kept() -> None:
+    after = replace(INCIDENT, recovered_after_s=41.2, came_back_as="def456")
+    assert "  restart   recovered after 41 s; came back as def456\n  incident  abc123" in render(after)
+    report = report_incident(after)
+    assert (report.recovered_after_s, report.came_back_as, report.came_back_from) == (41.2, "def456", "")
+    assert revive(report, KEY, 4).recovered_after_s == 41.2
+    assert report_incident(INCIDENT).recovered_after_s is None
+    later = revive(report_incident(replace(INCIDENT, came_back_from="aaa")), KEY, 4)
+    assert (later.recovered_after_s, later.came_back_as, later.came_back_from) == (None, "", "aaa")

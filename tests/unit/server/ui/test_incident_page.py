@@ -88,3 +88,16 @@ def test_a_file_of_an_incident_loads_nothing_and_links_nowhere():
     assert "<script" not in html
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", html)
     assert "--paper" in html  # the style is inside
+
+
+def test_what_became_of_a_hang_after_a_restart_is_on_its_page_and_links_to_the_one_that_came_back():
+    hang = replace(view((5,), ()).incident, recovered_after_s=41.0, came_back_as="def456")
+    shown = view_incident(hang, "http://h/incidents/i")
+    html = PAGES.render("parts/incident.html", view=shown, now=1e9, alone=False)
+    assert "<b>Recovered</b> after 41 s" in html
+    assert '<b>Came back as</b> <a href="/incidents/def456">def456</a>' in html
+    assert "started again, the job went on: recovered after 41 s" in html
+    rows = PAGES.render("parts/incident_rows.html", incidents=(hang,), with_job=True, now=1e9)
+    assert "recovered after 41 s; came back as def456" in rows
+    unknown = (view((), ()).incident,)
+    assert "came back" not in PAGES.render("parts/incident_rows.html", incidents=unknown, with_job=True, now=1e9)

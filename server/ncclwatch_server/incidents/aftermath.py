@@ -1,0 +1,66 @@
+"""Says which attempts of a job belong together, and which incidents of them are one hang that came back. Pure."""
+
+from collections.abc import Iterable
+
+from ncclwatch.contract.model.verdict import Severity
+from ncclwatch.contract.on_hang.decision import Hang
+from ncclwatch.contract.words.aftermath import aftermath_words
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+
+
+def restarts_of(instance: str) -> int:
+    """Return how often a scheduler or `ncclwatch run` has started a launch again: what is behind the "#"."""
+    count = instance.rpartition("#")[2] if "#" in instance else ""
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
+
+
+def is_restart(key: JobKey) -> bool:
+    """Whether a launcher has started this job again, by its own count."""
+    return key.attempt > 0 or restarts_of(key.instance) > 0
+
+
+def follows(later: JobKey, earlier: JobKey) -> bool:
+    """Whether one attempt is a later one of the same job, by the count of what started it again.
+
+    A job that somebody starts again by hand is another one: nothing tells whether it does the same.
+    """
+    if later.name != earlier.name:
+        return False
+    if later.instance == earlier.instance:
+        return later.run == earlier.run and later.attempt > earlier.attempt
+    return restarts_of(later.instance) > restarts_of(earlier.instance)
+
+
+def is_hang(incident: Incident) -> bool:
+    """Whether the job could not go on."""
+    return incident.verdict.severity is Severity.CRITICAL and not incident.verdict.predicted
+
+
+def hang_of(incident: Incident) -> Hang:
+    """Return what of an incident decides what is done about it, and whether another one is the same."""
+    sites = (culprit.call_site for culprit in incident.verdict.culprits)
+    return Hang(
+        cause=incident.verdict.cause.value,
+        certainty=incident.verdict.certainty.value,
+        ranks=frozenset(culprit.rank for culprit in incident.verdict.culprits),
+        places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
+    )
+
+
+def same_before(incident: Incident, known: Iterable[Incident]) -> Incident | None:
+    """Return the newest incident of an earlier attempt that is the same hang, None if there is none."""
+    hang = hang_of(incident)
+    earlier = (
+        each
+        for each in known
+        if follows(incident.key, each.key)
+        and each.state is not IncidentState.RESOLVED
+        and is_hang(each)
+        and hang.is_like(hang_of(each))
+    )
+    return max(earlier, key=lambda each: (each.opened_at, each.id), default=None)
+
+
+def words(incident: Incident) -> str:
+    """Return what became of an incident after its job was started again, "" where that is unknown."""
+    return aftermath_words(incident.recovered_after_s, incident.came_back_as, incident.came_back_from)

@@ -1,0 +1,67 @@
+"""Which attempts belong together, and which hangs of them are the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch_server.incidents.aftermath import follows, is_restart, same_before, words
+from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
+from tests.unit.server.server_values import KEY, VERDICT, verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "does"),
+    [
+        pytest.param({"attempt": 1}, True, id="torchrun started it again"),
+        pytest.param({"attempt": 3}, True, id="more than once"),
+        pytest.param({}, False, id="itself"),
+        pytest.param({"attempt": 1, "name": "other"}, False, id="another job"),
+        pytest.param({"attempt": 1, "instance": "host:2"}, False, id="another launch of the name"),
+        pytest.param({"run": 1}, False, id="started again by hand"),
+        pytest.param({"run": 1, "attempt": 1}, False, id="by hand, and then again by torchrun"),
+        pytest.param({"instance": "host:9/x#1"}, True, id="requeued, or by ncclwatch run"),
+        pytest.param({"instance": "host:9/x#0"}, False, id="another launch that counts none"),
+        pytest.param({"instance": "host:9/x#one"}, False, id="a run that is called so"),
+    ],
+)
+def test_an_attempt_follows_another_one_by_the_count_of_what_started_it_again(changes: dict, does: bool) -> None:
+    later = replace(KEY, **changes)
+    assert follows(later, KEY) is does
+    assert not follows(KEY, later)
+    assert not does or is_restart(later)
+
+
+def hang(attempt: int, opened_at: float = 0.0, **changes: object) -> Incident:
+    return replace(
+        Incident(
+            id=f"i{attempt}", key=replace(KEY, attempt=attempt), job="job", world_size=4, state=IncidentState.ENDED,
+            verdict=VERDICT, onset_to_open_s=1.0, opened_at=opened_at,
+        ),
+        **changes,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_the_same_hang_is_found_in_the_newest_attempt_that_had_it() -> None:
+    first, second, third = hang(0, 10.0), hang(1, 20.0), hang(2, 30.0)
+    assert same_before(third, (first, second, third)) == second
+    assert same_before(first, (first, second, third)) is None
+    other = replace(second, verdict=verdict(Cause.PROCESS_FROZEN))
+    assert same_before(third, (first, other)) == first
+    for no_hang in (
+        replace(second, state=IncidentState.RESOLVED),
+        replace(second, verdict=replace(VERDICT, severity=Severity.WARNING)),
+        replace(second, verdict=replace(VERDICT, predicted=True)),
+    ):
+        assert same_before(third, (no_hang,)) is None
+
+
+def test_what_became_of_a_hang_is_said_in_words_and_what_is_unknown_is_not() -> None:
+    assert words(hang(0)) == ""
+    assert words(hang(0, recovered_after_s=41.2)) == "recovered after 41 s"
+    assert words(hang(0, recovered_after_s=8.5, came_back_as="b")) == "recovered after 8.5 s; came back as b"
+    assert words(hang(1, came_back_from="a")) == "came back, was a"
+
+
+def test_a_job_that_was_never_started_again_is_no_restart() -> None:
+    assert not is_restart(JobKey(name="job", instance="host:1/run", attempt=0))
