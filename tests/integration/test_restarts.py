@@ -46,6 +46,7 @@ def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_throu
     assert incident["cause"] == "process_frozen"
     assert incident["recovered_after_s"] > incident["onset_to_open_s"], "the second attempt went on"
     assert incident["came_back_as"] == ""
+    assert (incident["lost_s"], incident["world_size"], incident["gpus"]) == (incident["recovered_after_s"], 2, 0)
     _is_captured(captures, done.stderr)
     until(lambda: not mine(runtime))  # its agent stays a little
 

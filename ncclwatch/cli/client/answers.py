@@ -112,6 +112,9 @@ class Listed:
     recovered_after_s: float | None = None
     came_back_as: str = ""
     came_back_from: str = ""
+    world_size: int = 0
+    gpus: int = 0
+    lost_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,9 @@ class Whole:
     recovered_after_s: float | None = None
     came_back_as: str = ""
     came_back_from: str = ""
+    world_size: int = 0
+    gpus: int = 0
+    lost_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

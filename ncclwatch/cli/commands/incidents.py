@@ -20,7 +20,7 @@ from ncclwatch.cli.commands.asking import (
 from ncclwatch.cli.output.moments import moment, span_s
 from ncclwatch.contract import config
 from ncclwatch.contract.model.verdict import Cause, Severity
-from ncclwatch.contract.words.aftermath import aftermath_words
+from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch.contract.words.console import Progress, wants_json
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def render(found: Page) -> "Iterator[RenderableType]":
         what.overflow = "fold"
         yield Padding(what, (0, 0, 0, 2), expand=False)
         after = aftermath_words(each.recovered_after_s, each.came_back_as, each.came_back_from)
-        if after:
-            yield Padding(said(after), (0, 0, 0, 2), expand=False)
+        lost = cost_words(each.lost_s, each.world_size, each.gpus) if each.lost_s is not None else ""
+        if lost or after:
+            yield Padding(said("; ".join(filter(None, (after, lost and f"lost {lost}")))), (0, 0, 0, 2), expand=False)
     if found.next is not None:
         yield said(f"there are more: add --before {found.next}", "dim")

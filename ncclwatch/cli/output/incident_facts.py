@@ -8,7 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import MergedStack
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
-from ncclwatch.contract.words.aftermath import aftermath_words
+from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words
 
@@ -60,6 +60,8 @@ def facts(incident: Whole) -> Iterator[tuple[str, str]]:
     after = aftermath_words(incident.recovered_after_s, incident.came_back_as, incident.came_back_from)
     if after:
         yield "restart", after
+    if incident.lost_s is not None and incident.world_size:
+        yield "lost", cost_words(incident.lost_s, incident.world_size, incident.gpus)
     yield "cause", incident.cause
     yield "certainty", certainty(incident)
     if incident.op:

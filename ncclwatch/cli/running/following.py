@@ -35,7 +35,7 @@ LAST_NEWS_S = 4.0  # after the end of the command
 OVERLAP_S = 60.0  # incidents that opened so long before the command are known to be of a former one
 SILENT_S = 30.0  # the server of this run may be slow for so long before it is told of
 _TOLD = ("critical", "warning")
-_FATE = ("state", "closed_at", "recovered_after_s", "came_back_as", "came_back_from")  # of an incident
+_FATE = ("state", "closed_at", "recovered_after_s", "came_back_as", "came_back_from", "lost_s")  # of an incident
 _Fields = dict[str, msgspec.Raw]
 _MARKS = {"ncclwatch: CRITICAL ": Colour.RED, "ncclwatch: WARNING ": Colour.YELLOW}
 

@@ -1,4 +1,4 @@
-"""Writes what became of a hang after its job was started again."""
+"""Writes what became of a hang after its job was started again, and what it has cost."""
 
 from ncclwatch.contract.words.text import seconds_words
 
@@ -9,3 +9,16 @@ def aftermath_words(recovered_after_s: float | None, came_back_as: str = "", cam
     said += [f"came back as {came_back_as}"] if came_back_as else []
     said += [f"came back, was {came_back_from}"] if came_back_from else []
     return "; ".join(said)
+
+
+def hours_words(seconds: float) -> str:
+    """Return an amount of hours for people: "0.02", "3.4", "1,234"."""
+    hours = seconds / 3600.0
+    return f"{hours:,.0f}" if hours >= 99.5 else f"{hours:.2g}" if hours >= 0.0095 else f"{hours:.1g}"
+
+
+def cost_words(lost_s: float, ranks: int, gpus: int) -> str:
+    """Return "41 s of 16 ranks: 0.18 GPU-hours". Without a GPU that ranks have for themselves it is rank-hours."""
+    what, count = ("GPU", gpus) if gpus else ("rank", ranks)
+    held = f"{ranks} rank{'s' if ranks != 1 else ''}"
+    return f"{seconds_words(lost_s)} of {held}: {hours_words(lost_s * count)} {what}-hours"

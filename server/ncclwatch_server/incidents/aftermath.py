@@ -1,10 +1,10 @@
-"""Says which attempts of a job belong together, and which incidents of them are one hang that came back. Pure."""
+"""Says which attempts of a job belong together, which hangs of them are the same, and what each has cost. Pure."""
 
 from collections.abc import Iterable
 
 from ncclwatch.contract.model.verdict import Severity
 from ncclwatch.contract.on_hang.decision import Hang
-from ncclwatch.contract.words.aftermath import aftermath_words
+from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 
 
@@ -64,3 +64,24 @@ def same_before(incident: Incident, known: Iterable[Incident]) -> Incident | Non
 def words(incident: Incident) -> str:
     """Return what became of an incident after its job was started again, "" where that is unknown."""
     return aftermath_words(incident.recovered_after_s, incident.came_back_as, incident.came_back_from)
+
+
+def began_at(incident: Incident) -> float:
+    """Return when what an incident tells of began, in seconds since 1970."""
+    return incident.opened_at - incident.onset_to_open_s
+
+
+def lost_s(incident: Incident, now: float) -> float | None:
+    """Return for how long a job has not gone on: until it did, or had ended, or until now. None: it did, or unknown."""
+    if not is_hang(incident) or not incident.end_seen:
+        return None
+    if incident.recovered_after_s is not None:
+        return incident.recovered_after_s
+    until = now if incident.closed_at is None else incident.closed_at
+    return max(0.0, until - began_at(incident))
+
+
+def cost(incident: Incident, now: float) -> str:
+    """Return in words what a hang has cost until now, "" for what is no hang, or where that is unknown."""
+    lost = lost_s(incident, now)
+    return "" if lost is None else cost_words(lost, incident.world_size, incident.gpus)

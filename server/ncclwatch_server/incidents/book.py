@@ -55,6 +55,8 @@ class Incident:
     recovered_after_s: float | None = None  # from its onset until the job, started again, went on; None: unknown
     came_back_as: str = ""  # id of the same hang in a later attempt
     came_back_from: str = ""  # id of the same hang in an earlier attempt
+    gpus: int = 0  # ranks that had a GPU of their own when it was opened
+    end_seen: bool = True  # False: it ended while no server ran, and nobody knows when
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
     user: str = ""  # whose job it is, as its environment says
@@ -86,6 +88,7 @@ class Opening:
     unseen: tuple[tuple[int, str], ...] = ()
     user: str = ""
     labels: str = ""
+    gpus: int = 0
 
 
 def worst_first(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -230,6 +233,7 @@ class IncidentBook:
             unseen=opening.unseen,
             user=opening.user,
             labels=opening.labels,
+            gpus=opening.gpus,
         )
         self._put(incident)
         self._accounts[incident.id] = opening.accounts

@@ -26,6 +26,7 @@ from ncclwatch.contract.model.verdict import (
 )
 from ncclwatch.contract.stacks.tree import gang_line
 from ncclwatch_server.evidence.stack_collection import main_tree, where
+from ncclwatch_server.incidents.aftermath import lost_s
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 
 SCHEMA = 1
@@ -71,6 +72,10 @@ class IncidentReport:
     recovered_after_s: float | None = None  # from its onset until the job, started again, went on; null: unknown
     came_back_as: str = ""  # id of the same hang in a later attempt of the job
     came_back_from: str = ""  # and in an earlier one
+    world_size: int = 0  # ranks of the job
+    gpus: int = 0  # of them, those that had a GPU of their own
+    lost_s: float | None = None  # from its onset until the job went on or ended; null: no hang, open, or unknown
+    end_seen: bool = True  # false: it ended while no server ran, and nobody knows when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,7 @@ def report_incident(incident: Incident) -> IncidentReport:
     verdict = incident.verdict
     # Why a stack is missing is a fact like any other.
     unseen = tuple(Evidence(source="py-spy", rank=rank, fact=failure) for rank, failure in incident.unseen)
+    lost = None if incident.open else lost_s(incident, 0.0)
     return IncidentReport(
         id=incident.id,
         job=incident.job,
@@ -133,6 +139,10 @@ def report_incident(incident: Incident) -> IncidentReport:
         recovered_after_s=None if incident.recovered_after_s is None else _finite(incident.recovered_after_s),
         came_back_as=incident.came_back_as,
         came_back_from=incident.came_back_from,
+        world_size=incident.world_size,
+        gpus=incident.gpus,
+        lost_s=None if lost is None else _finite(lost),
+        end_seen=incident.end_seen,
     )
 
 
@@ -179,6 +189,8 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         recovered_after_s=report.recovered_after_s,
         came_back_as=report.came_back_as,
         came_back_from=report.came_back_from,
+        gpus=report.gpus,
+        end_seen=report.end_seen,
     )
 
 

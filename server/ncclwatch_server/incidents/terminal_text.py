@@ -136,6 +136,7 @@ def lines_of(incident: Incident) -> list[str]:
     if len(incident.stacks) > STACKS_MAX:
         lines += _field("", f"and {len(incident.stacks) - STACKS_MAX} more stacks, in the report")
     lines += _field("restart", aftermath.words(incident))
+    lines += _field("lost", "" if incident.open else aftermath.cost(incident, 0.0))
     lines += _field("incident", f"{incident.id} of job {incident.job}")
     lines += _field("cause", f"{verdict.cause.value}: `ncclwatch explain {slug_of(verdict.cause)}`")
     return lines

@@ -148,6 +148,12 @@ class Job:
         return self.state.seen_count
 
     @property
+    def gpus(self) -> int:
+        """Return how many of its ranks have a GPU of their own, as far as they have said."""
+        told = self.state.picture(0.0)
+        return len(set(told.row_rank[told.ranks["device"] != 0].tolist()))
+
+    @property
     def accounts(self) -> tuple[str, ...]:
         """Return for whom it counts, besides all."""
         return self.opener.accounts if self.opener is not None else ()

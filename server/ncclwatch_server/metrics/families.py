@@ -21,7 +21,7 @@ from ncclwatch_server.incidents.terminal_text import sentences_of
 from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics.moment import JobMoment, Moment, hosts_of
 from ncclwatch_server.metrics.summary import LAG_BOUNDS, WAIT_BOUNDS_S, JobFigures, Spread, summarise
-from ncclwatch_server.watch.counters import RefusedAt
+from ncclwatch_server.watch.counters import Cost, Counters, RefusedAt
 
 SUSPECTS_MAX = 16  # of one job
 LABEL_NAMES_MAX = 16  # of all jobs together
@@ -125,8 +125,25 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     opened: dict[Labels, float] = {(cause.value, severity): 0 for cause in Cause for severity in alarming}
     opened.update(counters.opened)
     yield rising("incidents", "Incidents opened", ["cause", "severity"], sorted(opened.items()))
+    yield from _costs(counters)
     told = [(key, float(count)) for key, count in sorted(counters.notified().items())]
     yield rising("notifications", "Alerts, by target and what became of them", ["channel", "outcome"], told)
+
+
+def _costs(counters: Counters) -> Iterator[Metric]:
+    """Yield what hangs have cost. They are counted when they are over, and once more when their job has recovered."""
+    costs = [((cause.value,), counters.costs.get(cause.value, Cost())) for cause in Cause]
+    lost = [(cause, cost.lost_s) for cause, cost in costs]
+    yield rising("lost_seconds", "Time from the onset of hangs until their jobs went on or ended", ["cause"], lost)
+    of_ranks = [(cause, cost.rank_s) for cause, cost in costs]
+    yield rising("lost_rank_seconds", "The same, times the ranks of the job", ["cause"], of_ranks)
+    of_gpus = [(cause, cost.gpu_s) for cause, cost in costs]
+    yield rising("lost_gpu_seconds", "The same, times the ranks that had a GPU of their own", ["cause"], of_gpus)
+    recovered = [(cause, float(cost.recovered)) for cause, cost in costs]
+    text = "Hangs after which a job was started again and went on"
+    yield rising("incidents_recovered", text, ["cause"], recovered)
+    again = [(cause, float(cost.came_back)) for cause, cost in costs]
+    yield rising("incidents_came_back", "Hangs that are the same as one before a restart", ["cause"], again)
 
 
 def _loops(moment: Moment) -> Iterator[Metric]:

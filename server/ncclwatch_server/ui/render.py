@@ -93,6 +93,7 @@ class Pages:
             lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
             iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment, short=short_path,
             users=is_users_by_path, deed=deed_words, reference=reference_words, aftermath=aftermath.words,
+            cost=aftermath.cost,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

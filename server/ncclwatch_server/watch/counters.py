@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ncclwatch.contract.machine.liveness import LoopLife
+from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.watch.timings import Timings
 
@@ -16,6 +17,23 @@ class RefusedAt(str, Enum):
     NEWS = "news"  # it sent what cannot be true, or is no message
     READING = "reading"  # it does not read what it is sent
     MEMORY = "memory"  # all lines together kept too much and it the most, or it sent nothing but pings
+
+
+@dataclass(slots=True, kw_only=True)
+class Cost:
+    """What hangs of one cause have cost so far."""
+
+    lost_s: float = 0.0
+    rank_s: float = 0.0
+    gpu_s: float = 0.0
+    recovered: int = 0  # hangs
+    came_back: int = 0
+
+    def add(self, incident: Incident, lost_s: float) -> None:
+        """Add time for which a job did not go on."""
+        self.lost_s += lost_s
+        self.rank_s += lost_s * incident.world_size
+        self.gpu_s += lost_s * incident.gpus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +53,7 @@ class Counters:
     ticks: int = 0
     tick_s: float = 0.0
     opened: dict[tuple[str, ...], int] = field(default_factory=dict)  # (cause, severity)
+    costs: dict[str, Cost] = field(default_factory=dict)  # of hangs that are over, by cause
     timings: Timings = field(default_factory=Timings)
     unrecorded: Callable[[], int] = int  # facts of alerting that no database took
     lives: tuple[LoopLife, ...] = ()  # of the loops of this server
@@ -55,6 +74,28 @@ class Counters:
     def count_capture_failures(self, evidence: str, ranks: int) -> None:
         """Count ranks of which an agent could not get what it was asked for."""
         self.capture_failures[evidence] = self.capture_failures.get(evidence, 0) + ranks
+
+    def count_closed(self, incident: Incident) -> None:
+        """Count what a hang has cost that was closed, since it was opened last."""
+        if aftermath.lost_s(incident, 0.0) is None or incident.closed_at is None:
+            return
+        since = incident.reopened_at or aftermath.began_at(incident)
+        self._cost(incident).add(incident, max(0.0, incident.closed_at - since))
+
+    def count_recovered(self, incident: Incident) -> None:
+        """Count a hang after which its job was started again and went on, and the time since it was closed."""
+        cost = self._cost(incident)
+        cost.recovered += 1
+        if incident.recovered_after_s is not None and incident.closed_at is not None and incident.end_seen:
+            ended_after_s = incident.closed_at - aftermath.began_at(incident)
+            cost.add(incident, max(0.0, incident.recovered_after_s - ended_after_s))
+
+    def count_came_back(self, incident: Incident) -> None:
+        """Count a hang that is the same as one before a restart."""
+        self._cost(incident).came_back += 1
+
+    def _cost(self, incident: Incident) -> Cost:
+        return self.costs.setdefault(incident.verdict.cause.value, Cost())
 
     def count_opened(self, incident: Incident) -> None:
         """Count an incident that opened, and how long after its onset."""

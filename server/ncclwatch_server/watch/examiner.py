@@ -256,6 +256,7 @@ class Examiner:
                 unseen=failures(gathering.dumps),
                 user=job.launch_facts.user,
                 labels=job.launch_facts.labels,
+                gpus=job.gpus,
             )
             incident = self._book.open(opening, self._wall())
             if incident is not None:

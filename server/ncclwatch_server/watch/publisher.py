@@ -112,6 +112,7 @@ class Publisher:
     def closed(self, incident: Incident) -> None:
         """Tell of the end of an incident."""
         self._keeper.put(incident)
+        self._counters.count_closed(incident)
         self._announcements.tell(What.CLOSED, incident)
         self._teller.hear(incident)
         log.info("job %s: incident %s is %s", incident.job, incident.id, incident.state.value)
@@ -119,8 +120,15 @@ class Publisher:
     def recovered(self, incident: Incident) -> None:
         """Tell that a job was started again after an incident, and went on. Whoever is alerted knows of its end."""
         self._keeper.put(incident)
+        self._counters.count_recovered(incident)
         self._announcements.tell(What.RECOVERED, incident)
         log.info("job %s: incident %s: %s", incident.job, incident.id, aftermath.words(incident))
+
+    def came_back(self, before: Incident, incident: Incident) -> None:
+        """Tell that a job hangs as it did in an earlier attempt."""
+        self._counters.count_came_back(incident)
+        self.changed(before)
+        self.changed(incident)
 
     def _tell(self, job: Job, incident: Incident) -> None:
         log.warning("job %s: %s (incident %s)", job.id, first_line(incident), incident.id)

@@ -65,6 +65,7 @@ class Restarts:
             before = same_before(incident, self._book.all())
             if before is None:
                 continue
-            if not before.came_back_as:
-                self._publisher.changed(self._book.amend(replace(before, came_back_as=incident.id)))
-            self._publisher.changed(self._book.amend(replace(incident, came_back_from=before.id)))
+            self._publisher.came_back(
+                self._book.amend(replace(before, came_back_as=before.came_back_as or incident.id)),
+                self._book.amend(replace(incident, came_back_from=before.id)),
+            )

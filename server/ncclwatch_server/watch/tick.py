@@ -231,7 +231,7 @@ class Watch:
         for incident in self.book.all():
             if incident.open and incident.key not in living:
                 for closed in self.book.close(incident.key, IncidentState.ENDED, self._wall()):
-                    self._publisher.closed(closed)
+                    self._publisher.closed(self.book.amend(replace(closed, end_seen=False)))
 
 
 def _is_critical(incident: Incident) -> bool:

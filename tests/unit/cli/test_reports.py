@@ -169,8 +169,11 @@ def test_all_forms_say_everything_that_matters():
 
 def test_what_became_of_a_hang_after_a_restart_is_in_all_forms():
     raw = msgspec.json.decode(msgspec.json.encode(incident("x"))) | {"recovered_after_s": 41.0, "came_back_as": "b2"}
+    raw |= {"lost_s": 360.0, "world_size": 8}
     for form in ("html", "md", "text"):
-        assert "recovered after 41 s; came back as b2" in written(msgspec.json.encode(raw), form, None)
+        made = written(msgspec.json.encode(raw), form, None)
+        assert "recovered after 41 s; came back as b2" in made
+        assert "6 min of 8 ranks: 0.8 rank-hours" in made
 
 
 def test_one_of_several_culprits_is_not_called_the_culprit():

@@ -133,8 +133,10 @@ def test_what_became_of_a_hang_after_a_restart_is_listed_and_one_that_came_back_
     listed = {
         "id": "a", "job": "j", "state": "ended", "severity": "critical", "cause": "host_stall", "certainty": "STALLED",
         "opened_at": "2026-11-21T10:00:00+00:00", "summary": "s", "recovered_after_s": 41.0, "came_back_as": "b",
+        "lost_s": 360.0, "world_size": 8, "gpus": 8,
     }  # fmt: skip
     found = Page(schema=1, incidents=(msgspec.Raw(msgspec.json.encode(listed)),), next=None)
-    assert "  recovered after 41 s; came back as b" in shown(list(render_incidents(found))).splitlines()
+    told = "  recovered after 41 s; came back as b; lost 6 min of 8 ranks: 0.8 GPU-hours"
+    assert told in shown(list(render_incidents(found))).splitlines()
     again = msgspec.convert(listed | {"id": "b", "state": "open", "came_back_from": "a"}, Incident)
     assert "j: s (came back, was a)" in shown(render_status((), (again,)))

@@ -49,6 +49,7 @@ def digest(
     enqueued: int = 5,
     ended: tuple[int, ...] = (),
     detached: tuple[int, ...] = (),
+    gpus: tuple[int, ...] = (),
 ) -> None:
     """Hand in a digest: ranks with the seconds they have waited, each in one group."""
     rows: list[tuple[float, ...]] = [
@@ -64,7 +65,9 @@ def digest(
             enqueued - 1,
             0,
             *digests.NO_WAIT,
-            *digests.NO_FACTS,
+            digests.NO_FACTS[0],
+            100 + rank if rank in gpus else 0,
+            *digests.NO_FACTS[2:],
         )
         for rank, wait_s in ranks.items()
     ]

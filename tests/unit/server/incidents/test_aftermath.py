@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.verdict import Cause, Severity
-from ncclwatch_server.incidents.aftermath import follows, is_restart, same_before, words
+from ncclwatch_server.incidents.aftermath import cost, follows, is_restart, lost_s, same_before, words
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 from tests.unit.server.server_values import KEY, VERDICT, verdict
 
@@ -65,3 +65,27 @@ def test_what_became_of_a_hang_is_said_in_words_and_what_is_unknown_is_not() -> 
 
 def test_a_job_that_was_never_started_again_is_no_restart() -> None:
     assert not is_restart(JobKey(name="job", instance="host:1/run", attempt=0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        pytest.param({"state": IncidentState.OPEN}, 31.0, id="open: until now"),
+        pytest.param({"closed_at": 115.0}, 16.0, id="until the job had ended"),
+        pytest.param({"closed_at": 115.0, "state": IncidentState.RESOLVED}, 16.0, id="until it went on by itself"),
+        pytest.param({"closed_at": 115.0, "recovered_after_s": 25.0}, 25.0, id="until it went on, started again"),
+        pytest.param({"closed_at": 115.0, "end_seen": False}, None, id="nobody saw the end"),
+        pytest.param({"verdict": replace(VERDICT, severity=Severity.WARNING)}, None, id="nothing hung"),
+        pytest.param({"verdict": replace(VERDICT, predicted=True)}, None, id="nothing hung yet"),
+    ],
+)
+def test_time_is_lost_from_the_onset_of_a_hang_until_its_job_goes_on_or_ends(changes: dict, lost: float | None) -> None:
+    assert lost_s(hang(0, 100.0, **changes), 130.0) == lost
+
+
+def test_a_cost_is_in_gpu_hours_only_where_ranks_had_gpus() -> None:
+    over = hang(0, 100.0, closed_at=459.0)
+    assert cost(over, 0.0) == "6 min of 4 ranks: 0.4 rank-hours"
+    assert cost(replace(over, gpus=2), 0.0) == "6 min of 4 ranks: 0.2 GPU-hours"
+    assert cost(replace(over, world_size=16384, gpus=16384), 0.0) == "6 min of 16384 ranks: 1,638 GPU-hours"
+    assert cost(replace(over, end_seen=False), 0.0) == ""

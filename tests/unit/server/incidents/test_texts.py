@@ -225,3 +225,14 @@ def test_what_became_of_a_hang_after_a_restart_is_told_and_kept() -> None:
     assert report_incident(INCIDENT).recovered_after_s is None
     later = revive(report_incident(replace(INCIDENT, came_back_from="aaa")), KEY, 4)
     assert (later.recovered_after_s, later.came_back_as, later.came_back_from) == (None, "", "aaa")
+
+
+def test_what_a_hang_has_cost_is_told_when_it_is_over() -> None:
+    over = replace(INCIDENT, state=IncidentState.ENDED, closed_at=INCIDENT.opened_at + 357.75, gpus=4)
+    assert "  lost      6 min of 4 ranks: 0.4 GPU-hours\n" in render(over)
+    assert "  lost " not in render(INCIDENT)
+    report = report_incident(over)
+    assert (report.world_size, report.gpus, report.lost_s, report.end_seen) == (4, 4, 360.0, True)
+    assert report_incident(INCIDENT).lost_s is None
+    unseen = revive(report_incident(replace(over, end_seen=False)), KEY, 4)
+    assert (unseen.gpus, unseen.end_seen, report_incident(unseen).lost_s) == (4, False, None)

@@ -18,7 +18,7 @@ from ncclwatch.contract import wire
 from ncclwatch.contract.groups import name_key
 from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
 from ncclwatch_server.evidence.agent_link import Link
-from ncclwatch_server.incidents.book import IncidentBook, Opening
+from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey, Opening
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.judge import judge
 from ncclwatch_server.metrics import PerRank, Scrapes, Wanted, moment
@@ -359,6 +359,33 @@ def test_time_in_hangs_is_counted_while_a_critical_incident_is_open() -> None:
         now[0] += 1.5
         watch._tick(now[0])
     assert job.hung_s == 7.5
+
+
+def test_what_hangs_have_cost_is_told_by_cause_when_they_are_over() -> None:
+    watch = watching()
+    announced(watch)
+    incident = watch.book.get(opened(watch))
+    assert incident is not None
+    cause = f'{{cause="{incident.verdict.cause.value}"}}'
+    figures = ("lost_seconds", "lost_rank_seconds", "lost_gpu_seconds", "incidents_recovered", "incidents_came_back")
+    assert [series(watch)[f"ncclwatch_{name}_total{cause}"] for name in figures] == [0, 0, 0, 0, 0]
+    closed = replace(incident, closed_at=WALL + 8.0, state=IncidentState.ENDED, gpus=3)
+    watch.counters.count_closed(closed)
+    watch.counters.count_recovered(replace(closed, recovered_after_s=15.0))
+    watch.counters.count_came_back(closed)
+    assert [series(watch)[f"ncclwatch_{name}_total{cause}"] for name in figures] == [15, 60, 45, 1, 1]
+    assert len([name for name in series(watch) if name.startswith("ncclwatch_lost_seconds")]) == len(Cause)
+
+
+def test_of_a_hang_that_ended_while_no_server_ran_nobody_knows_what_it_has_cost() -> None:
+    watch = watching()
+    announced(watch)
+    incident = opened(watch)
+    watch.jobs.listed()[0].key = JobKey(name="another", instance="", attempt=0)
+    watch._close_orphans()
+    closed = watch.book.get(incident)
+    assert closed is not None
+    assert (closed.state, closed.end_seen, watch.counters.costs) == (IncidentState.ENDED, False, {})
 
 
 def test_groups_are_called_what_torch_calls_them_where_that_is_a_number() -> None:

@@ -95,6 +95,7 @@ def test_what_became_of_a_hang_after_a_restart_is_on_its_page_and_links_to_the_o
     shown = view_incident(hang, "http://h/incidents/i")
     html = PAGES.render("parts/incident.html", view=shown, now=1e9, alone=False)
     assert "<b>Recovered</b> after 41 s" in html
+    assert "<b>Time lost</b> 41 s of 16 ranks: 0.18 rank-hours" in html
     assert '<b>Came back as</b> <a href="/incidents/def456">def456</a>' in html
     assert "started again, the job went on: recovered after 41 s" in html
     rows = PAGES.render("parts/incident_rows.html", incidents=(hang,), with_job=True, now=1e9)

@@ -30,7 +30,7 @@ def look_at_a_job_that_dies(last_words: Verdict) -> tuple[Job, tuple[Incident, .
 
     async def look(ended: tuple[int, ...]) -> None:
         clock[0] += 0.1
-        digest(job.state, link.number, clock[0], {0: 9.0 + clock[0], 1: 0.0}, ended=ended)
+        digest(job.state, link.number, clock[0], {0: 9.0 + clock[0], 1: 0.0}, ended=ended, gpus=(1,))
         while link.outbox:
             _answer_views(link, job, clock[0], ended)
         await watch._look_at(job)
@@ -72,3 +72,4 @@ def test_the_last_words_of_a_job_open_no_second_incident_of_its_hang(last_words:
     assert (job.end.outcome, job.end.incident) == (Outcome.HUNG, incident.id)
     assert incident.state is IncidentState.ENDED
     assert incident.verdict.cause is HANG.cause
+    assert incident.gpus == 1

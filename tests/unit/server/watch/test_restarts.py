@@ -30,8 +30,9 @@ class Scene:
     def __post_init__(self) -> None:
         heard = Announcements()
         heard.tell = lambda what, incident: self.news.append(News(number=0, what=what, incident=incident))  # type: ignore[method-assign]
-        publisher = Publisher(NoStore(), Counters(), heard)
-        self.restarts = Restarts(self.book, publisher, lambda: self.now, lambda: WALL + self.now)
+        self.counters = Counters()
+        self.publisher = Publisher(NoStore(), self.counters, heard)
+        self.restarts = Restarts(self.book, self.publisher, lambda: self.now, lambda: WALL + self.now)
         self.link = Link(number=1, agent="a", host="h", version="1")
 
     def attempt(self, number: int, at_s: float) -> Job:
@@ -165,3 +166,23 @@ def test_the_hangs_of_a_first_attempt_are_compared_with_nothing() -> None:
     scene.restarts.over(first)
     assert scene.book.get(incident.id) == incident
     assert scene.news == []
+
+
+def test_what_hangs_have_cost_is_counted_when_they_end_and_until_their_job_goes_on_again() -> None:
+    scene, second, incident = hung_and_started_again()
+    known = scene.book.get(incident)
+    assert known is not None
+    known = scene.book.amend(replace(known, gpus=1))
+    scene.publisher.closed(known)
+    costs = scene.counters.costs[VERDICT.cause.value]
+    assert (costs.lost_s, costs.rank_s, costs.gpu_s, costs.recovered) == (21.0, 42.0, 21.0, 0)
+    scene.step(second, 141.0)
+    assert (costs.lost_s, costs.rank_s, costs.gpu_s, costs.recovered) == (41.0, 82.0, 41.0, 1)
+    again = scene.hang(second, 162.0)
+    scene.step(second, 163.0)
+    assert costs.came_back == 1
+    reopened = replace(again, reopened_at=WALL + 170.0)
+    scene.publisher.closed(scene.book.end(reopened, IncidentState.RESOLVED, WALL + 172.0))
+    assert costs.lost_s == 43.0, "until it was opened again nothing hung"
+    scene.publisher.closed(replace(scene.book.end(reopened, IncidentState.ENDED, WALL + 900.0), end_seen=False))
+    assert costs.lost_s == 43.0, "nobody knows when it ended"
