@@ -31,17 +31,16 @@ def launched(
         ],
         capture_output=True, text=True, timeout=140,
         env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
-        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang}
-        | {"NCCLWATCH_CAPTURES": str(runtime / "captures")}
-        | more,
+        | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_ON_HANG": on_hang} | more,
     )  # fmt: skip
     until(lambda: not mine(runtime))  # the agent stays a little
     return done.returncode, done.stdout, done.stderr
 
 
 def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_same_way(
-    runtime: Path, tmp_path: Path
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("NCCLWATCH_CAPTURES", str(runtime / "captures"))
     url = f"http://127.0.0.1:{(port := free_port())}"
     watching = server(port, tmp_path / "incidents.db")
     try:

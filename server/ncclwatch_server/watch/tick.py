@@ -18,13 +18,13 @@ from ncclwatch_server.incidents.event_stream import Announcements
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Lesson, Memory
-from ncclwatch_server.watch.acting import tell_agents
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.examiner import Clock, Examiner, Judge
-from ncclwatch_server.watch.hang_captures import HangCaptures
+from ncclwatch_server.watch.hangs.acting import tell_agents
+from ncclwatch_server.watch.hangs.captures import HangCaptures
+from ncclwatch_server.watch.hangs.restarts import Restarts
 from ncclwatch_server.watch.publisher import Keeper, Publisher, Teller
 from ncclwatch_server.watch.refusals import Refusals
-from ncclwatch_server.watch.restarts import Restarts
 from ncclwatch_server.watch.screening import Screening
 from ncclwatch_server.watch.slowdowns import Slowdowns
 from ncclwatch_server.watch.succession import Successions

@@ -10,7 +10,7 @@ from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey,
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Memory
-from ncclwatch_server.watch import acting as watch_acting
+from ncclwatch_server.watch.hangs import acting as watch_acting
 from tests.unit.server.server_values import VERDICT, verdict
 
 

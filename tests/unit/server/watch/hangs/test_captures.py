@@ -14,9 +14,9 @@ from ncclwatch_server.incidents.capture_file import read
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Memory
-from ncclwatch_server.watch.hang_captures import CAPTURE_S, CAPTURES_MAX, HOURLY_MAX, HangCaptures, Keep
+from ncclwatch_server.watch.hangs.captures import CAPTURE_S, CAPTURES_MAX, HOURLY_MAX, HangCaptures, Keep
 from tests.unit.server.server_values import VERDICT
-from tests.unit.server.watch.test_acting import announced, opened
+from tests.unit.server.watch.hangs.test_acting import announced, opened
 
 
 def hung(**changes: object) -> tuple[Job, IncidentBook, Incident]:

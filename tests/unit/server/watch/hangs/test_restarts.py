@@ -13,8 +13,8 @@ from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.counters import Counters
+from ncclwatch_server.watch.hangs.restarts import Restarts
 from ncclwatch_server.watch.publisher import Publisher
-from ncclwatch_server.watch.restarts import Restarts
 from tests.unit.server.server_values import VERDICT, digest
 
 WALL = 1000.0  # of the server's start, at 0 s of its clock
