@@ -40,7 +40,7 @@ def launched(
 def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_same_way(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NCCLWATCH_CAPTURES", str(runtime / "captures"))
+    monkeypatch.setenv("NCCLWATCH_CAPTURES", str(tmp_path / "captures"))
     url = f"http://127.0.0.1:{(port := free_port())}"
     watching = server(port, tmp_path / "incidents.db")
     try:
@@ -77,6 +77,14 @@ def test_a_job_that_hangs_once_goes_through(runtime: Path, tmp_path: Path) -> No
     code, out, said = launched(runtime, "policy", "tried_again.py", str(tmp_path), restarts=1)
     assert (code, out.count("through")) == (0, 2), said
     assert said.count("so that torchrun starts them again, once more (restart): the policy says so for process_fr") == 1
+
+
+@pytest.mark.long
+def test_a_job_that_has_saved_nothing_since_a_restart_is_ended(runtime: Path, tmp_path: Path) -> None:
+    code, out, said = launched(runtime, "policy", "tried_again.py", str(tmp_path), "then the first", restarts=3)
+    assert (code != 0, out.count("through")) == (True, 0)
+    assert said.count("ncclwatch: ending the job (abort): it has saved nothing since it was started again") == 1
+    assert sorted(path.name for path in tmp_path.glob("attempt*")) == ["attempt00", "attempt01"]
 
 
 @pytest.mark.long

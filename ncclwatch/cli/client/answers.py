@@ -48,6 +48,7 @@ class Incident:
     predicted: bool = False  # it warns of a hang that has not come
     culprits: tuple[Culprit, ...] = ()
     stacks: tuple[Stack, ...] = ()
+    saved: bool = False
     came_back_from: str = ""
 
 

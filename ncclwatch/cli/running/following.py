@@ -78,6 +78,7 @@ def hang_of(incident: Incident) -> Hang:
         certainty=incident.certainty,
         ranks=frozenset(culprit.rank for culprit in incident.culprits),
         places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
+        saved=incident.saved,
     )
 
 

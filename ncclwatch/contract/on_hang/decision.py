@@ -23,6 +23,7 @@ class Hang:
     certainty: str
     ranks: frozenset[int] = frozenset()  # its culprits
     places: frozenset[str] = frozenset()  # "file:line" of each culprit, where that is known
+    saved: bool = False  # whether a rank had recorded a save since its attempt began
 
     def is_like(self, other: "Hang") -> bool:
         """Say whether this is the same hang as another one: the same cause, by the same ranks or at the same line."""
@@ -66,6 +67,13 @@ def decide(
     again = sum(hang.is_like(each) for each in before)
     if again:
         return Decision(Action.ABORT, f"it hangs as it did before a restart ({hang.cause}), so another would not help")
+    unsaved = sum(not each.saved for each in before[1:])  # a restart after an attempt that was one itself
+    saves = any(each.saved for each in before)  # else nobody knows whether it saves in a way that is recorded
+    if before and saves and not hang.saved and unsaved >= policy.restarts_unsaved_max:
+        return Decision(
+            Action.ABORT,
+            "it has saved nothing since it was started again, so it would begin at the same place once more",
+        )
     restarts = len(before) if restarts is None else restarts
     if restarts >= policy.restarts_max:
         times = "once" if restarts == 1 else f"{restarts} times"

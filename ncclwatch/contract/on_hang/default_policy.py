@@ -8,7 +8,8 @@ DEFAULT_POLICY = """\
 #   restart            end the job, and start it again
 #   restart_elsewhere  the same without the nodes at fault: whoever places the job has to do it
 
-restarts_max = 3   # of one job; the next time it is ended
+restarts_max = 3           # of one job; the next time it is ended
+restarts_unsaved_max = 0   # of them, those after a restart since which it has saved no checkpoint
 
 [proven]
 other = "abort"    # every cause that is not named here

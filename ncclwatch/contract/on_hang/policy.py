@@ -45,6 +45,7 @@ class Action(str, Enum):
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     restarts_max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
+    restarts_unsaved_max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     proven: dict[str, Action] = {}
     stalled: dict[str, Action] = {}
     stalled_for_s: dict[str, Annotated[float, msgspec.Meta(ge=0, le=86400)]] = {}
@@ -58,6 +59,7 @@ class Policy:
     stalled: Mapping[str, Action]
     stalled_for_s: Mapping[str, float]  # for so long a STALLED verdict has to stand before anything is done
     restarts_max: int
+    restarts_unsaved_max: int = 0  # of them, those after a restart since which nothing was saved
 
     def action(self, cause: str, certainty: str) -> Action:
         """Return what follows a critical verdict, whatever has been done before."""
@@ -138,5 +140,6 @@ def parse(text: str, where: str) -> Policy:
         proven=found.proven,
         stalled=found.stalled,
         restarts_max=found.restarts_max,
+        restarts_unsaved_max=found.restarts_unsaved_max,
         stalled_for_s=found.stalled_for_s,
     )

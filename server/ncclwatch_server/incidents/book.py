@@ -56,6 +56,7 @@ class Incident:
     came_back_as: str = ""  # id of the same hang in a later attempt
     came_back_from: str = ""  # id of the same hang in an earlier attempt
     gpus: int = 0  # ranks that had a GPU of their own when it was opened
+    saved: bool = False  # whether a rank had saved anything by then, since this attempt began
     end_seen: bool = True  # False: it ended while no server ran, and nobody knows when
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
@@ -89,6 +90,7 @@ class Opening:
     user: str = ""
     labels: str = ""
     gpus: int = 0
+    saved: bool = False
 
 
 def worst_first(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -234,6 +236,7 @@ class IncidentBook:
             user=opening.user,
             labels=opening.labels,
             gpus=opening.gpus,
+            saved=opening.saved,
         )
         self._put(incident)
         self._accounts[incident.id] = opening.accounts

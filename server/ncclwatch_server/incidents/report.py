@@ -73,6 +73,7 @@ class IncidentReport:
     came_back_as: str = ""  # id of the same hang in a later attempt of the job
     came_back_from: str = ""  # and in an earlier one
     world_size: int = 0  # ranks of the job
+    saved: bool = False  # whether a rank had saved anything when it was opened, since this attempt began
     gpus: int = 0  # of them, those that had a GPU of their own
     lost_s: float | None = None  # from its onset until the job went on or ended; null: no hang, open, or unknown
     end_seen: bool = True  # false: it ended while no server ran, and nobody knows when
@@ -140,6 +141,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         came_back_as=incident.came_back_as,
         came_back_from=incident.came_back_from,
         world_size=incident.world_size,
+        saved=incident.saved,
         gpus=incident.gpus,
         lost_s=None if lost is None else _finite(lost),
         end_seen=incident.end_seen,
@@ -189,6 +191,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         recovered_after_s=report.recovered_after_s,
         came_back_as=report.came_back_as,
         came_back_from=report.came_back_from,
+        saved=report.saved,
         gpus=report.gpus,
         end_seen=report.end_seen,
     )

@@ -154,6 +154,11 @@ class Job:
         return len(set(told.row_rank[told.ranks["device"] != 0].tolist()))
 
     @property
+    def saved(self) -> bool:
+        """Return whether any rank has recorded a save that is over."""
+        return bool(self.state.picture(0.0).ranks["save_ms"].any())
+
+    @property
     def accounts(self) -> tuple[str, ...]:
         """Return for whom it counts, besides all."""
         return self.opener.accounts if self.opener is not None else ()

@@ -257,6 +257,7 @@ class Examiner:
                 user=job.launch_facts.user,
                 labels=job.launch_facts.labels,
                 gpus=job.gpus,
+                saved=job.saved,
             )
             incident = self._book.open(opening, self._wall())
             if incident is not None:

@@ -1,6 +1,7 @@
 """Some ranks; the last one is stopped the first time, and the job goes through the second time.
 
-With "always" it is stopped each time. Each attempt has its own part of torchrun's store: with torch 2.13 gloo may else
+With "always" it is stopped each time; with "then the first" rank 0 is stopped the second time, and only the first
+attempt saves. Each attempt has its own part of torchrun's store: with torch 2.13 gloo may else
 find the addresses of the attempt before.
 """
 
@@ -28,10 +29,15 @@ def main() -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
     )  # fmt: skip
     stopped_before = Path(sys.argv[1], "stopped")
+    stopped = stopped_before.exists()
     for step in range(STEPS):
-        last = dist.get_rank() == dist.get_world_size() - 1
-        if step == STOPPED_AT and last and (not stopped_before.exists() or "always" in sys.argv):
+        first, last = dist.get_rank() == 0, dist.get_rank() == dist.get_world_size() - 1
+        if step == STOPPED_AT // 2 and first and not stopped:
+            torch.save(torch.ones(100_000), Path(sys.argv[1], "checkpoint"))
+        if step == STOPPED_AT and last and (not stopped or "always" in sys.argv):
             stopped_before.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if step == STOPPED_AT and first and stopped and "then the first" in sys.argv:
             os.kill(os.getpid(), signal.SIGSTOP)
         dist.all_reduce(torch.ones(4))
         if step == 0:

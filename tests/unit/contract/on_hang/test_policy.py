@@ -1,5 +1,6 @@
 """Which action follows which hang, by a policy and by what was done before."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,23 @@ def test_a_job_is_restarted_as_often_as_the_policy_allows() -> None:
     assert decide(policy, hang(ranks=(7,), line=7), 0.0, before[:1]).action is Action.RESTART
     last = decide(policy, hang(ranks=(7,), line=7), 0.0, before)
     assert (last.action, "2 times" in last.reason) == (Action.ABORT, True)
+
+
+def test_a_job_that_has_saved_nothing_since_a_restart_is_not_started_again() -> None:
+    policy = parse("[proven]\nother = 'restart'", "here")
+    hangs = [replace(hang(ranks=(n,), line=n), saved=saved) for n, saved in enumerate((True, False, False))]
+    first, second, third = hangs
+    assert decide(policy, first, 0.0).action is Action.RESTART
+    found = decide(policy, second, 0.0, [first])
+    assert (found.action, found.reason) == (
+        Action.ABORT, "it has saved nothing since it was started again, so it would begin at the same place once more",
+    )  # fmt: skip
+    assert decide(policy, replace(second, saved=True), 0.0, [first]).action is Action.RESTART
+    # Of a job that never recorded a save nobody knows whether it saves in a way that is not seen.
+    assert decide(policy, third, 0.0, [replace(first, saved=False)]).action is Action.RESTART
+    more = parse("restarts_unsaved_max = 1\n[proven]\nother = 'restart'", "here")
+    assert decide(more, second, 0.0, [first]).action is Action.RESTART
+    assert decide(more, third, 0.0, [first, second]).action is Action.ABORT
 
 
 def test_a_policy_that_names_no_cause_only_reports() -> None:
