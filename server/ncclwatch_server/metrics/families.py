@@ -131,8 +131,12 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
 
 
 def _costs(counters: Counters) -> Iterator[Metric]:
-    """Yield what hangs have cost. They are counted when they are over, and once more when their job has recovered."""
-    costs = [((cause.value,), counters.costs.get(cause.value, Cost())) for cause in Cause]
+    """Yield what hangs have cost, of causes that there were: at nought from the opening of the first on.
+
+    They are counted when they are over, and once more when their job has recovered.
+    """
+    opened = {cause for cause, severity in set(counters.opened) if severity == Severity.CRITICAL.value}
+    costs = [((cause,), counters.costs.get(cause, Cost())) for cause in sorted(opened.union(set(counters.costs)))]
     lost = [(cause, cost.lost_s) for cause, cost in costs]
     yield rising("lost_seconds", "Time from the onset of hangs until their jobs went on or ended", ["cause"], lost)
     of_ranks = [(cause, cost.rank_s) for cause, cost in costs]
