@@ -21,7 +21,9 @@ COMMANDS = {
     ),
     "explain": Lazy("ncclwatch.cli.explain:explain", "Explain a cause: why it happens and how to fix it."),
     "incidents": Lazy("ncclwatch.cli.commands.incidents:incidents", "List the incidents of a server."),
-    "report": Lazy("ncclwatch.cli.commands.report:report", "Write one incident as text, Markdown, HTML or JSON."),
+    "report": Lazy(
+        "ncclwatch.cli.commands.report:report", "Write one incident as a file, or what all hangs of a period have cost."
+    ),
     "run": Lazy("ncclwatch.cli.commands.run:run", "Run a training, and report what hangs it."),
     "silence": Lazy("ncclwatch.cli.commands.silence:silence", "Send no alerts about jobs for some time."),
     "stacks": Lazy("ncclwatch.cli.commands.stacks:stacks", "Show where the ranks of a job are, on all nodes."),

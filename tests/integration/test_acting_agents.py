@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster import Cluster
+from tests.integration.command_line import ncclwatch
 from tests.integration.launch import PROGRAMS
 from tests.integration.real_jobs import incidents, mine, runtime, server, until
 from tests.ports import free_port
@@ -48,6 +49,7 @@ def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_
             runtime, "restart", "tried_again.py", str(tmp_path), "always", restarts=3, NCCLWATCH_SERVER=url
         )
         first, again = sorted(incidents(url), key=lambda incident: incident["opened_at"])
+        cost = json.loads(ncclwatch("report", "--period", "1h", "--json", server=url).stdout)
     finally:
         watching.kill()
         watching.wait()
@@ -64,6 +66,11 @@ def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_
     assert first["recovered_after_s"] > first["onset_to_open_s"], "the second attempt went on, up to the same step"
     assert (first["came_back_as"], again["came_back_from"]) == (again["id"], first["id"])
     assert again["recovered_after_s"] is None
+    assert [each["cause"] for each in cost["causes"]] == ["process_frozen"]
+    total = cost["total"]
+    assert (total["hangs"], total["jobs"], total["came_back"], total["ended"]) == (2, 1, 1, 1)
+    assert total["lost_s"] == pytest.approx(first["lost_s"] + again["lost_s"], abs=0.2)
+    assert total["saved_s"] > 2 * 1700, "gloo would have waited for 30 minutes"
 
 
 def read_again(capture: str) -> str:

@@ -120,6 +120,7 @@ def pages(scene: Scene) -> tuple[str, ...]:
         "/jobs/team%2Fresnet",
         incident,
         "/incidents",
+        "/report",
         "/hosts/node00000",
         "/settings",
         "/causes/straggler",

@@ -24,7 +24,7 @@ TOKENS = {
     "NCCLWATCH_OPERATOR_TOKEN": "s3-operator name=alice",
     "NCCLWATCH_TOKEN": "s3-old name=bob until=2020-01-01",
 }
-READING = ("/api/v1/jobs", "/api/v1/incidents", "/api/v1/jobs/job/report", "/metrics", "/health")
+READING = ("/api/v1/jobs", "/api/v1/incidents", "/api/v1/losses", "/api/v1/jobs/job/report", "/metrics", "/health")
 OPERATING = (("GET", "/api/v1/audit"), ("DELETE", "/api/v1/jobs/job"))
 
 
@@ -199,7 +199,7 @@ def _incidents(server: ServerProcess, job: str) -> list[dict]:
     return ask(server, "GET", f"/api/v1/incidents?job={job}", "s3-viewer").json()
 
 
-PAGES = ("/jobs", "/incidents", "/settings", "/jobs/job", "/incidents/none", "/hosts/none")
+PAGES = ("/jobs", "/incidents", "/report", "/settings", "/jobs/job", "/incidents/none", "/hosts/none")
 
 
 def log_in(server: ServerProcess, token: str, **headers: str) -> httpx2.Response:

@@ -158,6 +158,44 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossTotals:
+    """What several hangs have cost."""
+
+    hangs: int
+    jobs: int
+    open: int = 0
+    went_on: int = 0
+    recovered: int = 0
+    came_back: int = 0
+    ended: int = 0
+    lost_s: float = 0.0
+    rank_s: float = 0.0
+    gpu_s: float = 0.0
+    saved_s: float = 0.0
+    timeout_unknown: int = 0
+    end_unknown: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseLosses:
+    """What the hangs of one cause have cost."""
+
+    cause: str
+    losses: LossTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossReport:
+    """What the hangs of a period have cost."""
+
+    since: str
+    until: str
+    total: LossTotals
+    causes: tuple[CauseLosses, ...] = ()
+    without: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostRanks:
     """A node and which of the asked ranks it has."""
 

@@ -21,6 +21,7 @@ from ncclwatch.contract.undecodable import UNDECODABLE
 from ncclwatch.contract.words.printable import one_line
 
 CAPTURE_S = 20.0  # to ask for records, and to write and send a capture
+LOSSES_S = 10.0  # to ask the store of a server
 BYTES_MAX = 128 * 1024 * 1024
 DETAIL_BYTES_MAX = 64 * 1024
 DETAIL_CHARS_MAX = 1000
@@ -120,6 +121,10 @@ class Client:
     def incident_brief(self, incident: str, width: int) -> str:
         """Return what people need of it at once, in at most ten lines of this width (60 to 160)."""
         return self.fetch(f"/api/v1/incidents/{_quoted(incident)}/text?brief=true&width={width}").decode()
+
+    def losses_json(self, within_s: float) -> bytes:
+        """Return what hangs have cost that were reported so lately. Raises `NotKnown` for a server that cannot tell."""
+        return self.fetch(f"/api/v1/losses?within_s={within_s:.0f}", timeout_s=LOSSES_S)
 
     def report(self, job: str) -> bytes:
         """Return the report on a job, as JSON."""

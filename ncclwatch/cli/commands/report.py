@@ -1,4 +1,4 @@
-"""The command `ncclwatch report`: one incident as one file, to be attached to a ticket."""
+"""The command `ncclwatch report`: one incident as one file, for a ticket, or what all hangs of a period have cost."""
 
 import sys
 from collections.abc import Callable
@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from ncclwatch.cli.client.answers import Whole
+from ncclwatch.cli.client.answers import LossReport, Whole
 from ncclwatch.cli.client.http import NotKnown
 from ncclwatch.cli.commands.asking import complete_incident, connect, server_option
+from ncclwatch.cli.output.moments import span_s
 from ncclwatch.cli.output.report_file import is_stream, prepare
 from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.undecodable import UNDECODABLE
@@ -28,7 +29,10 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.argument("incident", shell_complete=complete_incident)
+@click.argument("incident", required=False, default="", shell_complete=complete_incident)
+@click.option(
+    "--period", default="", metavar="SPAN", help="Instead of one INCIDENT: what all hangs have cost since 24h, 7d, 4w."
+)
 @click.option("--md", "form", flag_value="md", help="Markdown, for a ticket's own text.")
 @click.option("--html", "form", flag_value="html", help="One HTML file that needs no other.")
 @click.option(
@@ -40,17 +44,21 @@ class _Saved(msgspec.Struct, frozen=True):
     help="Write to this file, in the form that its suffix names (.md, .html, .json, .txt) unless an option does.",
 )  # fmt: skip
 @server_option
-def report(incident: str, form: str | None, output: Path | None, server: str) -> None:
+def report(incident: str, period: str, form: str | None, output: Path | None, server: str) -> None:
     """Write INCIDENT as text, Markdown, HTML or JSON: one file that holds all that is known of it.
 
     INCIDENT is an id that `ncclwatch incidents` lists, or a file that `ncclwatch run --report` or `analyze --json` has
     written; of several incidents in it the first critical one, or FILE:ID.
+
+    With --period: a table by cause, or JSON. How many hangs, what became of them, time lost, and time saved.
     """
+    if bool(incident) == bool(period):
+        raise click.UsageError("name an incident (`ncclwatch incidents` lists them), or a period, as in --period 7d")
     form = form or (form_of(output) if output is not None else "text" if sys.stdout.isatty() else "json")
     target = prepare(output, option="--output") if output is not None else None
     try:
         with Progress("asking the server"):
-            made = _made(incident, form, server)
+            made = _losses(period, form, server) if period else _made(incident, form, server)
     except NcclwatchError:
         if target is not None:
             target.discard()
@@ -75,6 +83,23 @@ def form_of(output: Path) -> str:
             f"{output} names no form: end it with {', '.join(_SUFFIXES)}, or add --md, --html, --json or --text"
         )
     return form or "json"
+
+
+def _losses(period: str, form: str, server: str) -> str:
+    """Return what the hangs of a period have cost. Raises `NcclwatchError`."""
+    within_s = span_s(period)
+    if not within_s:
+        raise ConfigError(f"{period!r} is no period; write 24h, 7d or 4w")
+    if form not in ("json", "text"):
+        raise ConfigError("what hangs have cost comes as --text or --json; the server has it as a page at /report")
+    client = connect(server)
+    data = client.losses_json(within_s)
+    if form == "json":
+        return json_text(data) + "\n"
+    from ncclwatch.cli.output.loss_table import render
+    from ncclwatch.cli.output.terminal import as_text
+
+    return as_text(render(client.decode(data, LossReport)))
 
 
 def _made(incident: str, form: str, server: str) -> str:

@@ -44,6 +44,16 @@ def console() -> Console:
     return EscapingConsole(markup=False, highlight=False, emoji=False, width=width)
 
 
+def as_text(parts: "Iterable[RenderableType]") -> str:
+    """Return what a console would show, without colours."""
+    shown = console()
+    with shown.capture() as captured:
+        for part in parts:
+            shown.print(part)
+    lines = Text.from_ansi(captured.get()).plain.splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
 def said(text: str, style: str = "") -> Text:
     """Return what somebody else has written, safe to show."""
     return Text(one_line(text), style=style)

@@ -22,3 +22,17 @@ def cost_words(lost_s: float, ranks: int, gpus: int) -> str:
     what, count = ("GPU", gpus) if gpus else ("rank", ranks)
     held = f"{ranks} rank{'s' if ranks != 1 else ''}"
     return f"{seconds_words(lost_s)} of {held}: {hours_words(lost_s * count)} {what}-hours"
+
+
+def loss_notes(*, timeout_unknown: int, end_unknown: int) -> list[str]:
+    """Return what a reader of a report on hangs has to know of its numbers."""
+    notes = ["saved: for so much longer they would have hung, until the timeout of their process group"]
+    if timeout_unknown:
+        notes.append(f"of {_hangs(timeout_unknown)} nobody knows that timeout: nothing is counted as saved")
+    if end_unknown:
+        notes.append(f"of {_hangs(end_unknown)} nobody saw the end: no time is counted as lost")
+    return notes
+
+
+def _hangs(count: int) -> str:
+    return f"{count} hang{'s' if count != 1 else ''}"

@@ -16,6 +16,7 @@ from fastapi import HTTPException, Response
 
 from ncclwatch.contract.words.printable import json_bytes
 from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.losses import Loss, LossReport, loss_of, summed
 from ncclwatch_server.incidents.pagination import Page, Wanted, page_of
 from ncclwatch_server.jobs.read_model import JobSight, sight_of, sights_of
 from ncclwatch_server.runtime.worker_threads import Desk
@@ -26,6 +27,7 @@ from ncclwatch_server.watch.tick import Watch
 log = logging.getLogger("ncclwatch.server")
 
 ARCHIVE_THREADS = 1  # the store is no place for a crowd
+LOSSES_MAX = 50_000  # hangs in one report
 ARCHIVE_S = 3.0  # an answer of the store is waited for so long; then what is in memory has to do
 
 T = TypeVar("T")
@@ -36,6 +38,9 @@ class Archive(Protocol):
 
     def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
         """Return incidents that are wanted and not held, the newest first. Raises `StoreFailed`."""
+
+    def losses(self, since: float, held: frozenset[str], limit: int) -> tuple[Loss, ...]:
+        """Return what counts of hangs that were reported since then and are not held. Raises `StoreFailed`."""
 
     def get(self, incident: str) -> Incident | None:
         """Return one incident. Raises `StoreFailed`."""
@@ -101,6 +106,24 @@ class Reader:
             return stored[0]
         page = await self.desk.make(lambda: page_of(wanted, known, _nothing))
         return replace(page, without=f"{self._why_away()}: only incidents in memory are listed")
+
+    async def losses(self, within_s: float) -> LossReport:
+        """Return what hangs have cost that were reported so lately, and why some are missing if any are."""
+        now = time.time()
+        since = now - within_s
+        known = self.watch.book.all()
+        held = frozenset(incident.id for incident in known)
+        stored = await self._stored(lambda: self._archive.losses(since, held, LOSSES_MAX))
+        without = f"{self._why_away()}: only hangs in memory are counted" if stored is None else ""
+        found = stored[0] if stored is not None else ()
+        if len(found) >= LOSSES_MAX:
+            without = f"the store has more hangs than are counted, the newest {LOSSES_MAX:,}; ask for a shorter period"
+
+        def report() -> LossReport:
+            mine = (loss_of(incident) for incident in known if incident.opened_at >= since)
+            return summed((*found, *(loss for loss in mine if loss is not None)), since, now, without)
+
+        return await self.desk.make(report)
 
     async def _stored(self, question: Callable[[], T]) -> tuple[T] | None:
         """Return what a question to the store returns; None if it fails or takes too long."""

@@ -27,6 +27,7 @@ from ncclwatch_server.http.stack_routes import stack_routes
 from ncclwatch_server.incidents import event_stream, pagination, terminal_text
 from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.incidents.event_stream import News
+from ncclwatch_server.incidents.losses import LossReport
 from ncclwatch_server.incidents.pagination import CURSOR_PATTERN, Cursor, Wanted, cursor_of, seconds_of
 from ncclwatch_server.incidents.report import IncidentReport, JobReport, report_incident, report_job
 from ncclwatch_server.jobs.group_progress import Frontier
@@ -43,6 +44,9 @@ TEXT: dict[int | str, dict[str, object]] = {200: {"content": {"text/plain": {"sc
 FIGURES: dict[int | str, dict[str, object]] = {
     200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}}
 }
+
+WEEK_S = 604_800.0
+PERIOD_S_MAX = 3660 * 86_400.0  # of a report
 
 
 def _written(value: object) -> object:
@@ -104,6 +108,7 @@ def add_routes(app: FastAPI, reader: Reader, losses: Losses, access: Access, tra
     app.include_router(_metrics_routes(reader.watch, losses), dependencies=[gate], responses=refusal)
     app.include_router(_job_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_incident_routes(reader), dependencies=[gate], responses=refusal)
+    app.include_router(_loss_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_refusal_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_stream_routes(reader), dependencies=[gate], responses=refusal)
     app.include_router(_description_routes(app), dependencies=[gate])
@@ -355,6 +360,22 @@ def _incident_routes(reader: Reader) -> APIRouter:
             lines = await reader.desk.make(lambda: terminal_text.brief(found, width))
             return PlainTextResponse("\n".join(lines) + "\n")
         return PlainTextResponse(await reader.desk.make(lambda: terminal_text.render(found)))
+
+    return router
+
+
+def _loss_routes(reader: Reader) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/losses", tags=["incidents"])
+
+    @router.get("", response_model=LossReport)
+    async def losses(
+        within_s: Annotated[
+            float, Query(ge=1, le=PERIOD_S_MAX, description="of hangs that were reported so lately")
+        ] = WEEK_S,
+    ) -> Response:
+        """Return what hangs have cost, by cause: how many, what became of them, time lost, and time saved."""
+        found = await reader.losses(within_s)
+        return await reader.make(lambda: found)
 
     return router
 

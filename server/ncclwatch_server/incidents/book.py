@@ -57,6 +57,7 @@ class Incident:
     came_back_from: str = ""  # id of the same hang in an earlier attempt
     gpus: int = 0  # ranks that had a GPU of their own when it was opened
     saved: bool = False  # whether a rank had saved anything by then, since this attempt began
+    timeout_s: float = 0.0  # after which the group that waits would have ended the job; 0: unknown
     end_seen: bool = True  # False: it ended while no server ran, and nobody knows when
     stacks: tuple[MergedStack, ...] = ()
     unseen: tuple[tuple[int, str], ...] = ()  # (rank, why there is no stack of it)
@@ -91,6 +92,7 @@ class Opening:
     labels: str = ""
     gpus: int = 0
     saved: bool = False
+    timeout_s: float = 0.0
 
 
 def worst_first(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -237,6 +239,7 @@ class IncidentBook:
             labels=opening.labels,
             gpus=opening.gpus,
             saved=opening.saved,
+            timeout_s=opening.timeout_s,
         )
         self._put(incident)
         self._accounts[incident.id] = opening.accounts

@@ -75,6 +75,7 @@ class IncidentReport:
     world_size: int = 0  # ranks of the job
     saved: bool = False  # whether a rank had saved anything when it was opened, since this attempt began
     gpus: int = 0  # of them, those that had a GPU of their own
+    timeout_s: float = 0.0  # after which the group that waits would have ended the job; 0: unknown
     lost_s: float | None = None  # from its onset until the job went on or ended; null: no hang, open, or unknown
     end_seen: bool = True  # false: it ended while no server ran, and nobody knows when
 
@@ -143,6 +144,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         world_size=incident.world_size,
         saved=incident.saved,
         gpus=incident.gpus,
+        timeout_s=_finite(incident.timeout_s),
         lost_s=None if lost is None else _finite(lost),
         end_seen=incident.end_seen,
     )
@@ -193,6 +195,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         came_back_from=report.came_back_from,
         saved=report.saved,
         gpus=report.gpus,
+        timeout_s=report.timeout_s,
         end_seen=report.end_seen,
     )
 

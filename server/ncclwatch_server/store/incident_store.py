@@ -22,6 +22,7 @@ from ncclwatch.contract.errors import ConfigError, NcclwatchError
 from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
 from ncclwatch_server import limits, settings
 from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.losses import Loss
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
 from ncclwatch_server.state.waits.history import Lesson
@@ -194,6 +195,13 @@ class Store:
         Waits for the database: to be called in a thread.
         """
         return records.incidents_of(self._rows(queries.wanted_rows(wanted, held, limit)))
+
+    def losses(self, since: float, held: frozenset[str], limit: int) -> tuple[Loss, ...]:
+        """Return what counts of stored hangs that were reported since then and are not held. Raises `StoreFailed`.
+
+        Waits for the database: to be called in a thread.
+        """
+        return records.losses_of(self._rows(queries.loss_rows(since, held, limit)))
 
     def get(self, incident: str) -> Incident | None:
         """Return one stored incident. Waits for the database. Raises `StoreFailed`."""

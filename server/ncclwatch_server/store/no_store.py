@@ -4,6 +4,7 @@ from collections import deque
 from itertools import islice
 
 from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.losses import Loss
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.security.audit import AuditEntry
 from ncclwatch_server.state.waits.history import Lesson
@@ -43,6 +44,10 @@ class NoStore:
         return list(islice(found, limit))
 
     def find(self, wanted: Wanted, held: frozenset[str], limit: int) -> tuple[Incident, ...]:
+        """Find nothing."""
+        return ()
+
+    def losses(self, since: float, held: frozenset[str], limit: int) -> tuple[Loss, ...]:
         """Find nothing."""
         return ()
 

@@ -17,8 +17,7 @@ def wanted_rows(wanted: Wanted, held: frozenset[str], limit: int) -> Query:
     c = incidents.c
     found = select(incidents).order_by(c.opened_at.desc(), c.id).limit(limit)
     if held:
-        # Thousands of ids: written into the text, since SQLite takes a limited number of parameters.
-        found = found.where(c.id.not_in(bindparam("held", sorted(held), expanding=True, literal_execute=True)))
+        found = found.where(_not_held(held))
     for column, value in ((c.state, wanted.state), (c.severity, wanted.severity), (c.cause, wanted.cause)):
         if value is not None:
             found = found.where(column == value.value)
@@ -34,6 +33,21 @@ def wanted_rows(wanted: Wanted, held: frozenset[str], limit: int) -> Query:
     if wanted.after is not None:
         found = found.where(c.opened_at < wanted.after.until_s)
     return found
+
+
+def loss_rows(since: float, held: frozenset[str], limit: int) -> Query:
+    """Return the query for what counts of hangs that were reported since then and are not held, the newest first."""
+    c = incidents.c
+    columns = (c.job, c.cause, c.fate, c.onset_at, c.closed_at, c.over_at, c.world_size, c.gpus, c.timeout_s)
+    found = select(*columns).where(c.opened_at >= since, c.onset_at.is_not(None))
+    if held:
+        found = found.where(_not_held(held))
+    return found.order_by(c.opened_at.desc(), c.id).limit(limit)
+
+
+def _not_held(held: frozenset[str]) -> ColumnElement[bool]:
+    # Thousands of ids: written into the text, since SQLite takes a limited number of parameters.
+    return incidents.c.id.not_in(bindparam("held", sorted(held), expanding=True, literal_execute=True))
 
 
 def _of_jobs(wanted: Wanted) -> Iterator[ColumnElement[bool]]:

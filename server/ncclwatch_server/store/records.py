@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 import msgspec
 from sqlalchemy.engine import Row
 
+from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.incidents.book import Incident, JobKey
+from ncclwatch_server.incidents.losses import Fate, Loss, loss_of
 from ncclwatch_server.incidents.report import IncidentReport, report_incident, revive
 from ncclwatch_server.security.audit import AuditEntry
 from ncclwatch_server.state.waits.history import Lesson
@@ -39,6 +41,7 @@ class Learned:
 
 def incident_row(incident: Incident) -> Values:
     """Return an incident as its table has it."""
+    loss = loss_of(incident)
     return _storable(
         {
             "id": incident.id,
@@ -53,6 +56,11 @@ def incident_row(incident: Incident) -> Values:
             "opened_at": incident.opened_at,
             "closed_at": incident.closed_at,
             "body": msgspec.json.encode(report_incident(incident)).decode(),
+            "onset_at": loss.onset_at if loss is not None else None,
+            "over_at": loss.over_at if loss is not None else None,
+            "fate": loss.fate.value if loss is not None else None,
+            "gpus": incident.gpus,
+            "timeout_s": incident.timeout_s,
         }
     )
 
@@ -84,6 +92,26 @@ def lessons_of(rows: "Iterable[Row[tuple[object, ...]]]") -> dict[str, list[Less
             continue
         found.setdefault(str(row.job), []).append(lesson)
     return found
+
+
+def losses_of(rows: "Iterable[Row[tuple[object, ...]]]") -> tuple[Loss, ...]:
+    """Return what counts of hangs, of rows, without causes that this version does not know."""
+    known = {cause.value for cause in Cause}
+    return tuple(_loss(row) for row in rows if row.cause in known)
+
+
+def _loss(row: "Row[tuple[object, ...]]") -> Loss:
+    return Loss(
+        job=str(row.job),
+        cause=Cause(row.cause),
+        fate=Fate(row.fate),
+        onset_at=float(row.onset_at),
+        closed_at=None if row.closed_at is None else float(row.closed_at),
+        over_at=None if row.over_at is None else float(row.over_at),
+        ranks=int(row.world_size),
+        gpus=int(row.gpus or 0),
+        timeout_s=float(row.timeout_s or 0.0),
+    )
 
 
 def audit_of(rows: "Iterable[Row[tuple[object, ...]]]") -> list[AuditEntry]:

@@ -33,6 +33,11 @@ incidents = Table(
     Column("opened_at", Float, nullable=False),
     Column("closed_at", Float),
     Column("body", Text, nullable=False),  # the JSON of `incidents.report.IncidentReport`
+    Column("onset_at", Float),  # of a hang; NULL: it tells of none, or an older version wrote it
+    Column("over_at", Float),  # these are the fields of a `Loss`
+    Column("fate", String(16)),
+    Column("gpus", Integer),
+    Column("timeout_s", Float),
     Index("incidents_by_state", "state", "opened_at"),
     Index("incidents_by_time", "opened_at"),
     Index("incidents_by_job", "job", "opened_at"),

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ncclwatch.contract.model.verdict import Cause, Severity
+from ncclwatch.contract.words.aftermath import loss_notes
 from ncclwatch.contract.words.cause_pages import cause_of
 from ncclwatch_server.http import allowed_methods
 from ncclwatch_server.http.queries import Archive, Reader
@@ -108,7 +109,7 @@ class Site:
 def add_pages(app: FastAPI, site: Site) -> None:
     """Give the application its pages."""
     gated = [Depends(site.gate)]
-    for make in (_list_routes, _job_routes, _incident_routes, _host_routes, _settings_routes):
+    for make in (_list_routes, _job_routes, _incident_routes, _report_routes, _host_routes, _settings_routes):
         app.include_router(make(site), dependencies=gated, include_in_schema=False)
     add_login(app, site.gate)
     app.add_exception_handler(LoginNeeded, to_login)
@@ -394,6 +395,23 @@ def incident_html(incident: Incident, url: str, now: float) -> str:
     part = PAGES.render("parts/incident.html", view=view_incident(incident, url), now=now, alone=True)
     style = Markup((STATIC / "style.css").read_text(encoding="utf-8"))
     return PAGES.render("incident_file.html", part=Markup(part), style=style, url=url, title=incident.verdict.summary)
+
+
+def _report_routes(site: Site) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/report")
+    async def report(within: Annotated[str, Query(max_length=40)] = "") -> Response:
+        chosen = within if within in _WITHIN_S else "last 7 days"
+        found = await site.reader.losses(_WITHIN_S[chosen])
+        notes = loss_notes(timeout_unknown=found.total.timeout_unknown, end_unknown=found.total.end_unknown)
+        return await site.render(
+            lambda: PAGES.render(
+                "report.html", report=found, notes=notes, within=chosen, withins=tuple(_WITHIN_S), title="Report"
+            )
+        )
+
+    return router
 
 
 def _host_routes(site: Site) -> APIRouter:

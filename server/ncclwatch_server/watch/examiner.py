@@ -18,6 +18,7 @@ from ncclwatch_server.incidents.confirmation import key_of, said_again
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.outcome import end_of
 from ncclwatch_server.judge.theory.places import cannot_look
+from ncclwatch_server.judge.theory.waits.rank_standing import timeout_of
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.publisher import Publisher
 
@@ -258,6 +259,7 @@ class Examiner:
                 labels=job.launch_facts.labels,
                 gpus=job.gpus,
                 saved=job.saved,
+                timeout_s=_timeout_s(job, verdict),
             )
             incident = self._book.open(opening, self._wall())
             if incident is not None:
@@ -304,6 +306,13 @@ def _keep(job: Job, gathering: Gathering) -> None:
     """Let the judge have what was gathered."""
     job.stacks = dict(gathering.dumps)
     job.testimonies, job.communicators = dict(gathering.testimonies), gathering.communicators
+
+
+def _timeout_s(job: Job, verdict: Verdict) -> float:
+    """Return after how long the first of the ranks that wait would give up, 0 where none has said."""
+    waiting = (job.inspection.view(rank) for rank in verdict.victims[: limits.INSPECT_MAX])
+    told = (timeout_of(view, verdict.group) for view in waiting if view is not None)
+    return min((timeout_s for timeout_s in told if timeout_s > 0), default=0.0)
 
 
 def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:

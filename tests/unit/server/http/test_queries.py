@@ -12,6 +12,7 @@ from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch_server.http import queries
 from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState, JobKey
+from ncclwatch_server.incidents.losses import Loss, loss_of
 from ncclwatch_server.incidents.pagination import Wanted
 from ncclwatch_server.store.health import StoreHealth
 from ncclwatch_server.store.incident_store import StoreFailed
@@ -50,6 +51,14 @@ class Archive:
         self.answers.wait(60)
         return incident(2) if incident_id == "i2" else None
 
+    def losses(self, since: float, held: frozenset[str], limit: int) -> tuple[Loss, ...]:
+        self.asked += 1
+        self.answers.wait(60)
+        loss = loss_of(incident(2))
+        assert loss is not None
+        assert "i1" in held
+        return (loss,)[:limit]
+
     def health(self) -> StoreHealth:
         return StoreHealth(place="here", working=self._working)
 
@@ -71,6 +80,25 @@ async def listed(found: Reader) -> list[str]:
 def test_what_only_the_store_knows_is_found():
     assert asked(Archive(), listed) == ["i1", "i2"]
     assert asked(Archive(), lambda found: found.incident("i2")) == incident(2)
+
+
+def test_hangs_in_memory_and_in_the_store_are_summed_up_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(queries.time, "time", lambda: 1e9)
+    found = asked(Archive(), lambda found: found.losses(60.0))
+    assert (found.total.hangs, found.total.jobs, found.without) == (2, 1, "")
+    assert asked(Archive(), lambda found: found.losses(0.5)).total.hangs == 1, "the store says for itself since when"
+    monkeypatch.setattr(queries, "LOSSES_MAX", 1)
+    assert "the newest 1" in asked(Archive(), lambda found: found.losses(60.0)).without
+
+
+@pytest.mark.parametrize("archive", [Archive(working=False), Archive(answers=False)])
+def test_without_its_store_hangs_in_memory_are_summed_up_and_that_is_said(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(queries.time, "time", lambda: 1e9)
+    monkeypatch.setattr(queries, "ARCHIVE_S", 0.05)
+    found = asked(archive, lambda found: found.losses(60.0))
+    assert (found.total.hangs, "only hangs in memory are counted" in found.without) == (1, True)
 
 
 def test_what_is_in_memory_is_not_asked_for():
