@@ -132,6 +132,7 @@ def test_pods_without_any_right_report_to_the_charts_server_and_the_verdict_name
     assert "team-a/trainer" in said.stdout, said.stderr
 
 
+@pytest.mark.long
 def test_a_pod_that_is_killed_with_its_agent_is_named_though_the_other_pods_end_for_it(kubernetes: Kubernetes) -> None:
     kubernetes.serve()
     viewer = kubernetes.tokens["viewer-token"]

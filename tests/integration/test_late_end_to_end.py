@@ -17,6 +17,7 @@ RUN_S_MAX = 130.0  # 27 s, and the start of torch on a machine that has other wo
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
+@pytest.mark.long
 def test_a_long_validation_is_warned_of_twice_and_its_job_ends_well(runtime: Path, tmp_path: Path):
     port = free_port()
     url, store = f"http://127.0.0.1:{port}", tmp_path / "incidents.db"

@@ -51,6 +51,7 @@ def test_who_is_cut_off_from_the_server_alone_is_not_lost(tmp_path: Path) -> Non
     assert "barrier" in said
 
 
+@pytest.mark.long
 def test_another_node_takes_over_from_the_one_of_the_server_and_names_it(tmp_path: Path) -> None:
     with Cluster(2, tmp_path) as cluster:
         jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="0") for number in (0, 1)]

@@ -20,6 +20,7 @@ __all__ = ["runtime"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 
+@pytest.mark.long
 def test_a_job_with_a_stopped_rank_is_started_again_by_the_policy_and_goes_through(
     runtime: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_node_that_is_set_down_ends_the_job_and_nobody_is_blamed(slurm: Slurm)
     until(lambda: not slurm.agents(), lambda: slurm.agents())
 
 
+@pytest.mark.long
 def test_a_job_that_is_requeued_is_another_attempt_of_it(slurm: Slurm) -> None:
     site = slurm.run / "job.env"  # what the TaskProlog of deploy/slurm gives to all jobs
     site.write_text(f"NCCLWATCH_SERVER=http://node0:8470\nNCCLWATCH_TOKEN={TOKEN}\n")
