@@ -34,11 +34,13 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 
 
 def _meeting(found: Circle) -> str:
+    wait = found.making[0].wait
+    callers = ranks_words(wait.members) if wait.members else "all ranks of the job"
     if found.closed is Closed.MEETING_MISSED:
         away = ranks_words(found.guilty).capitalize()
-        return f"{away} did not enter a call that all ranks of the job have to make."
-    what = wait_words(found.making[0].wait)
-    return f"All ranks of the job have to call {what}, also those that will not be in the group."
+        return f"{away} did not enter a call that {callers} have to make."
+    also = "" if wait.members else ", also those that will not be in the group"
+    return f"{callers[0].upper()}{callers[1:]} have to call {wait_words(wait)}{also}."
 
 
 def _missing(case: Case, root: UnseenRoot) -> Explanation:

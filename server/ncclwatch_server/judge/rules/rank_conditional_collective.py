@@ -44,8 +44,9 @@ def _reason(found: Parting) -> str:
 
 def _in_circle(found: Circle, condition: str) -> str:
     if found.closed is Closed.MEETING_ALONE:
-        what = wait_words(found.making[0].wait)
-        return f"That {what} is called under `{condition}`, and all ranks of the job have to call it."
+        wait = found.making[0].wait
+        callers = ranks_words(wait.members) if wait.members else "all ranks of the job"
+        return f"That {wait_words(wait)} is called under `{condition}`, and {callers} have to call it."
     return f"{ranks_words(found.guilty).capitalize()}: that call is made under `{condition}`."
 
 

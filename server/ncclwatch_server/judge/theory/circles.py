@@ -156,6 +156,8 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
         return replace(found, closed=Closed.MEETING_MISSED, guilty=others, making=making)
     first = making[0]
     note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
+    if first.wait.members and (note is None or not first.wait.seq):  # of members alone, a test of the rank is in order
+        return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
 
 

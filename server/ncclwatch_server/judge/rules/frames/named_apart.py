@@ -27,7 +27,7 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
             "torch names a group by how many a rank has made before, so all ranks of the job have to call "
             f"new_group for each group, also those that are not in it. Here group {found.number} is "
             f"{'; and '.join(_side_words(made) for made in _sides(found))}. "
-            "From there on, the ranks wait in groups of different names."
+            f"{_after(found)}"
         ),
         advice=ADVICE,
         culprits=tuple(culprit(case.views[rank], sites[rank], "made a group more") for rank in root.ranks),
@@ -35,6 +35,12 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
         one_of=not root.decided,
         evidence=_evidence(case, root),
     )
+
+
+def _after(found: Unequal) -> str:
+    if found.swapped:
+        return "Members of one have met members of the other under that name, and those left over meet nobody."
+    return "From there on, the ranks wait in groups of different names."
 
 
 def _sides(found: Unequal) -> tuple[Made, ...]:
@@ -46,6 +52,9 @@ def _made_words(found: Unequal) -> str:
         makers = " or ".join(f"{ranks_words(each.ranks)}{at_line(each.site)}" for each in found.extra)
         return f"{makers} called new_group once more than the other ranks"
     others = ranks_words(found.usual.ranks)
+    if found.swapped:
+        odd = "; ".join(f"{ranks_words(each.ranks)} called new_group{_of(each)}" for each in found.extra)
+        return f"{odd}{at_line(found.extra[0].site)} where the other ranks called it{_of(found.usual)}"
     made = "; ".join(
         f"{ranks_words(each.ranks)} called new_group{_of(each)}{at_line(each.site)}" for each in found.extra
     )

@@ -35,7 +35,7 @@ def may_have_entered(view: RankView, operation: Operation) -> bool:
     if operation.kind in _P2P:
         return lacks_peers(view)
     if operation.kind in _MEETINGS:
-        return lacks_threads(view)
+        return lacks_threads(view) or (operation.kind is WaitKind.NEW_GROUP and lacks_groups(view))
     if operation.kind is not WaitKind.COLLECTIVE:
         return False
     if any(group.name == operation.group and group.untold for group in view.groups):

@@ -7,7 +7,7 @@ torch counts the groups that a rank makes (`_process_group_name` in its distribu
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind
+from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 
 MAKING_S = 3.0  # in new_group: who is no member of what it makes has left it by then
@@ -29,6 +29,7 @@ class Unequal:
     number: int
     extra: tuple[Made, ...]  # which the others did not make; all of them where nobody can tell
     usual: Made | None  # what was due; None: nobody can tell
+    swapped: bool = False  # whether the others make the extra ones too, later
 
 
 _Makings = Mapping[int, tuple[tuple[int, ...], CallSite | None]]  # by number: members, and where
@@ -47,10 +48,39 @@ def unequal_groups(views: Mapping[int, RankView]) -> Unequal | None:
             Made(ranks=tuple(ranks), members=members, site=made[ranks[0]][number][1])
             for (members, _), ranks in by_number[number].items()
         ]
+        swapped = _swapped(number, sides, views)
+        if swapped is not None:
+            return swapped
         sides = _joined(sides)
         if any(_clash(one, other) for one in sides for other in sides):
             return _unequal(number, sides, made)
     return None
+
+
+def _swapped(number: int, sides: list[Made], views: Mapping[int, RankView]) -> Unequal | None:
+    """Return groups without a common member that have got one name, None where some of their members may yet come.
+
+    Members of one have met members of the other by the same keys of the store, and those left over meet nobody.
+    """
+    held = [side for side in sides if side.members]
+    making = {rank: wait for rank, view in views.items() for wait in _waits(view) if wait.seq >= number}
+    short = [side for side in held if not set(side.members) <= set(side.ranks)]
+    left_over = {rank for side in short for rank in side.members if rank not in side.ranks}
+    if len(short) < 2 or len(short) != len(held) or not left_over <= set(making):
+        return None
+    if any(not set(one.members).isdisjoint(other.members) for one in held for other in held if one is not other):
+        return None
+    later = {wait.members for wait in making.values() if wait.seq > number}
+    extra = tuple(side for side in held if side.members in later)
+    usual = [side for side in held if side not in extra]
+    if not extra or len(usual) != 1:
+        return None
+    return Unequal(number=number, extra=extra, usual=usual[0], swapped=True)
+
+
+def _waits(view: RankView) -> list[WaitView]:
+    waits = (thread.wait for thread in view.threads if thread.wait is not None)
+    return [wait for wait in waits if wait.kind is WaitKind.NEW_GROUP and wait.seq and wait.age_s >= MAKING_S]
 
 
 def _joined(sides: list[Made]) -> list[Made]:
@@ -75,10 +105,8 @@ def _makings(view: RankView) -> dict[int, tuple[tuple[int, ...], CallSite | None
         for group in view.groups
         if (name := name_of(group.name)).isdecimal() and name != "0" and not group.unnamed
     }
-    for thread in view.threads:
-        wait = thread.wait
-        if wait is not None and wait.kind is WaitKind.NEW_GROUP and wait.seq and wait.age_s >= MAKING_S:
-            found.setdefault(wait.seq, ((), wait.site))
+    for wait in _waits(view):
+        found.setdefault(wait.seq, ((), wait.site))
     return found
 
 

@@ -222,6 +222,9 @@ def device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
 
 
 def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operation | None:
+    if wait.kind is WaitKind.NEW_GROUP and wait.members:
+        seq = _made_of(view, wait.members) + 1
+        return Operation(group=wait.kind.value, seq=seq, members=wait.members, kind=wait.kind)
     if wait.kind in (WaitKind.INIT, WaitKind.NEW_GROUP):
         everyone = tuple(range(snapshot.world_size))
         seq = generation(view) if wait.kind is WaitKind.INIT else 0
@@ -237,6 +240,11 @@ def _operation(view: RankView, wait: WaitView, snapshot: JobSnapshot) -> Operati
     if group is not None and wait.kind is not WaitKind.COLLECTIVE:
         return _message(view, group, wait.kind, wait.seq, wait.peer)
     return _collective(view, wait.group, wait.seq)
+
+
+def _made_of(view: RankView, members: tuple[int, ...], *, perhaps: bool = False) -> int:
+    """Return how many groups of exactly these members a rank has made; `perhaps`: or of members that are not known."""
+    return sum(group.ranks == members or (perhaps and group.unnamed > 0) for group in view.groups)
 
 
 def _message(view: RankView, group: GroupView, kind: WaitKind, seq: int, peer: int) -> Operation:
@@ -328,7 +336,10 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
         inside = any(thread.wait is not None and thread.wait.kind is WaitKind.INIT for thread in view.threads)
         return (view.initialised or inside) and generation(view) >= operation.seq
     if operation.kind is WaitKind.NEW_GROUP:
-        return any(thread.wait is not None and thread.wait.kind is WaitKind.NEW_GROUP for thread in view.threads)
+        making = [thread.wait for thread in view.threads if thread.wait and thread.wait.kind is WaitKind.NEW_GROUP]
+        # `seq` is 0 where all ranks of the job have to come.
+        done = 0 < operation.seq <= _made_of(view, operation.members, perhaps=True)
+        return done or any(not operation.seq or wait.members in ((), operation.members) for wait in making)
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):
         return _has_entered_p2p(view, operation)
     group = group_of(view, operation.group)
