@@ -34,8 +34,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 
 def _threads(found: Parting) -> str:
     return (
-        f"Operations of this group come from two threads of each rank ({' and '.join(found.threads)}). Nothing "
-        "orders one thread's calls against the other's, so the ranks issue them in different orders."
+        f"Operations of this group come from two threads ({' and '.join(found.threads)}). Nothing orders one thread's "
+        "calls against the other's, so the ranks issue them in different orders."
     )
 
 

@@ -108,7 +108,9 @@ def part(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> Par
     shifted = _shifted(views, sides, shift) if shift is not None else None
     # Where a clock of progress slipped it tells best what was skipped; a call too many is told best by its own line.
     if shift is not None and shifted is not None and (slip is None or shift.seen_from(shifted.ranks).skipped < 0):
-        return _by_shift(views, sides, shifted, shift)
+        found = _by_shift(views, sides, shifted, shift)
+        threads = _threads_of(views, found)
+        return _of_threads(sides, threads) if threads else found
     odd = odd_side(views, sides, slip)
     return _last_call(views, odd.side, _without(sides, odd.side), odd.sign, slip)
 
@@ -157,6 +159,10 @@ def _by_threads(views: Views, sides: tuple[Side, ...]) -> Parting | None:
     threads = crossing_threads(views, sides)
     if not threads:
         return None
+    return _of_threads(sides, threads)
+
+
+def _of_threads(sides: tuple[Side, ...], threads: tuple[str, ...]) -> Parting:
     culprit = min(sides, key=lambda side: len(side.ranks))
     return Parting(
         way=Way.THREADS,
@@ -176,12 +182,32 @@ def crossing_threads(views: Views, sides: tuple[Side, ...]) -> tuple[str, ...]:
     names = []
     for side in sides:
         view = views[side.ranks[0]]
-        known = {thread.tid: thread.name for thread in view.threads if thread.name and thread.name[:5] != "Dummy"}
+        known = _names_of(view)
         users = {op.thread for op in view.history if op.group == side.op.group and op.thread in known}
         if len(users) < 2 or side.op.thread not in known:
             return ()
         names.append(known[side.op.thread])
     return tuple(names) if len(set(names)) > 1 else ()
+
+
+def _names_of(view: RankView) -> dict[int, str]:
+    return {thread.tid: thread.name for thread in view.threads if thread.name and thread.name[:5] != "Dummy"}
+
+
+def _threads_of(views: Views, found: Parting) -> tuple[str, ...]:
+    """Return the names of two threads of a rank of which one made the calls of a shift and the other those round it.
+
+    The other ranks may make them yet: nothing orders them against those of the other thread. () if it was one thread.
+    """
+    if found.shift is None or found.condition:
+        return ()
+    maker = found.culprit if found.shift.skipped < 0 else found.largest_other
+    view = views[maker.ranks[0]]
+    known = _names_of(view)
+    own = known.get(found.shift.op.thread)
+    others = [known.get(op.thread) for op in view.history if op.group == found.shift.group]
+    other = next((name for name in reversed(others) if name is not None and name != own), None)
+    return (other, own) if own is not None and other is not None else ()
 
 
 def _shifted(views: Views, sides: tuple[Side, ...], shift: Shift) -> Side | None:
