@@ -4,6 +4,9 @@ A pool of threads asks a service, and the main thread sits in a futex until all 
 does, and the main thread reads from a pipe, or waits for that process. What a thread asks is
 seen by its system call: it receives from a socket, or polls one socket with a timeout, as Python does for a socket that
 has one. A server's own idle threads accept, select or wait for many descriptors at once.
+
+A thread that sleeps between two tries to reach a service asks nobody just now, and goes on by itself as well. One that
+sleeps for a moment at a time looks whether there is work.
 """
 
 import contextlib
@@ -14,10 +17,13 @@ from pathlib import Path
 
 from ncclwatch.contract.model.rank import FOR_CHILDREN
 from ncclwatch_agent.process.procfs import call_name, read_text
+from ncclwatch_agent.process.timed_waits import deadline
 
 THREADS_MAX = 256  # that are looked at
 _RECEIVES = frozenset({"recvfrom", "recvmsg"})
 _SOCKET_WAITS = ("wait_woken", "sk_wait", "tcp_")  # where a read() from a socket sits
+_PAUSE_S = 2.0  # of a sleep between two tries, at least
+_SAME_S = 0.2  # by which one end of a sleep may look like two
 _ASKS_MS, _ENDLESS_MS = 2000, 1 << 31  # of a timeout of poll; a server's own loop polls for less than that at a time
 
 
@@ -27,15 +33,40 @@ def awaits_answer(pid: int, children: Iterable[int] = ()) -> bool:
     Never raises.
     """
     if call_name(read_text(f"/proc/{pid}/syscall").partition(" ")[0]) in FOR_CHILDREN:
-        return any(_receives(child, str(child)) for child in children)
+        return any(_receives(child, child) for child in children)
+    return any(_receives(pid, tid) for tid in _other_threads(pid))
+
+
+class Pauses:
+    """The sleeps of the other threads of a process, each as long as it was when it was first seen."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._sleeps: dict[int, tuple[float, float]] = {}  # by thread: when it ends, and how long it is
+
+    def look(self, now_s: float) -> bool:
+        """Say whether any of them is in a pause of its own. Never raises."""
+        found = {}
+        for tid in _other_threads(self._pid):
+            wait = deadline(self._pid, tid)
+            if wait is None or not wait.asleep:
+                continue
+            left_s = wait.left_s if wait.left_s is not None else wait.whole_s or 0.0
+            ends_s, whole_s = self._sleeps.get(tid, (0.0, 0.0))
+            same = abs(ends_s - now_s - left_s) < _SAME_S
+            found[tid] = (now_s + left_s, max(whole_s, left_s) if same else left_s)
+        self._sleeps = found
+        return any(whole_s >= _PAUSE_S for _, whole_s in found.values())
+
+
+def _other_threads(pid: int) -> list[int]:
     try:
-        tids = [each.name for each in Path(f"/proc/{pid}/task").iterdir() if each.name != str(pid)]
+        return [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir() if each.name != str(pid)][:THREADS_MAX]
     except OSError:
-        return False
-    return any(_receives(pid, tid) for tid in tids[:THREADS_MAX])
+        return []
 
 
-def _receives(pid: int, tid: str) -> bool:
+def _receives(pid: int, tid: int) -> bool:
     number, *words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()[:4] or [""]
     call = call_name(number)
     if call in _RECEIVES:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
-from ncclwatch_agent.process.answers import awaits_answer
+from ncclwatch_agent.process.answers import Pauses, awaits_answer
 from ncclwatch_agent.process.births import Births
 from ncclwatch_agent.process.file_locks import lock_path, lock_wait
 from ncclwatch_agent.process.halted import is_halted
@@ -142,6 +142,7 @@ class ProcessWatch:
         self._answering = 0  # questions of ours that it is answering
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0
+        self._pauses = Pauses(pid)
         self._births = Births.of_this_node()
         self._newest = self._spared = 0  # as of the last look for children; looks since then that were left out
         self._exit_status: int | None = None
@@ -252,7 +253,9 @@ class ProcessWatch:
 
     def view(self, now_ns: int) -> ProcessView:
         """Return what is known of the process now."""
-        lock = lock_wait(self.pid) if self.state is ProcessState.SLEEPING else None
+        asleep = self.state is ProcessState.SLEEPING
+        lock = lock_wait(self.pid) if asleep else None
+        pauses = asleep and self._pauses.look(now_ns / 1e9)
         return ProcessView(
             lock_holder=lock.holder if lock else 0,
             lock_path=lock_path(self.pid, lock.inode) if lock else "",
@@ -264,8 +267,8 @@ class ProcessWatch:
             stopped_child=self._stopped_child,
             killed_child=self._killed_child,
             killed_by=self._killed_by,
-            timed=self._timed(now_ns) if self.state is ProcessState.SLEEPING else None,
-            awaits_answer=self.state is ProcessState.SLEEPING and awaits_answer(self.pid, self._children),
+            timed=self._timed(now_ns) if asleep else None,
+            awaits_answer=asleep and (pauses or awaits_answer(self.pid, self._children)),
         )
 
     def _timed(self, now_ns: int) -> TimedWait | None:

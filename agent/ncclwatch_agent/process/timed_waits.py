@@ -37,17 +37,22 @@ def timed_wait(pid: int, lasted_s: float) -> TimedWait | None:
 
     `lasted_s` is for how long the thread has not run: the wait began no later.
     """
-    number, *words = read_text(f"/proc/{pid}/task/{pid}/syscall").split()[:7] or [""]
-    try:
-        arguments = [int(word, 16) for word in words]
-    except ValueError:
-        return None
-    found = parse(pid, call_name(number), arguments) if len(arguments) == 6 else None
+    found = deadline(pid, pid)
     if found is None:
         return None
     left_s = found.left_s if found.left_s is not None else max(0.0, (found.whole_s or 0.0) - lasted_s)
     whole_s = found.whole_s if found.whole_s is not None else lasted_s + left_s
     return TimedWait(call=found.call, asleep=found.asleep, left_s=left_s, whole_s=whole_s)
+
+
+def deadline(pid: int, tid: int) -> Deadline | None:
+    """Return when the wait of a thread ends by itself, None if it never does or nobody may look."""
+    number, *words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()[:7] or [""]
+    try:
+        arguments = [int(word, 16) for word in words]
+    except ValueError:
+        return None
+    return parse(pid, call_name(number), arguments) if len(arguments) == 6 else None
 
 
 def parse(pid: int, call: str, arguments: list[int]) -> Deadline | None:

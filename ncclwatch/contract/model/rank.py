@@ -293,9 +293,8 @@ class ProcessView:
     killed_by: int = 0  # that signal
     lock_file: LockFile | None = None  # None: the main thread handles no exception that speaks of one
     timed: TimedWait | None = None  # None: what it waits in has no end that is known
-    awaits_answer: bool = (
-        False  # what the main thread may wait for, a thread or a child process, receives from a socket
-    )
+    # What the main thread may wait for, a thread or a child process, receives from a socket; or a thread sleeps.
+    awaits_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclwatch_agent.process.answers import awaits_answer
+from ncclwatch_agent.process.answers import Pauses, awaits_answer
 from ncclwatch_agent.process.procfs import descendants, kernel_place, read_text
 from tests.unit.agent.process import children
 
@@ -65,6 +65,25 @@ def test_a_thread_that_receives_from_a_socket_awaits_an_answer(child: Child, lin
 @pytest.mark.parametrize("line", IDLE.values(), ids=IDLE.keys())
 def test_a_thread_that_waits_for_work_awaits_no_answer(child: Child, line: str) -> None:
     assert not any(awaits_answer(pid) for pid in [child.with_thread(line)] * 50)
+
+
+def test_a_thread_between_two_tries_is_seen_to_pause_until_the_end_of_its_sleep(child: Child) -> None:
+    pauses, ends = Pauses(child.with_thread("start(__import__('time').sleep, 4)")), time.monotonic() + READY_S
+    while not pauses.look(time.monotonic()) and time.monotonic() < ends:
+        pass
+    (before,) = pauses._sleeps.values()
+    while pauses._sleeps and pauses.look(time.monotonic()):
+        ends = time.monotonic()
+    assert ends == pytest.approx(before[0], abs=0.5)
+
+
+def test_a_thread_that_looks_for_work_every_second_does_not_pause(child: Child) -> None:
+    line = "start(lambda: [__import__('time').sleep(1) for _ in range(1000)])"
+    pauses, ends = Pauses(child.with_thread(line)), time.monotonic() + 2.0
+    looks = []
+    while time.monotonic() < ends:
+        looks.append(pauses.look(time.monotonic()))
+    assert not any(looks)
 
 
 CHILD = """
