@@ -273,7 +273,9 @@ def _last_call(views: Views, culprit: Side, others: tuple[Side, ...], sign: Sign
     for leaver, stayer in ((culprit, other), (other, culprit)):
         left = loop_left(views[stayer.ranks[0]], stayer.site, views[leaver.ranks[0]], leaver.site)
         if left is not None:
-            way = Way.LOOP_ENDED if _has_ended(views, left, leaver, stayer) else Way.LOOP_LEFT
+            # Where the others have left it, the odd side may be in it for another time.
+            ended = leaver is culprit and _has_ended(views, left, leaver, stayer)
+            way = Way.LOOP_ENDED if ended else Way.LOOP_LEFT
             return replace(found, way=way, loop=left.head, escapes=left.ways_out)
     return found
 
