@@ -6,6 +6,8 @@ current loader, and forwards of wrapped models. A rank that skipped a backward i
 one batch ahead of the others at every collective, long before anything hangs.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -55,7 +57,7 @@ def find_slip(views: Mapping[int, RankView], group: str, members: Iterable[int],
     seqs = sorted(seq for seq in common if seq < before_seq)
     for clock in ("batch", "forward"):
         slip = _slip_by(clock, by_rank, seqs, group)
-        if slip is not None:
+        if slip is not None and _is_of_whole_steps(slip, by_rank, seqs):
             return slip
     return None
 
@@ -85,6 +87,17 @@ def _slip_by(clock: str, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list
     if previous is not None and previous.seq == seqs[0] and previous.seq > 1:
         return None  # out of step for as long as anybody remembers: a way of working, not a slip
     return previous
+
+
+def _is_of_whole_steps(slip: Slip, by_rank: Mapping[int, Mapping[int, OpView]], seqs: list[int]) -> bool:
+    """Say whether the others' clock runs by such steps that somebody left out, or repeated, a call of theirs.
+
+    Where gradients are accumulated over four forwards, two forwards less make no call less.
+    """
+    usual = next(ops for rank, ops in by_rank.items() if rank not in slip.ranks)
+    values = [_clock(usual[seq], slip.clock) for seq in seqs]
+    step = math.gcd(*(after - before for before, after in itertools.pairwise(values)))
+    return not step or slip.offset % step == 0
 
 
 def _by_value(values: Mapping[int, int]) -> dict[int, list[int]]:
