@@ -13,20 +13,20 @@ from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.SWALLOWED_EXCEPTION
 ADVICE = (
-    "Re-raise the exception, or tell the other ranks (all_reduce an error flag) and let all retry or stop together. "
-    "Then fix the exception itself."
+    "Re-raise the exception before any collective, also out of a finally block. Or tell the other ranks (all_reduce an "
+    "error flag) and let all retry or stop together. Then fix the exception itself."
 )
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which ranks came to a wait, or to a standstill, with an exception in hand."""
     if isinstance(root, MismatchRoot) and root.partings[0].way is Way.EXCEPTION:
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_caught_before)
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_raised_before)
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.EXCEPTION:
         reason = " ".join(handled_words(each) for each in root.circle.strays)
         texts = {each.text for each in root.circle.strays}
         call = circle.own_call(root)
-        deed = f"caught {texts.pop()} and called {call}" if len(texts) == 1 and call else ""
+        deed = f"raised {texts.pop()} and called {call}" if len(texts) == 1 and call else ""
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.EXCEPTION:
         return standstill.tell(case, root, CAUSE, reason=_caught(case.views[root.ranks[0]]), advice=ADVICE)
@@ -37,15 +37,17 @@ def _reason(found: Parting) -> str:
     return handled_words(found.handled) if found.handled is not None else ""
 
 
-def _caught_before(found: Parting) -> str:
-    return f"caught {found.handled.text} and " if found.handled is not None else ""
+def _raised_before(found: Parting) -> str:
+    # A finally block makes calls too while an exception is on its way, and nobody has caught that.
+    return f"raised {found.handled.text} and " if found.handled is not None else ""
 
 
 def _caught(view: RankView) -> str:
     thread = main_thread(view)
     text = (thread.exception if thread else "") or view.last_exception
     site = (thread.exception_site if thread else None) or view.last_exception_site
-    return f"It caught {text}{at(site)} and continued on its own; the other ranks do not know of it."
+    did = "raised" if thread is not None and thread.exception else "caught"
+    return f"It {did} {text}{at(site)} and continued on its own; the other ranks do not know of it."
 
 
 RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)
