@@ -125,7 +125,7 @@ class Pulse:
         self._warn(f"no agent runs on this node: {trouble}. Nothing will be reported; training goes on.")
 
     def _look_at_threads(self) -> None:
-        """Note where threads are that have issued nothing since the previous pulse, and the names of new ones."""
+        """Note where threads are that have issued nothing since the previous pulse."""
         frames: dict[int, FrameType] = {}
         errors: dict[int, object] = {}
         for ident, row in list(self._recorder.threads.items()):
@@ -137,8 +137,6 @@ class Pulse:
                 frame = frames.get(ident)
                 if frame is not None:
                     self._sample((row, issued), ident, frame, errors.get(ident))
-            elif row not in self._issued:  # one that never rests is known by its name alone
-                self._recorder.ring.set_sample(row, 0, {"name": _thread_name(ident), "issued": -1})
             self._issued[row] = issued
         frames.clear()
 

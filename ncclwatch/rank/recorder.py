@@ -108,6 +108,8 @@ class Recorder:
         for ident in [ident for ident, known in list(self.threads.items()) if known == row]:
             self.threads.pop(ident, None)  # of one that has ended, in a full table
         self._foreign = {other: state for other, state in list(self._foreign.items()) if state["row"] != row}
+        if started_by_python():  # one that never rests, or ends at once, is known by its name alone
+            self.ring.set_sample(row, 0, {"name": threading.current_thread().name, "issued": -1})
         self.threads[threading.get_ident()] = row
         if not started_by_python():
             self._foreign[tid] = vars(self._thread)

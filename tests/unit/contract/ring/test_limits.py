@@ -189,11 +189,10 @@ def test_the_pulse_takes_no_thread_for_the_one_that_had_its_row_before(tmp_path:
     assert looks[4] == looks[5] > looks[2]
 
 
-def test_the_pulse_knows_a_thread_by_name_that_never_rests(tmp_path: Path, ring: SimulatedRing):
+def test_a_thread_that_the_pulse_never_sees_at_rest_is_known_by_its_name(ring: SimulatedRing):
     """Two threads that use one group without a pause are told apart by their names alone."""
-    pulse = Pulse(ring.recorder, str(tmp_path), first=False, witness="", warn=print)
     ring.recorder.add_group("0", "", [0, 1], 0)
-    thread = threading.Thread(target=lambda: (issue(ring), pulse._look_at_threads(), issue(ring)), name="metrics")
+    thread = threading.Thread(target=lambda: issue(ring), name="metrics")
     thread.start()
     thread.join()
     (found,) = ring.view().threads
