@@ -95,7 +95,8 @@ def _is_of_whole_steps(slip: Slip, by_rank: Mapping[int, Mapping[int, OpView]], 
     Where gradients are accumulated over four forwards, two forwards less make no call less.
     """
     usual = next(ops for rank, ops in by_rank.items() if rank not in slip.ranks)
-    values = [_clock(usual[seq], slip.clock) for seq in seqs]
+    first = _habit_key(usual[slip.seq])  # other calls, such as of an evaluation, come at steps of their own
+    values = [_clock(usual[seq], slip.clock) for seq in seqs if _habit_key(usual[seq]) == first]
     step = math.gcd(*(after - before for before, after in itertools.pairwise(values)))
     return not step or slip.offset % step == 0
 
