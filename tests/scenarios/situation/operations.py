@@ -64,12 +64,13 @@ def _p2p(state: State, words: list[str], kind: WaitKind) -> None:
         if op is Op.SEND
         else {"recvs": issued_so_far, "recvs_completed": int(found.get("through", through))}
     )
-    issued = OpView(group=group, seq=int(count), op=op, peer=int(peer), site=site_of(site))
+    age_s = float(found["for"])
+    issued = OpView(group=group, seq=int(count), op=op, peer=int(peer), site=site_of(site), age_s=age_s)
     state.change(rank, peers=(*state.ranks[rank].peers, PeerView(group=group, peer=int(peer), **counts)))
     state.change(rank, history=(*state.ranks[rank].history, issued))
     state.block(
         rank,
-        WaitView(kind=kind, age_s=float(found["for"]), group=group, seq=int(count), op=op, peer=int(peer),
+        WaitView(kind=kind, age_s=age_s, group=group, seq=int(count), op=op, peer=int(peer),
                  site=issued.site),
     )  # fmt: skip
 

@@ -5,23 +5,24 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import alone, circle, mismatch, named_apart
 from ncclwatch_server.judge.rules.frames.mismatch import shift_words
-from ncclwatch_server.judge.telling.words import wait_words
+from ncclwatch_server.judge.telling.words import at_line, wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, NamedApartRoot, Root
 
 CAUSE = Cause.RANK_CONDITIONAL_COLLECTIVE
-ADVICE = (
-    "Move this call outside the if, so that all ranks of the group make it. It may be inside a save, state_dict or "
-    "log call; keep only the work of one rank under the if, such as writing the file."
+_HOW = (
+    "so that all ranks of the group make it. It may be inside a save, state_dict or log call; keep only the work of "
+    "one rank under the if, such as writing the file."
 )
+ADVICE = f"Move this call outside the if, {_HOW}"
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain roots in which the call of one side, of any kind, lies under a test of the rank."""
     if isinstance(root, MismatchRoot) and root.partings[0].condition:
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, forward_explains=True)
+        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=_advice(root.partings[0]), forward_explains=True)
     if isinstance(root, CircleRoot) and root.circle.note is not None:
         under, call = root.circle.note.condition, circle.own_call(root)
         deed = f"called {call} under `{under}`" if call else ""
@@ -33,6 +34,15 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, NamedApartRoot) and root.note is not None:
         return named_apart.tell(case, root, CAUSE)
     return None
+
+
+def _advice(found: Parting) -> str:
+    """Say which call to move: where the others' is under a test, the culprits' own is in order."""
+    if found.shift is not None or not found.condition_on_others:
+        return ADVICE
+    side = found.largest_other
+    call = f"{side.op.op.value}{at_line(side.site)}"
+    return f"Move {call}, which {ranks_words(found.culprit.ranks)} left out, outside the if, {_HOW}"
 
 
 def _reason(found: Parting) -> str:

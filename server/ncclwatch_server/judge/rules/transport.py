@@ -13,6 +13,10 @@ ADVICE = (
     "Look at the network between these hosts first (interface chosen, firewall, link errors), then at the code. All "
     "ranks are inside the same collective, and it makes no progress."
 )
+ADVICE_P2P = (
+    "Compare the tags of this call and of the other side's. If they are equal, look at the network between the two "
+    "hosts (interface chosen, firewall, link errors)."
+)
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
@@ -26,7 +30,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         cause=CAUSE,
         summary=f"{ranks_words(ranks)} {verb} entered {what}{at_line(first.wait.site)}, and it makes no progress.",
         explanation=_words(root),
-        advice=ADVICE,
+        advice=ADVICE_P2P if first.wait.op.is_p2p else ADVICE,
         culprits=tuple(culprit(case.views[rank], first.wait.site, f"inside {what}") for rank in ranks),
         one_of=True,
         evidence=tuple(
@@ -41,6 +45,11 @@ def _words(root: InsideRoot) -> str:
             "Every member has entered it and is blocked in nothing earlier, as far as recorded with the same arguments:"
             " the code agrees (reduce ops and roots may not be recorded), the transfer does not end. A kernel "
             "before it may be what hangs, where start times are not recorded."
+        )
+    if root.blocks[0].wait.op.is_p2p:
+        return (
+            f"The other side has called as well, and none has used CPU for {seconds_words(root.onset_s)}: the transfer "
+            "does not finish. Tags are not recorded: a send and a recv with different tags never meet."
         )
     return (
         f"Every member has entered with the same arguments and none has used CPU for "

@@ -194,10 +194,12 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
             met_before=min(block.wait.seq for block in pairs if block not in strange) - 1,
             meets=meets[ranks[0]] if set(ranks) <= set(misled) else -1,
         )
+    departed = _departed(case, found)
+    # To be waited for on one side and to wait on the other is what a stage does: only who left its habit is misled.
+    misled = tuple(rank for rank in misled if departed is not None and rank in departed.guilty)
     if misled and len(misled) < len(pairs):
         first = next(block for block in pairs if block.rank == misled[0])
         return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])
-    departed = _departed(case, found)
     if departed is not None:
         return replace(departed, closed=Closed.HABIT_LEFT)
     # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong.
