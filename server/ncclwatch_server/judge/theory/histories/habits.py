@@ -8,7 +8,8 @@ one batch ahead of the others at every collective, long before anything hangs.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
@@ -147,14 +148,24 @@ def departure(view: RankView) -> Departure | None:
     """
     numbers: dict[tuple[object, ...], int] = {}
     keys = [numbers.setdefault(_sized_key(op), len(numbers)) for op in view.history]
+    counts = Counter(keys)
+    first = next((n for n, key in enumerate(keys) if counts[key] > REPEATS_MIN), 0)
+    for start in sorted({0, first}):  # what is made at the start of training alone, to agree on shapes, is no habit
+        found = _break(keys[start:])
+        if found is not None:
+            reach, habit = found
+            return Departure(op=view.history[start + reach], usual=view.history[start + reach - habit])
+    return None
+
+
+def _break(keys: Sequence[int]) -> tuple[int, int] | None:
+    """Return where a list stops to repeat itself, and by what period it did, None if it never did or never stops."""
     reach, habit = 0, 0
     for period in range(1, len(keys) // REPEATS_MIN + 1):
         kept = next((n for n in range(len(keys) - period) if keys[n] != keys[n + period]), len(keys) - period)
         if kept >= max(2, period * (REPEATS_MIN - 1)) and kept + period > reach:
             reach, habit = kept + period, period
-    if not 0 < reach < len(keys):
-        return None
-    return Departure(op=view.history[reach], usual=view.history[reach - habit])
+    return (reach, habit) if 0 < reach < len(keys) else None
 
 
 def _habit_key(op: OpView) -> tuple[object, ...]:
