@@ -452,7 +452,7 @@ class RingFile:
         return number
 
     def set_sample(self, index: int, since_ns: int, found: dict[str, object]) -> None:
-        """Store what the pulse thread saw of a thread. Only the pulse thread may call this for an index."""
+        """Store what was seen of a thread. Only the pulse thread may call this, and a thread for its own new row."""
         text = json.dumps(found, separators=(",", ":")).encode()
         frames = found.get("frames")
         while len(text) > layout.SAMPLE_TEXT_MAX and isinstance(frames, list) and len(frames) > 1:

@@ -142,7 +142,7 @@ def never_waited_for(recorder: Recorder) -> list[bool]:
 
 def play(recorder: Recorder, world: int, group: dist.ProcessGroup, seed: int) -> list[object]:
     """Issue what the seed says, and return what the recorder knows after it."""
-    lines[0], others[0] = itertools.cycle(range(40)), ThreadPoolExecutor(1)
+    lines[0], others[0] = itertools.cycle(range(40)), ThreadPoolExecutor(1, thread_name_prefix="other")
     drawn, issued = random.Random(seed), ways(world, group)
     for number in range(COUNT):
         around, issue = drawn.choice(AROUND), drawn.choice(issued)
