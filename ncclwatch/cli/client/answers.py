@@ -96,7 +96,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Aftermath:
+    """What became of an incident, and what it has cost."""
+
+    recovered_after_s: float | None = None
+    came_back_as: str = ""
+    came_back_from: str = ""
+    world_size: int = 0
+    gpus: int = 0
+    lost_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Aftermath):
     """An incident as a list shows it."""
 
     id: str
@@ -110,16 +122,10 @@ class Listed:
     closed_at: str | None = None
     culprits: tuple[Culprit, ...] = ()
     one_of: bool = False
-    recovered_after_s: float | None = None
-    came_back_as: str = ""
-    came_back_from: str = ""
-    world_size: int = 0
-    gpus: int = 0
-    lost_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class Whole(Aftermath):
     """An incident with all that is known of it."""
 
     id: str
@@ -149,12 +155,6 @@ class Whole:
     closed_at: str | None = None
     where: str = ""
     stack_tree: tuple[str, ...] = ()
-    recovered_after_s: float | None = None
-    came_back_as: str = ""
-    came_back_from: str = ""
-    world_size: int = 0
-    gpus: int = 0
-    lost_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,13 +161,15 @@ def summed(losses: Iterable[Loss], since: float, now: float, without: str = "") 
     """Return what hangs have cost until now."""
     total, causes = _Sum(), {cause: _Sum() for cause in Cause}
     reached: dict[str, float] = {}  # until when the time of each job is counted
+    stood: dict[str, float] = {}  # until when a hang of each job stood: before a restart, and before that was noticed
     for loss in sorted(losses, key=lambda each: each.onset_at):
         over_at = now if loss.fate is Fate.OPEN else loss.over_at
         counted = reached.get(loss.job, float("-inf"))
         lost = None if over_at is None else max(0.0, over_at - max(loss.onset_at, counted))
         for each in (total, causes[loss.cause]):
-            each.add(loss, lost, first=loss.onset_at >= counted)
+            each.add(loss, lost, first=loss.onset_at >= stood.get(loss.job, float("-inf")))
         reached[loss.job] = max(counted, loss.onset_at if over_at is None else over_at)
+        stood[loss.job] = max(stood.get(loss.job, 0.0), now if loss.closed_at is None else loss.closed_at)
     found = [CauseLosses(cause=cause, losses=each.losses()) for cause, each in causes.items() if each.hangs]
     found.sort(key=lambda each: (-each.losses.rank_s, -each.losses.hangs, each.cause.value))
     return LossReport(

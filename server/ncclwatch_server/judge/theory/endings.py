@@ -249,8 +249,9 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
     aborted = any(ending.signal == signal.SIGABRT for ending in endings)
     for name, members in sorted(by_name.items()):
         newest = {group.enqueued for group in members.values()}
-        ended = {g.completed for g in members.values() if not (g.blind or g.untold)} if aborted else set()
-        for seq in sorted(newest | ended):
+        told = (group.completed for group in members.values() if not (group.blind or group.untold))
+        ended = max(told, default=0) if aborted else 0
+        for seq in sorted(newest | {ended}):
             issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
             # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
             sides = _sides_by_size(issued) if aborted and seq in newest else sides_of(issued)

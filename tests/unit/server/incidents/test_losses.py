@@ -46,6 +46,14 @@ def test_a_warning_costs_nothing() -> None:
     assert loss_of(replace(HUNG, verdict=replace(VERDICT, severity=Severity.WARNING))) is None
 
 
+def test_a_hang_that_began_before_the_recovery_was_noticed_is_another_one() -> None:
+    again = replace(LOSS, onset_at=124.0, closed_at=134.0, over_at=134.0)
+    total = summed((replace(LOSS, fate=Fate.CAME_BACK, over_at=125.0), again), 0.0, 1000.0).total
+    assert (total.lost_s, total.saved_s) == (34.0, 2 * 590.0)
+    beside = replace(LOSS, onset_at=109.0)  # before the first was over: they stood at one time
+    assert summed((LOSS, beside), 0.0, 1000.0).total.saved_s == 590.0
+
+
 def test_time_is_summed_up_by_cause_with_the_costliest_first() -> None:
     other = replace(LOSS, job="big", cause=Cause.NODE_LOST, fate=Fate.RECOVERED, over_at=160.0, ranks=16, gpus=16)
     again = replace(LOSS, onset_at=200.0, closed_at=230.0, over_at=230.0, fate=Fate.CAME_BACK)

@@ -10,28 +10,23 @@ def told(text: str) -> Verdict:
     return found
 
 
-def test_where_the_others_make_their_call_under_a_test_that_call_is_to_be_moved() -> None:
-    found = told("""
+PARTED = """
 world 3
 group dp 0-2
 history 0-2 dp#1-6 all_reduce train.py:44
 in 0,2 dp#7 all_reduce train.py:44 for 4
 in 1 dp#7 all_gather train.py:50 for 4
-source 0,2 train.py:44 if "rank != 1"
-""")
+"""
+
+
+def test_where_the_others_make_their_call_under_a_test_that_call_is_to_be_moved() -> None:
+    found = told(PARTED + 'source 0,2 train.py:44 if "rank != 1"')
     assert (found.cause, [each.rank for each in found.culprits]) == (Cause.RANK_CONDITIONAL_COLLECTIVE, [1])
     assert found.advice.startswith("Move all_reduce at train.py:44, which rank 1 left out, outside the if, so")
 
 
 def test_where_a_call_of_the_culprit_is_under_a_test_that_one_is_to_be_moved() -> None:
-    found = told("""
-world 3
-group dp 0-2
-history 0-2 dp#1-6 all_reduce train.py:44
-in 0,2 dp#7 all_reduce train.py:44 for 4
-in 1 dp#7 all_gather train.py:50 for 4
-source 1 train.py:50 if "rank == 1"
-""")
+    found = told(PARTED + 'source 1 train.py:50 if "rank == 1"')
     assert found.advice.startswith("Move this call outside the if, so that all ranks of the group make it.")
 
 
