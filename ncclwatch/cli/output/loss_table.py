@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ncclwatch.cli.client.answers import LossReport, LossTotals
 from ncclwatch.cli.output.terminal import local_time, said, table
-from ncclwatch.contract.words.aftermath import hours_words, loss_notes
+from ncclwatch.contract.words.aftermath import hours_words, loss_notes, time_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,6 +38,6 @@ def _cells(name: str, losses: LossTotals, fates: list[str], per: str) -> tuple[s
     counts = (losses.hangs, losses.jobs, *(getattr(losses, fate) for fate in fates))
     of_all = losses.gpu_s if per == "gpu" else losses.rank_s
     return (
-        name, *(str(count) if count else "-" for count in counts), f"{hours_words(losses.lost_s)} h",
-        hours_words(of_all) if of_all else "-", f"{hours_words(losses.saved_s)} h" if losses.saved_s else "-",
+        name, *(str(count) if count else "-" for count in counts), time_words(losses.lost_s),
+        hours_words(of_all) if of_all else "-", time_words(losses.saved_s) if losses.saved_s else "-",
     )  # fmt: skip

@@ -17,6 +17,11 @@ def hours_words(seconds: float) -> str:
     return f"{hours:,.0f}" if hours >= 99.5 else f"{hours:.2g}" if hours >= 0.0095 else f"{hours:.1g}"
 
 
+def time_words(seconds: float) -> str:
+    """Return a sum of time for people: "16 s", "12 min", "3.4 h"."""
+    return seconds_words(seconds) if seconds < 3600 else f"{hours_words(seconds)} h"
+
+
 def cost_words(lost_s: float, ranks: int, gpus: int) -> str:
     """Return "41 s of 16 ranks: 0.18 GPU-hours". Without a GPU that ranks have for themselves it is rank-hours."""
     what, count = ("GPU", gpus) if gpus else ("rank", ranks)
@@ -26,7 +31,7 @@ def cost_words(lost_s: float, ranks: int, gpus: int) -> str:
 
 def loss_notes(*, timeout_unknown: int, end_unknown: int) -> list[str]:
     """Return what a reader of a report on hangs has to know of its numbers."""
-    notes = ["saved: for so much longer they would have hung, until the timeout of their process group"]
+    notes = ["time saved: how much longer the jobs would have hung, until the timeout of their process group"]
     if timeout_unknown:
         notes.append(f"of {_hangs(timeout_unknown)} nobody knows that timeout: nothing is counted as saved")
     if end_unknown:

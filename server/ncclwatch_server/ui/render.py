@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.tree import short_path
 from ncclwatch.contract.version import VERSION
-from ncclwatch.contract.words.aftermath import hours_words
+from ncclwatch.contract.words.aftermath import hours_words, time_words
 from ncclwatch.contract.words.printable import harmless, one_line
 from ncclwatch.contract.words.repairs import deed_words, reference_words
 from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
@@ -94,7 +94,7 @@ class Pages:
             lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
             iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment, short=short_path,
             users=is_users_by_path, deed=deed_words, reference=reference_words, aftermath=aftermath.words,
-            cost=aftermath.cost, hours=hours_words,
+            cost=aftermath.cost, hours=hours_words, time_words=time_words,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

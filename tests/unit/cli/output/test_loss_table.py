@@ -59,7 +59,7 @@ def test_a_period_is_shown_by_cause_with_a_column_for_each_end_that_there_was(as
     assert cells(lines[:4]) == [
         "CAUSE HANGS JOBS RECOVERED ENDED OPEN TIME LOST RANK-HOURS TIME SAVED".split(),
         "process_frozen 3 2 2 1 - 1.5 h 24 1 h".split(),
-        "node_lost 1 1 - - 1 0.01 h 0.16 -".split(),
+        "node_lost 1 1 - - 1 36 s 0.16 -".split(),
         "all 4 2 2 1 1 1.5 h 24 1 h".split(),
     ]
     assert "of 1 hang nobody knows that timeout: nothing is counted as saved" in lines
