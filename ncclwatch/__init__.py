@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
+from ncclwatch.contract.on_hang.hang_error import HangError
 from ncclwatch.contract.version import VERSION
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from ncclwatch.rank.remedies.random_states import RestoredRng
 
 __version__ = VERSION
-__all__ = ["attach", "detach", "even_batches", "phase", "restore_rng_state", "step"]
+__all__ = ["HangError", "attach", "detach", "even_batches", "phase", "restore_rng_state", "step"]
 
 Batch = TypeVar("Batch")
 
 
-def attach(native: bool | str = "auto") -> None:
+def attach(native: bool | str = "auto", *, on_hang: str = "") -> None:
     """Begin to record this rank's collectives, and make sure that a node agent watches them.
 
     Call it anywhere in the training script, before or after `init_process_group`; a second call
@@ -38,13 +39,18 @@ def attach(native: bool | str = "auto") -> None:
     it for this torch, and else as much of it as fits any torch; True warns where it has not, False takes the one in
     Python. They record the same.
     NCCLWATCH_NATIVE=0 or 1 overrides it.
+
+    `on_hang` says what is done when the job hangs: "report" (the default), "capture", "raise", "abort", "restart" or
+    "policy". NCCLWATCH_ON_HANG overrides it. With "raise", `HangError` is raised in the main thread, once for a hang,
+    on ranks whose main thread runs Python or waits in Python; a thread that is blocked in native code, as in a
+    collective of gloo or NCCL, cannot be reached.
     """
     collects = gc.isenabled()
     gc.disable()  # what is imported stays; to look through all of torch's objects for it takes longer than the rest
     try:
         from ncclwatch.rank.attach import attach as begin
 
-        begin(native)
+        begin(native, on_hang)
     finally:
         if collects:
             gc.enable()

@@ -369,8 +369,8 @@ class Agent:
     def _close(self, job: LocalJob) -> None:
         for rank in job.everyone():
             self._forget_reader(rank)
-        job.close()
         self._desk.forget(job)
+        job.close()
         self._jobs.pop(job.key, None)
         self._runs.let_go(job, time.monotonic_ns())
 

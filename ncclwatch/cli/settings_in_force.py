@@ -39,7 +39,7 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_WITNESS: ("0: ranks start no worker server, nobody asks torch's Flight Recorder", "1"),
     config.ENV_LABELS: ("labels of the job, such as team=vision,run=42", ""),
     config.ENV_RESTARTS: ("set by `ncclwatch run`: how often it has started this command again", "0"),
-    config.ENV_ON_HANG: ("what is done about a hang: report, capture, abort, restart or policy", "report"),
+    config.ENV_ON_HANG: ("what is done about a hang: report, capture, raise, abort, restart or policy", "report"),
     config.ENV_HANG_POLICY: ("file with the policy for hangs: see ncclwatch config policy", "the default policy"),
     config.ENV_CAPTURES: ("directory for the captures of `ncclwatch run`", "captures in the state directory"),
     config.ENV_TERMINAL: ("0: no verdict on the job's terminal", "1"),

@@ -26,7 +26,7 @@ ENV_NATIVE_DIR = "NCCLWATCH_NATIVE_DIR"  # where builds of the native recorder l
 ENV_WITNESS = "NCCLWATCH_WITNESS"  # "0": ranks start no worker server; nobody asks torch's Flight Recorder
 ENV_LABELS = "NCCLWATCH_LABELS"  # "team=vision,run=42": shown with the job, and searched
 ENV_RESTARTS = "NCCLWATCH_RESTARTS"  # set by `ncclwatch run`: how often it has started this command again
-ENV_ON_HANG = "NCCLWATCH_ON_HANG"  # what is done about a hang: report, capture, abort, restart or policy
+ENV_ON_HANG = "NCCLWATCH_ON_HANG"  # what is done about a hang: report, capture, raise, abort, restart or policy
 ENV_HANG_POLICY = "NCCLWATCH_HANG_POLICY"  # file with that policy
 ENV_CAPTURES = "NCCLWATCH_CAPTURES"  # directory in which `ncclwatch run` keeps its captures of hangs
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
@@ -97,6 +97,9 @@ SPOOL_BYTES_MAX = 8 * 1024 * 1024
 # Files beside a ring, where stacks can only be told by the rank itself.
 ASK_SUFFIX = ".ask"  # the agent's question
 ANSWER_SUFFIX = ".stacks"  # the rank's answer
+
+# A file beside a ring in which the agent tells the rank of hangs, where the owner of the job wants that.
+TOLD_SUFFIX = ".told"
 
 # Files beside a ring with which an agent and its rank pass the address of a job's server from node to node.
 OFFER_SUFFIX = ".offer"  # the agent beside rank 0: what the rank puts into the job's store

@@ -29,6 +29,7 @@ from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
+from ncclwatch.rank.told import asking
 from ncclwatch.rank.where.handlers import raised_by_handler
 
 WITHOUT_TORCH = "without-torch"  # as `native`: only the hot path that knows no torch, to try it where both fit
@@ -45,6 +46,7 @@ _place = (0, 0)  # rank and world size of the newest ring
 _parents: RingFile | None = None  # the ring of the parent, in a forked child that has none yet
 _native: ModuleType | None = None  # the native recorder, if it is used
 _hot: ModuleType | None = None  # the hot path of the recorder in Python, if it is used
+_on_hang = ""  # what attach() was told; the environment of the job overrides it
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
@@ -53,8 +55,9 @@ def current() -> Recorder | None:
     return _recorder
 
 
-def attach(native: bool | str = "auto") -> None:
+def attach(native: bool | str = "auto", on_hang: str = "") -> None:
     """Begin recording. See `ncclwatch.attach`."""
+    global _on_hang
     with _changing:
         if _patches is not None or os.environ.get(config.ENV_DISABLE) == "1" or _is_helper():
             return
@@ -63,6 +66,7 @@ def attach(native: bool | str = "auto") -> None:
             if trouble:
                 warn(trouble)
             else:
+                _on_hang = asking.wanted(on_hang, warn)
                 _attach(native)
         except Exception as error:
             if raised_by_handler(error):
@@ -147,12 +151,16 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
         warn(_without_ring(directory, error))
         return
     witness = worker_server.socket_of_this_rank(directory)
-    ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | {"witness": witness}, kept=True))
+    on_hang = launched.get(config.ENV_ON_HANG, "").strip() or _on_hang
+    mine = {"witness": witness, "on_hang": on_hang}
+    ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | mine, kept=True))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
     _recorder.sites.grad_mode = sys.modules["torch"].is_grad_enabled
     _recorder.thread()
-    _pulse = Pulse(_recorder, directory, first=rank == 0 or local_rank == 0, witness=witness, warn=warn)
+    raiser = asking.raiser(on_hang, warn)
+    first = rank == 0 or local_rank == 0
+    _pulse = Pulse(_recorder, directory, first=first, witness=witness, warn=warn, raiser=raiser)
     _pulse.start()
     chosen_device.note_begun(_recorder)
     collector.begin(ring.words)
@@ -412,7 +420,6 @@ def _identity(job: str, launched: dict[str, str]) -> dict[str, str]:
         "server_named": config.server_naming(os.environ),
         "share": "0" if os.environ.get(config.ENV_SHARE) == "0" else "1",
         "terminal": "0" if os.environ.get(config.ENV_TERMINAL) == "0" else "1",
-        "on_hang": launched.get(config.ENV_ON_HANG, "").strip(),
         "hang_policy": _absolute(launched.get(config.ENV_HANG_POLICY, "").strip()),
         "restarts_left": identity.restarts_left(launched),
         "argv": " ".join(sys.argv)[:500],

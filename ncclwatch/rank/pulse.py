@@ -17,12 +17,15 @@ from types import FrameType
 from ncclwatch.contract import config
 from ncclwatch.contract.machine import quiet_threads
 from ncclwatch.contract.model.phases import Phase, phase_of_frame
+from ncclwatch.contract.on_hang.hang_error import HangError
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.rank import torch_versions, worker_server
 from ncclwatch.rank.agents import launch
 from ncclwatch.rank.device.progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
+from ncclwatch.rank.told.hearing import Hearing
+from ncclwatch.rank.told.raising import Raiser, waits_for_peers
 from ncclwatch.rank.where import own_stacks
 from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
@@ -36,7 +39,13 @@ class Pulse:
     """The pulse thread of one rank."""
 
     def __init__(
-        self, recorder: Recorder, directory: str, first: bool, witness: str, warn: Callable[[str], None]
+        self,
+        recorder: Recorder,
+        directory: str,
+        first: bool,
+        witness: str,
+        warn: Callable[[str], None],
+        raiser: Raiser | None = None,
     ) -> None:
         self._recorder = recorder
         self._directory = directory
@@ -53,6 +62,8 @@ class Pulse:
         self._devices = DeviceProgress(recorder, torch_versions.nccl_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
+        self._hearing = Hearing(recorder.ring.place, recorder.ring.file_name) if raiser is not None else None
+        self._raiser = raiser
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
 
     def start(self) -> None:
@@ -62,6 +73,8 @@ class Pulse:
     def stop(self, wait_s: float = config.PULSE_S) -> bool:
         """End, without waiting for it longer than this; returns whether it has ended."""
         self._stop.set()
+        if self._raiser is not None:
+            self._raiser.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=wait_s)
         return not self._thread.is_alive()
@@ -91,6 +104,7 @@ class Pulse:
         self._look_at_threads()
         self._publish()
         self._answer()
+        self._hear()
         if self._starting is not None:
             trouble = launch.launch_trouble(self._starting, self._directory)
             if trouble:
@@ -111,6 +125,15 @@ class Pulse:
             own_stacks.answer(self._recorder.ring.place, self._recorder.ring.file_name)
         except Exception:  # a full disk, or a question that cannot be taken away: the beat goes on
             self._recorder.ring.count_dropped()
+
+    def _hear(self) -> None:
+        """Hear what the agent tells of hangs, where the owner of the job wants that."""
+        if self._hearing is None or self._raiser is None:
+            return
+        ring = self._recorder.ring
+        main = self._recorder.threads.get(threading.main_thread().ident or 0)
+        blocked = main is not None and waits_for_peers(ring, main)
+        self._raiser.consider(self._hearing.look(time.monotonic()), blocked=blocked, step=ring.word(Word.STEPS))
 
     def _look_at_devices(self) -> None:
         try:
@@ -173,7 +196,7 @@ class Pulse:
             found["call"] = call_name(users.f_code, users.f_lasti)
         if isinstance(error, tuple):  # Python 3.10 and 3.11 give what sys.exc_info() would
             error = error[1]
-        if isinstance(error, BaseException) and not isinstance(error, StopIteration):
+        if isinstance(error, BaseException) and not isinstance(error, (StopIteration, HangError)):
             found |= describe_exception(error, self._recorder.sites)
         self._recorder.ring.set_sample(row, since, found)
 

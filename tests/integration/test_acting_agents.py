@@ -133,3 +133,22 @@ def test_on_all_nodes_torchrun_is_ended_where_a_restart_cures_nothing(cluster: C
     for number in (0, 1):
         assert "ending the job (abort): the policy says so for rank_conditional_coll" in cluster.log(number)
         assert "attempt 1" not in cluster.log(number)
+
+
+def test_a_rank_that_waits_in_python_saves_when_the_job_hangs(runtime: Path, tmp_path: Path) -> None:
+    code, out, said = launched(runtime, "", "saves_in_a_hang.py", str(tmp_path), "raise", restarts=0)
+    assert code != 0
+    assert said.count("ncclwatch: raising HangError in ranks that run Python (raise; incident ") == 1
+    assert [line for line in out.splitlines() if "saved: host_stall by (1,) of " in line], out
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint1.pt"]  # gloo's wait cannot be interrupted
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("on_hang", "attached"), [("", ""), ("report", "raise")])
+def test_without_being_asked_nothing_is_raised(runtime: Path, tmp_path: Path, on_hang: str, attached: str) -> None:
+    """The job hangs until the timeout of its group, long after the verdict."""
+    code, out, said = launched(runtime, on_hang, "saves_in_a_hang.py", str(tmp_path), attached, restarts=0)
+    assert code != 0
+    assert said.count("ncclwatch: CRITICAL rank 1 has made no progress") == 1
+    assert "Timed out waiting" in said
+    assert ("raising" in said, "saved" in out, list(tmp_path.glob("*.pt"))) == (False, False, [])

@@ -293,3 +293,23 @@ def test_a_policy_that_cannot_be_read_is_told_before_anything_starts(tmp_path: P
     assert done.returncode == 2
     assert b"did you mean process_frozen?" in done.stderr
     assert not (tmp_path / "begun").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "heard"),
+    [
+        ("raise", "", "raise"),
+        ("", "raise", "raise"),
+        ("abort", "raise", "report"),
+        ("", "policy", "report"),
+        ("", "", ""),
+    ],
+)
+def test_ranks_hear_of_what_only_they_and_their_agents_can_do(
+    server: ServerProcess, option: str, variable: str, heard: str
+) -> None:
+    code = "import os; print(os.environ.get('NCCLWATCH_ON_HANG', ''))"
+    more = {"NCCLWATCH_ON_HANG": variable} if variable else {}
+    options = ("--on-hang", option) if option else ()
+    done = run(*options, "--server", server.url, "--", PYTHON, "-c", code, **more)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{heard}\n")

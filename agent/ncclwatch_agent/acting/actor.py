@@ -15,6 +15,7 @@ from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
 from ncclwatch_agent.acting.launcher import Launcher, launcher_of
+from ncclwatch_agent.acting.telling import Telling
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.jobs import LocalJob
 
@@ -35,6 +36,8 @@ class _Acting:
     heard_at: float = 0.0  # monotonic
     ending: Ending | None = None
     captured: set[str] = field(default_factory=set)  # incidents of whose captures the owner has been told
+    telling: Telling = field(default_factory=Telling)
+    raised: set[str] = field(default_factory=set)  # incidents for which ranks were told to raise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,14 +87,23 @@ class Actor:
             return
         if not connected:
             known.hangs = None
-        if known.hangs is None or known.policy is None:
-            return
+        hangs = known.hangs or Hangs()
+        raised = "" if known.policy is None else self._act(job, known, known.policy, hangs)
+        if known.ending is None:
+            known.telling.go_on(job, hangs.open, raised)
+        else:
+            known.telling.end(job)
+
+    def _act(self, job: LocalJob, known: _Acting, policy: Policy, hangs: Hangs) -> str:
+        """Do what the policy says. Returns the incident for which ranks raise, "" for none."""
+        now = self._clock()
         waited_s = now - known.heard_at
         mine = self._restarted.get(_launch(job))
         own = tuple(mine.hangs) if mine is not None else ()
-        before, restarts = (*own, *known.hangs.before), max(len(own), known.hangs.attempts)
-        for each in known.hangs.open:
-            decision = decide(known.policy, each.hang, each.stands_s + waited_s, before, restarts)
+        before, restarts = (*own, *hangs.before), max(len(own), hangs.attempts)
+        raised = ""
+        for each in hangs.open:
+            decision = decide(policy, each.hang, each.stands_s + waited_s, before, restarts)
             if decision.action is Action.CAPTURE and each.incident not in known.captured:
                 known.captured.add(each.incident)
                 self._say(job, f"it hangs ({_incident(each)})")
@@ -101,12 +113,21 @@ class Actor:
                 self._say(job, f"{how} ({decision.action.value}): {decision.reason} ({_incident(each)})")
                 if known.ending.restarts:
                     self._remember(job, each.hang, known.ending)
-                return
+                return ""
+            if decision.action is Action.RAISE and not raised:
+                raised = each.incident
+                if raised not in known.raised:
+                    known.raised.add(raised)
+                    self._say(job, f"raising HangError in ranks that run Python (raise; {_incident(each)})")
+        return raised
 
     def forget(self, job: LocalJob) -> None:
         """Let go of a job that is over."""
         known = self._jobs.pop(job.index, None)
-        if known is None or known.launcher is None:
+        if known is None:
+            return
+        known.telling.end(job)
+        if known.launcher is None:
             return
         if any(known.ending is not None and each.ending is known.ending for each in self._restarted.values()):
             return  # it is about to start the next attempt

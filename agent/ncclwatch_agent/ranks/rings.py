@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError, RingError
 from ncclwatch.contract.machine.private_dirs import NotPrivateError, PrivateDir
 from ncclwatch.contract.network.sockets import worker_socket
@@ -138,7 +139,7 @@ class RingDirectory:
             place.unlink(name)
             own_stacks.forget(place, name)
             preflight.forget(place, name)
-            for ending in exchanged_files():
+            for ending in (*exchanged_files(), config.TOLD_SUFFIX, f"{config.TOLD_SUFFIX}.new"):
                 place.unlink(name + ending)
         self._top.rmdir(job)
 

@@ -21,6 +21,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network import tls, tokens, urls
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
+from ncclwatch.contract.on_hang.ways import RAISE, REPORT, WAYS
 from ncclwatch.contract.words.console import Progress, complain
 
 EXIT_USAGE = 2
@@ -59,9 +60,9 @@ class Order:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--on-hang",
-    type=click.Choice(["report", "capture", "abort", "restart", "policy"]),
-    help="Only report a hang (the default), write a capture as well, end the command with exit code 70, start it "
-    "again, or do what the policy says for the cause. Else NCCLWATCH_ON_HANG.",
+    type=click.Choice(WAYS),
+    help="Only report a hang (the default), write a capture as well, raise HangError in its ranks, end the "
+    "command with exit code 70, start it again, or do what the policy says for the cause. Else NCCLWATCH_ON_HANG.",
 )
 @click.option(
     "--policy",
@@ -242,13 +243,11 @@ def _told_by_agents(order: Order) -> int:
 
 
 def _environment(order: Order, url: str, restarts: int) -> Mapping[str, str]:
-    # What is done about a hang is done here, and not by the agents.
-    own = {
-        config.ENV_SERVER: url,
-        config.ENV_TERMINAL: "0",
-        config.ENV_JOB: order.job,
-        config.ENV_ON_HANG: Action.REPORT.value,
-    }
+    own = {config.ENV_SERVER: url, config.ENV_TERMINAL: "0", config.ENV_JOB: order.job}
+    said = {**os.environ, **order.on_hang}.get(config.ENV_ON_HANG, "").strip()
+    if said:  # or else the script may say so itself
+        # What is done about a hang is done here, and not by the agents, but for what only they can do.
+        own[config.ENV_ON_HANG] = RAISE if said == RAISE else REPORT
     if restarts:
         own[config.ENV_RESTARTS] = str(restarts)
     if not order.server:

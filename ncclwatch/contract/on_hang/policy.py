@@ -15,9 +15,8 @@ from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine import homes
 from ncclwatch.contract.model.verdict import Cause, Certainty
 from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
+from ncclwatch.contract.on_hang.ways import BY_POLICY, WAYS
 
-BY_POLICY = "policy"
-WAYS = ("report", "capture", "abort", "restart", BY_POLICY)
 STALLED_FOR_S = 120.0  # where a file does not say so
 OTHER = "other"  # in a file: every cause that it does not name
 FILE_BYTES_MAX = 64 * 1024
@@ -28,6 +27,7 @@ class Action(str, Enum):
 
     REPORT = "report"
     CAPTURE = "capture"
+    RAISE = "raise"  # `HangError` in the ranks; it is up to the script what follows
     ABORT = "abort"
     RESTART = "restart"
     RESTART_ELSEWHERE = "restart_elsewhere"
@@ -35,7 +35,7 @@ class Action(str, Enum):
     @property
     def ends(self) -> bool:
         """Whether the job is ended."""
-        return self not in (Action.REPORT, Action.CAPTURE)
+        return self not in (Action.REPORT, Action.CAPTURE, Action.RAISE)
 
     @property
     def restarts(self) -> bool:
@@ -129,6 +129,9 @@ def parse(text: str, where: str) -> Policy:
         raise ConfigError(f"to read {where} this Python needs the package tomli: pip install tomli") from error
     except msgspec.DecodeError as error:
         raise ConfigError(f"{where} is not a policy for hangs: {error}; see ncclwatch config policy") from error
+    if Action.RAISE in (*found.proven.values(), *found.stalled.values()):
+        # Ranks have to prepare for it when they attach, and do not read this file.
+        raise ConfigError(f"{where} says raise, which is for all causes or none: set {config.ENV_ON_HANG}=raise")
     known = [cause.value for cause in Cause]
     for table in (found.proven, found.stalled, found.stalled_for_s):
         for cause in table:

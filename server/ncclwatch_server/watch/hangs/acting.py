@@ -9,6 +9,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.decision import Hang, settled_s
 from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
+from ncclwatch.contract.on_hang.told import TEXT_CHARS_MAX
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server.incidents.aftermath import hang_of, is_hang
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
@@ -52,8 +53,16 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
             settled = stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks))
             capture = captured(incident) if settled else None
             if capture is not None:
-                hang = OpenHang(incident=incident.id, hang=hang_of(incident), stands_s=stands_s, capture=capture)
-                now.append(hang)
+                now.append(
+                    OpenHang(
+                        incident=incident.id,
+                        hang=hang_of(incident),
+                        stands_s=stands_s,
+                        capture=capture,
+                        sentence=verdict.summary[:TEXT_CHARS_MAX],
+                        advice=verdict.advice[:TEXT_CHARS_MAX],
+                    )
+                )
     before.sort(key=lambda each: each[0])
     attempts = len({attempt for attempt, _ in before})
     return Hangs(open=tuple(now[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts)

@@ -6,15 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode, encode
+from ncclwatch.contract.on_hang.told import Told, parse
 from ncclwatch_agent.acting import actor
 from ncclwatch_agent.acting.actor import RESTART_S, Actor
 from ncclwatch_agent.acting.ending import STUCK_S, TERMINATE_S
@@ -37,7 +40,8 @@ def process(program: str = PLAIN) -> "subprocess.Popen[str]":
 class Node:
     """An agent with one job of one rank, whose launcher is a process as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: PrivateDir) -> None:
+        self.place = place
         self.now = 1000.0
         self.told: list[str] = []
         self.actor = Actor(lambda _, sentence: self.told.append(sentence), clock=lambda: self.now)
@@ -46,7 +50,8 @@ class Node:
 
     def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "") -> Any:
         rank = SimpleNamespace(
-            rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None,
+            rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
+            identity={"on_hang": on_hang}, place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
             watch=SimpleNamespace(
                 parent=self.launcher.pid, pidfd=SimpleNamespace(fd=-1), state=ProcessState.SLEEPING,
             ),
@@ -83,11 +88,12 @@ class Node:
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    made = Node()
-    monkeypatch.setattr(actor, "launcher_of", lambda pids: Launcher(made.launcher.pid) if tuple(pids) else None)
-    yield made
-    made.close()
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Node]:
+    with open_private(str(tmp_path / "rings"), make=True) as place:
+        made = Node(place)
+        monkeypatch.setattr(actor, "launcher_of", lambda pids: Launcher(made.launcher.pid) if tuple(pids) else None)
+        yield made
+        made.close()
 
 
 @pytest.mark.parametrize("on_hang", ["", "report"])
@@ -262,6 +268,57 @@ def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest
     assert node.told[0].startswith(
         "ending the ranks; what started them was not found, and may start them again (abort)"
     )
+
+
+def heard(node: Node) -> Told | None:
+    return parse(node.place.read("0-17.ring.told", 1 << 20))
+
+
+def test_ranks_that_are_to_raise_are_told_of_the_hang_again_and_again_until_it_is_over(node: Node) -> None:
+    job = node.job("raise", left=3)
+    node.hear(job, FROZEN)
+    beats = []
+    for _ in range(2):
+        node.actor.tend(job, connected=True)
+        found = heard(node)
+        assert found is not None and found.to_raise is not None
+        assert (found.to_raise.cause, found.to_raise.culprits, found.to_raise.job) == ("process_frozen", (1,), "llama")
+        beats.append(found.beat)
+    assert beats == [1, 2]
+    assert node.told == ["raising HangError in ranks that run Python (raise; incident i0)"]
+    node.hear(job)
+    node.actor.tend(job, connected=True)
+    assert heard(node) is None
+    node.end_as(None, None)
+
+
+def test_nothing_is_raised_for_ranks_that_are_late(node: Node) -> None:
+    job = node.job("raise")
+    node.hear(job, LATE)
+    node.actor.tend(job, connected=True)
+    found = heard(node)
+    assert found is not None and (found.to_raise, node.told) == (None, [])
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_ranks_were_told_is_taken_back_with_the_connection_or_the_job(node: Node, connected: bool) -> None:
+    job = node.job("raise")
+    node.hear(job, FROZEN)
+    node.actor.tend(job, connected=True)
+    assert heard(node) is not None
+    if connected:
+        node.actor.forget(job)
+    else:
+        node.actor.tend(job, connected=False)
+    assert heard(node) is None
+
+
+@pytest.mark.parametrize("on_hang", ["", "report", "capture", "policy"])
+def test_ranks_that_did_not_ask_are_told_nothing(node: Node, on_hang: str) -> None:
+    job = node.job(on_hang)
+    node.hear(job, Hang(cause="undetermined", certainty="PROVEN"))
+    node.actor.tend(job, connected=True)
+    assert heard(node) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"open":[{"incident":1}]}', '{"open":7}'])

@@ -148,7 +148,7 @@ def test_the_policy_is_that_of_the_flag_else_of_the_environment_else_the_default
 
 def test_a_way_that_is_none_and_a_file_that_is_not_there_are_told(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="NCCLWATCH_ON_HANG is 'reboot'; it may be report, capture, abort, restart, policy"
+        ConfigError, match="NCCLWATCH_ON_HANG is 'reboot'; it may be report, capture, raise, abort, restart, policy"
     ):
         in_force("", None, {config.ENV_ON_HANG: "reboot"})
     with pytest.raises(ConfigError, match="No such file"):
@@ -156,3 +156,14 @@ def test_a_way_that_is_none_and_a_file_that_is_not_there_are_told(tmp_path: Path
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="UTF-8"):
         in_force("policy", tmp_path / "bytes.toml", {})
+
+
+def test_raising_is_for_all_causes_and_no_line_of_a_policy() -> None:
+    policy = in_force("raise", None, {})
+    assert policy is not None
+    assert policy.action("process_frozen", "PROVEN") is policy.action("host_stall", "STALLED") is Action.RAISE
+    assert policy.action("straggler", "LATE") is Action.REPORT
+    assert not Action.RAISE.ends
+    for table in ("proven", "stalled"):
+        with pytest.raises(ConfigError, match="says raise, which is for all causes or none: set NCCLWATCH_"):
+            parse(f'[{table}]\nother = "raise"\n', "hangs.toml")

@@ -134,3 +134,12 @@ def test_a_hang_that_comes_back_stands_since_then() -> None:
     tell_agents(job, book, 9005.0)
     (found,) = heard(link)
     assert [each.stands_s for each in found.open] == [5.0]
+
+
+def test_what_is_wrong_and_what_to_do_is_told_in_words() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True)
+    opened(book, 100.0)
+    tell_agents(job, book, 110.0)
+    (found,) = heard(link)
+    assert [(each.sentence, each.advice) for each in found.open] == [(VERDICT.summary, VERDICT.advice)]

@@ -1,0 +1,6 @@
+"""Names what a job's owner may ask for when it hangs. The rank imports this: the standard library alone."""
+
+REPORT = "report"
+RAISE = "raise"
+BY_POLICY = "policy"
+WAYS = (REPORT, "capture", RAISE, "abort", "restart", BY_POLICY)
