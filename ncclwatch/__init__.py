@@ -25,7 +25,7 @@ __all__ = ["HangError", "attach", "detach", "even_batches", "phase", "restore_rn
 Batch = TypeVar("Batch")
 
 
-def attach(native: bool | str = "auto", *, on_hang: str = "") -> None:
+def attach(native: bool | str = "auto", *, on_hang: str = "", notes: bool = False) -> None:
     """Begin to record this rank's collectives, and make sure that a node agent watches them.
 
     Call it anywhere in the training script, before or after `init_process_group`; a second call
@@ -44,13 +44,16 @@ def attach(native: bool | str = "auto", *, on_hang: str = "") -> None:
     "policy". NCCLWATCH_ON_HANG overrides it. With "raise", `HangError` is raised in the main thread, once for a hang,
     on ranks whose main thread runs Python or waits in Python; a thread that is blocked in native code, as in a
     collective of gloo or NCCL, cannot be reached.
+
+    `notes=True` notes a critical verdict in the runs of Weights & Biases, MLflow and TensorBoard that the script has
+    open. NCCLWATCH_NOTES=1 or 0 overrides it.
     """
     collects = gc.isenabled()
     gc.disable()  # what is imported stays; to look through all of torch's objects for it takes longer than the rest
     try:
         from ncclwatch.rank.attach import attach as begin
 
-        begin(native, on_hang)
+        begin(native, on_hang, notes)
     finally:
         if collects:
             gc.enable()

@@ -41,6 +41,7 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_RESTARTS: ("set by `ncclwatch run`: how often it has started this command again", "0"),
     config.ENV_ON_HANG: ("what is done about a hang: report, capture, raise, abort, restart or policy", "report"),
     config.ENV_HANG_POLICY: ("file with the policy for hangs: see ncclwatch config policy", "the default policy"),
+    config.ENV_NOTES: ("1: verdicts are noted in the open runs of W&B, MLflow and TensorBoard", "0"),
     config.ENV_CAPTURES: ("directory for the captures of `ncclwatch run`", "captures in the state directory"),
     config.ENV_TERMINAL: ("0: no verdict on the job's terminal", "1"),
     config.ENV_TOKEN: ("bearer token of a protected server", ""),

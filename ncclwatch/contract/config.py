@@ -28,6 +28,7 @@ ENV_LABELS = "NCCLWATCH_LABELS"  # "team=vision,run=42": shown with the job, and
 ENV_RESTARTS = "NCCLWATCH_RESTARTS"  # set by `ncclwatch run`: how often it has started this command again
 ENV_ON_HANG = "NCCLWATCH_ON_HANG"  # what is done about a hang: report, capture, raise, abort, restart or policy
 ENV_HANG_POLICY = "NCCLWATCH_HANG_POLICY"  # file with that policy
+ENV_NOTES = "NCCLWATCH_NOTES"  # "1": verdicts are noted in the runs of experiment trackers that the script has open
 ENV_CAPTURES = "NCCLWATCH_CAPTURES"  # directory in which `ncclwatch run` keeps its captures of hangs
 ENV_TERMINAL = "NCCLWATCH_TERMINAL"  # "0": the agent prints no verdict on the job's terminal
 ENV_TOKEN = "NCCLWATCH_TOKEN"  # bearer token of a protected server, for everything; each of these has a ..._FILE too

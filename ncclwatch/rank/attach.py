@@ -29,7 +29,7 @@ from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
-from ncclwatch.rank.told import asking
+from ncclwatch.rank.told import ears
 from ncclwatch.rank.where.handlers import raised_by_handler
 
 WITHOUT_TORCH = "without-torch"  # as `native`: only the hot path that knows no torch, to try it where both fit
@@ -46,7 +46,7 @@ _place = (0, 0)  # rank and world size of the newest ring
 _parents: RingFile | None = None  # the ring of the parent, in a forked child that has none yet
 _native: ModuleType | None = None  # the native recorder, if it is used
 _hot: ModuleType | None = None  # the hot path of the recorder in Python, if it is used
-_on_hang = ""  # what attach() was told; the environment of the job overrides it
+_wishes: dict[str, str] = {}  # what attach() was told; the environment of the job overrides it
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
@@ -55,9 +55,9 @@ def current() -> Recorder | None:
     return _recorder
 
 
-def attach(native: bool | str = "auto", on_hang: str = "") -> None:
+def attach(native: bool | str = "auto", on_hang: str = "", notes: bool = False) -> None:
     """Begin recording. See `ncclwatch.attach`."""
-    global _on_hang
+    global _wishes
     with _changing:
         if _patches is not None or os.environ.get(config.ENV_DISABLE) == "1" or _is_helper():
             return
@@ -66,7 +66,7 @@ def attach(native: bool | str = "auto", on_hang: str = "") -> None:
             if trouble:
                 warn(trouble)
             else:
-                _on_hang = asking.wanted(on_hang, warn)
+                _wishes = ears.wanted(on_hang, notes, warn)
                 _attach(native)
         except Exception as error:
             if raised_by_handler(error):
@@ -151,16 +151,15 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
         warn(_without_ring(directory, error))
         return
     witness = worker_server.socket_of_this_rank(directory)
-    on_hang = launched.get(config.ENV_ON_HANG, "").strip() or _on_hang
-    mine = {"witness": witness, "on_hang": on_hang}
+    wishes = ears.in_force(_wishes, launched)
+    mine = {"witness": witness, **wishes}
     ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | mine, kept=True))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
     _recorder.sites.grad_mode = sys.modules["torch"].is_grad_enabled
     _recorder.thread()
-    raiser = asking.raiser(on_hang, warn)
-    first = rank == 0 or local_rank == 0
-    _pulse = Pulse(_recorder, directory, first=first, witness=witness, warn=warn, raiser=raiser)
+    first, hears = rank == 0 or local_rank == 0, ears.ears(ring, wishes, warn)
+    _pulse = Pulse(_recorder, directory, first=first, witness=witness, warn=warn, ears=hears)
     _pulse.start()
     chosen_device.note_begun(_recorder)
     collector.begin(ring.words)

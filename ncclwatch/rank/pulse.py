@@ -24,8 +24,7 @@ from ncclwatch.rank import torch_versions, worker_server
 from ncclwatch.rank.agents import launch
 from ncclwatch.rank.device.progress import DeviceProgress
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.told.hearing import Hearing
-from ncclwatch.rank.told.raising import Raiser, waits_for_peers
+from ncclwatch.rank.told.ears import Ears
 from ncclwatch.rank.where import own_stacks
 from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
@@ -45,7 +44,7 @@ class Pulse:
         first: bool,
         witness: str,
         warn: Callable[[str], None],
-        raiser: Raiser | None = None,
+        ears: Ears | None = None,
     ) -> None:
         self._recorder = recorder
         self._directory = directory
@@ -62,8 +61,7 @@ class Pulse:
         self._devices = DeviceProgress(recorder, torch_versions.nccl_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
-        self._hearing = Hearing(recorder.ring.place, recorder.ring.file_name) if raiser is not None else None
-        self._raiser = raiser
+        self._ears = ears
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
 
     def start(self) -> None:
@@ -73,8 +71,8 @@ class Pulse:
     def stop(self, wait_s: float = config.PULSE_S) -> bool:
         """End, without waiting for it longer than this; returns whether it has ended."""
         self._stop.set()
-        if self._raiser is not None:
-            self._raiser.close()
+        if self._ears is not None:
+            self._ears.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=wait_s)
         return not self._thread.is_alive()
@@ -128,12 +126,11 @@ class Pulse:
 
     def _hear(self) -> None:
         """Hear what the agent tells of hangs, where the owner of the job wants that."""
-        if self._hearing is None or self._raiser is None:
-            return
-        ring = self._recorder.ring
-        main = self._recorder.threads.get(threading.main_thread().ident or 0)
-        blocked = main is not None and waits_for_peers(ring, main)
-        self._raiser.consider(self._hearing.look(time.monotonic()), blocked=blocked, step=ring.word(Word.STEPS))
+        if self._ears is not None:
+            try:
+                self._ears.listen(self._recorder.threads.get(threading.main_thread().ident or 0))
+            except Exception:  # a directory that was taken away: this rank is not told
+                self._recorder.ring.count_dropped()
 
     def _look_at_devices(self) -> None:
         try:

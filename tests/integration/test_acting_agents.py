@@ -141,6 +141,7 @@ def test_a_rank_that_waits_in_python_saves_when_the_job_hangs(runtime: Path, tmp
     assert said.count("ncclwatch: raising HangError in ranks that run Python (raise; incident ") == 1
     assert [line for line in out.splitlines() if "saved: host_stall by (1,) of " in line], out
     assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint1.pt"]  # gloo's wait cannot be interrupted
+    assert _notes(tmp_path) == ["note0.txt", "note1.txt"]
 
 
 @pytest.mark.long
@@ -152,3 +153,9 @@ def test_without_being_asked_nothing_is_raised(runtime: Path, tmp_path: Path, on
     assert said.count("ncclwatch: CRITICAL rank 1 has made no progress") == 1
     assert "Timed out waiting" in said
     assert ("raising" in said, "saved" in out, list(tmp_path.glob("*.pt"))) == (False, False, [])
+    assert _notes(tmp_path) == ["note0.txt", "note1.txt"]
+
+
+def _notes(directory: Path) -> list[str]:
+    """Return the files in which ranks have noted the verdict."""
+    return sorted(path.name for path in directory.glob("note*") if "rank 1 has made no progress" in path.read_text())

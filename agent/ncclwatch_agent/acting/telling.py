@@ -8,16 +8,10 @@ from collections.abc import Iterable
 from ncclwatch.contract import config
 from ncclwatch.contract.on_hang.hangs import OpenHang
 from ncclwatch.contract.on_hang.told import RANKS_MAX, TEXT_CHARS_MAX, Told, ToldVerdict, encode
-from ncclwatch.contract.on_hang.ways import RAISE
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.ranks.rank_rows import LocalRank
-
-
-def listens(rank: LocalRank) -> bool:
-    """Whether a rank has asked to be told."""
-    return rank.identity.get("on_hang") == RAISE
 
 
 class Telling:
@@ -37,7 +31,7 @@ class Telling:
         self._beat += 1
         data = encode(Told(beat=self._beat, raised=raised, hangs=verdicts))
         for rank in job.ranks.values():
-            if listens(rank) and not rank.gone:
+            if rank.listens and not rank.gone:
                 self._write(job, rank, data)
 
     def end(self, job: LocalJob) -> None:

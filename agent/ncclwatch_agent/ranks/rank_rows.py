@@ -15,6 +15,7 @@ from ncclwatch.contract.digests import PROCESS_STATES
 from ncclwatch.contract.machine.boot import host_name, pid_namespace
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
+from ncclwatch.contract.on_hang.ways import RAISE
 from ncclwatch.contract.ring import views
 from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
 from ncclwatch.contract.ring.reader import Ring, Words
@@ -124,6 +125,11 @@ class LocalRank:
     def is_here(self) -> bool:
         """Whether its process is the one with its pid on this node: else nothing of that one may be read or written."""
         return self.watch.seen_alive and not self.gone
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has asked to be told of hangs."""
+        return self.identity.get("on_hang") == RAISE or self.identity.get("notes") == "1"
 
     @property
     def lives_on(self) -> bool:

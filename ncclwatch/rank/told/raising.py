@@ -17,13 +17,10 @@ from types import FrameType
 
 from ncclwatch.contract.on_hang.hang_error import HangError
 from ncclwatch.contract.on_hang.told import Told, ToldVerdict
-from ncclwatch.contract.ring import layout
-from ncclwatch.rank.ring.ringfile import RingFile
 
 PROMPT_S = 1.0  # a handler that runs later than this after its signal was kept waiting by native code
 SETTLE_S = 3.0  # for so long a hang must stand after the main thread has come back from there
 _NEVER = float("-inf")
-_KIND = 6  # field of `layout.WAIT`
 
 
 class Raiser:
@@ -97,13 +94,6 @@ def _is_ours(frame: FrameType | None) -> bool:
             return package == "ncclwatch"
         frame = frame.f_back
     return False
-
-
-def waits_for_peers(ring: RingFile, thread: int) -> bool:
-    """Whether the thread in a row is inside an operation that only other ranks can end."""
-    at = layout.THREADS_AT + thread * layout.THREAD_BYTES + layout.WAIT_AT
-    kind = layout.WAIT.unpack_from(ring.memory, at)[_KIND]
-    return bool(kind) and layout.WAITS[kind - 1].needs_peers
 
 
 def unused_signal() -> int:

@@ -1,8 +1,10 @@
 """Two ranks. One skips an all_reduce and waits for a batch instead; whoever gets `HangError` saves, and ends the job.
 
 Arguments: a directory, then what attach() is told. Else nothing saves, and the job ends with the timeout of its group.
+Both ranks have verdicts noted, by a tracker that writes files into the directory.
 """
 
+import os
 import queue
 import sys
 from datetime import timedelta
@@ -12,8 +14,17 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
+from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.integrations.notes import trackers
 
 SKIPPED_AT = 10
+
+
+class Files:
+    name = "files"
+
+    def note(self, verdict: ToldVerdict, step: int) -> None:
+        Path(sys.argv[1], f"note{os.environ['RANK']}.txt").write_text(verdict.sentence)
 
 
 def train() -> None:
@@ -25,7 +36,8 @@ def train() -> None:
 
 
 def main() -> None:
-    ncclwatch.attach(on_hang=sys.argv[2])
+    trackers.add(Files())
+    ncclwatch.attach(on_hang=sys.argv[2], notes=True)
     dist.init_process_group("gloo", timeout=timedelta(seconds=40))
     try:
         train()

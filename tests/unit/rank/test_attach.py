@@ -27,7 +27,7 @@ def test_the_collector_rests_meanwhile_and_is_left_as_it_was(
 ):
     seen = []
 
-    def begin(native: bool | str, on_hang: str) -> None:
+    def begin(native: bool | str, on_hang: str, notes: bool) -> None:
         seen.append(gc.isenabled())
         if trouble:
             raise trouble

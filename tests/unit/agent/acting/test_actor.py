@@ -51,7 +51,7 @@ class Node:
     def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "") -> Any:
         rank = SimpleNamespace(
             rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
-            identity={"on_hang": on_hang}, place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
+            listens=on_hang == "raise", place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
             watch=SimpleNamespace(
                 parent=self.launcher.pid, pidfd=SimpleNamespace(fd=-1), state=ProcessState.SLEEPING,
             ),

@@ -430,3 +430,17 @@ def test_a_cancellation_that_comes_together_with_the_result_is_heard() -> None:
         return task.cancelled()
 
     assert asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("wish", "acts"),
+    [({}, False), ({"on_hang": "report", "notes": "0"}, False), ({"notes": "1"}, True), ({"on_hang": "raise"}, True)],
+)
+def test_a_server_tells_of_hangs_where_any_rank_wants_to_be_told(
+    make_rank: MakeRank, wish: dict[str, str], acts: bool
+) -> None:
+    job = LocalJob(JobKey(job="j", instance="", attempt=0, world_size=4), 1, make_rank(0))
+    job.add(make_rank(0))
+    assert not job.announce().acts
+    job.add(make_rank(1, **wish))
+    assert job.announce().acts is acts

@@ -10,7 +10,6 @@ import pytest
 
 import ncclwatch
 from ncclwatch.contract.on_hang.told import Told, ToldVerdict
-from ncclwatch.rank.told import asking
 from ncclwatch.rank.told.raising import PROMPT_S, SETTLE_S, Raiser, unused_signal
 
 LONG_S = 60.0
@@ -164,29 +163,3 @@ def test_after_the_end_nothing_is_raised_and_the_signal_is_given_back(rank: Rank
     assert unused_signal() != NUMBER
     rank.raiser.close()
     assert signal.getsignal(NUMBER) == signal.SIG_DFL
-
-
-@pytest.mark.parametrize("on_hang", ["", "report", "abort", "policy"])
-def test_whoever_did_not_ask_for_it_has_no_handler(on_hang: str) -> None:
-    assert asking.raiser(on_hang, lambda *_: None) is None
-    assert signal.getsignal(NUMBER) == signal.SIG_DFL
-
-
-def test_in_another_thread_than_the_main_one_it_cannot_be_prepared_and_that_is_said() -> None:
-    said: list[str] = []
-    thread = threading.Thread(target=asking.raiser, args=("raise", lambda sentence, _: said.append(sentence)))
-    thread.start()
-    thread.join()
-    (sentence,) = said
-    assert "attached in another thread than the main one" in sentence
-    assert "call ncclwatch.attach() in the main thread" in sentence
-
-
-def test_a_wish_that_nobody_knows_is_told_and_nothing_is_done() -> None:
-    said: list[str] = []
-    assert asking.wanted("rase", lambda sentence, _: said.append(sentence)) == ""
-    assert asking.wanted("raise", lambda sentence, _: said.append(sentence)) == "raise"
-    assert said == [
-        "attach(on_hang='rase'): it may be report, capture, raise, abort, restart, policy. Did you mean 'raise'? "
-        "Hangs are only reported."
-    ]
