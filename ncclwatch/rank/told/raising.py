@@ -7,7 +7,6 @@ its peers, sees neither before it comes back. Then the job may be going on: the 
 called again if the hang still stands a while later.
 """
 
-import contextlib
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from ncclwatch.contract.on_hang.told import Told, ToldVerdict
 
 PROMPT_S = 1.0  # a handler that runs later than this after its signal was kept waiting by native code
 SETTLE_S = 3.0  # for so long a hang must stand after the main thread has come back from there
+SENT_S = 1.0  # for a signal to be sent. A process that was forked meanwhile would wait for ever
 _NEVER = float("-inf")
 
 
@@ -37,14 +37,22 @@ class Raiser:
         self._raised: set[str] = set()  # incidents
         self._raised_at_step = -1  # of the newest; -1: none
         self._step = 0
+        self._sending = threading.Lock()
+        self._closed = False
         self._before = signal.signal(number, self._handle)
 
     def close(self) -> None:
         """Raise nothing from now on, and give the signal back if that can be done in this thread."""
-        self._due = None
-        if threading.get_ident() == self._main:
-            with contextlib.suppress(ValueError, TypeError):
+        self._closed, self._due = True, None
+        if threading.get_ident() != self._main or not self._sending.acquire(timeout=SENT_S):
+            return
+        try:
+            if self._number not in signal.sigpending():  # without our handler it would end this process
                 signal.signal(self._number, self._before)
+        except (ValueError, TypeError):
+            pass
+        finally:
+            self._sending.release()
 
     def consider(self, told: Told | None, *, blocked: bool, step: int) -> None:
         """Send the signal if it is due.
@@ -65,9 +73,12 @@ class Raiser:
             return
         if self._due is not None or now_s - self._back_s < SETTLE_S:
             return
-        self._sent_s = now_s
-        self._due = verdict
-        signal.pthread_kill(self._main, self._number)
+        with self._sending:
+            if self._closed:
+                return
+            self._sent_s = now_s
+            self._due = verdict
+            signal.pthread_kill(self._main, self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         verdict, self._due = self._due, None

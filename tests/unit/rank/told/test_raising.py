@@ -163,3 +163,16 @@ def test_after_the_end_nothing_is_raised_and_the_signal_is_given_back(rank: Rank
     assert unused_signal() != NUMBER
     rank.raiser.close()
     assert signal.getsignal(NUMBER) == signal.SIG_DFL
+
+
+def test_a_signal_that_is_under_way_at_the_end_does_not_end_the_process(rank: Rank) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [NUMBER])
+    try:
+        rank.pulse(told())
+        assert NUMBER in signal.sigpending()  # sent, and not taken
+        rank.raiser.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [NUMBER])  # with its default action it would be the end
+    assert not rank.raises(told())
+    rank.raiser.close()
+    assert signal.getsignal(NUMBER) == signal.SIG_DFL
