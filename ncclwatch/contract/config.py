@@ -100,7 +100,7 @@ ASK_SUFFIX = ".ask"  # the agent's question
 ANSWER_SUFFIX = ".stacks"  # the rank's answer
 
 # A file beside a ring in which the agent tells the rank of hangs, where the owner of the job wants that.
-TOLD_SUFFIX = ".told"
+NOTICE_SUFFIX = ".notice"
 
 # Files beside a ring with which an agent and its rank pass the address of a job's server from node to node.
 OFFER_SUFFIX = ".offer"  # the agent beside rank 0: what the rank puts into the job's store

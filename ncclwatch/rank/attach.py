@@ -24,12 +24,12 @@ from ncclwatch.contract.words.printable import harmless
 from ncclwatch.rank import endings, identity, torch_versions, worker_server
 from ncclwatch.rank.agents import store_exchange
 from ncclwatch.rank.checks import resume
+from ncclwatch.rank.notices import listener
 from ncclwatch.rank.patches import collector
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
-from ncclwatch.rank.told import ears
 from ncclwatch.rank.where.handlers import raised_by_handler
 
 WITHOUT_TORCH = "without-torch"  # as `native`: only the hot path that knows no torch, to try it where both fit
@@ -46,7 +46,7 @@ _place = (0, 0)  # rank and world size of the newest ring
 _parents: RingFile | None = None  # the ring of the parent, in a forked child that has none yet
 _native: ModuleType | None = None  # the native recorder, if it is used
 _hot: ModuleType | None = None  # the hot path of the recorder in Python, if it is used
-_wishes: dict[str, str] = {}  # what attach() was told; the environment of the job overrides it
+_wishes: dict[str, str] = {}  # arguments of attach(); the environment of the job overrides them
 _begun = 0  # rings this process has begun: attach() after detach() begins another
 
 
@@ -66,7 +66,7 @@ def attach(native: bool | str = "auto", on_hang: str = "", notes: bool = False) 
             if trouble:
                 warn(trouble)
             else:
-                _wishes = ears.wanted(on_hang, notes, warn)
+                _wishes = listener.wanted(on_hang, notes, warn)
                 _attach(native)
         except Exception as error:
             if raised_by_handler(error):
@@ -151,15 +151,15 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
         warn(_without_ring(directory, error))
         return
     witness = worker_server.socket_of_this_rank(directory)
-    wishes = ears.in_force(_wishes, launched)
+    wishes = listener.in_force(_wishes, launched)
     mine = {"witness": witness, **wishes}
     ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | mine, kept=True))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
     _recorder.sites.grad_mode = sys.modules["torch"].is_grad_enabled
     _recorder.thread()
-    first, hears = rank == 0 or local_rank == 0, ears.ears(ring, wishes, warn)
-    _pulse = Pulse(_recorder, directory, first=first, witness=witness, warn=warn, ears=hears)
+    first, listening = rank == 0 or local_rank == 0, listener.listener(ring, wishes, warn)
+    _pulse = Pulse(_recorder, directory, first=first, witness=witness, warn=warn, listener=listening)
     _pulse.start()
     chosen_device.note_begun(_recorder)
     collector.begin(ring.words)

@@ -23,8 +23,8 @@ from ncclwatch.contract.ring.modules import write as write_module
 from ncclwatch.rank import torch_versions, worker_server
 from ncclwatch.rank.agents import launch
 from ncclwatch.rank.device.progress import DeviceProgress
+from ncclwatch.rank.notices.listener import NoticeListener
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.told.ears import Ears
 from ncclwatch.rank.where import own_stacks
 from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
@@ -44,7 +44,7 @@ class Pulse:
         first: bool,
         witness: str,
         warn: Callable[[str], None],
-        ears: Ears | None = None,
+        listener: NoticeListener | None = None,
     ) -> None:
         self._recorder = recorder
         self._directory = directory
@@ -61,7 +61,7 @@ class Pulse:
         self._devices = DeviceProgress(recorder, torch_versions.nccl_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
-        self._ears = ears
+        self._listener = listener
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
 
     def start(self) -> None:
@@ -71,8 +71,8 @@ class Pulse:
     def stop(self, wait_s: float = config.PULSE_S) -> bool:
         """End, without waiting for it longer than this; returns whether it has ended."""
         self._stop.set()
-        if self._ears is not None:
-            self._ears.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=wait_s)
         return not self._thread.is_alive()
@@ -102,7 +102,7 @@ class Pulse:
         self._look_at_threads()
         self._publish()
         self._answer()
-        self._hear()
+        self._look_at_notices()
         if self._starting is not None:
             trouble = launch.launch_trouble(self._starting, self._directory)
             if trouble:
@@ -124,12 +124,12 @@ class Pulse:
         except Exception:  # a full disk, or a question that cannot be taken away: the beat goes on
             self._recorder.ring.count_dropped()
 
-    def _hear(self) -> None:
-        """Hear what the agent tells of hangs, where the owner of the job wants that."""
-        if self._ears is not None:
+    def _look_at_notices(self) -> None:
+        """Read the agent's notices of hangs, if the owner of the job has asked for them."""
+        if self._listener is not None:
             try:
-                self._ears.listen(self._recorder.threads.get(threading.main_thread().ident or 0))
-            except Exception:  # a directory that was taken away: this rank is not told
+                self._listener.listen(self._recorder.threads.get(threading.main_thread().ident or 0))
+            except Exception:  # the directory was removed: no notices
                 self._recorder.ring.count_dropped()
 
     def _look_at_devices(self) -> None:

@@ -143,7 +143,7 @@ def _rehearse(path: str) -> None:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep torch from telling the user's terminal that a server listens."""
+    """Keep torch from notifier the user's terminal that a server listens."""
     level = torch_versions.log_level()
     if level is None:
         yield

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes import trackers
 from ncclwatch.integrations.notes.mlflow import MLflow
 from ncclwatch.integrations.notes.tensorboard import TensorBoard
 from ncclwatch.integrations.notes.wandb import WeightsAndBiases
 
-HANG = ToldVerdict(
+HANG = HangVerdict(
     incident="i1", job="llama", cause="data_stall", certainty="PROVEN", sentence="Rank 1 waits for data.",
     advice="Look there.", culprits=(1,),
 )  # fmt: skip
@@ -90,9 +90,9 @@ def test_tensorboard_has_a_text_in_every_file_that_is_open(tmp_path: Path) -> No
 def test_nothing_is_imported_that_the_job_has_not_imported() -> None:
     code = (
         "import sys\n"
-        "from ncclwatch.contract.on_hang.told import ToldVerdict\n"
+        "from ncclwatch.contract.on_hang.notice import HangVerdict\n"
         "from ncclwatch.integrations.notes.trackers import all_trackers\n"
-        "v = ToldVerdict(incident='i', job='j', cause='c', certainty='PROVEN', sentence='', advice='', culprits=())\n"
+        "v = HangVerdict(incident='i', job='j', cause='c', certainty='PROVEN', sentence='', advice='', culprits=())\n"
         "for each in all_trackers(): each.note(v, 0)\n"
         "print([n for n in ('wandb', 'mlflow', 'tensorboard', 'tensorboardX', 'torch') if n in sys.modules])\n"
     )
@@ -104,7 +104,7 @@ def test_another_tracker_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine:
         name = "mine"
 
-        def note(self, verdict: ToldVerdict, step: int) -> None:
+        def note(self, verdict: HangVerdict, step: int) -> None:
             """Do nothing."""
 
     monkeypatch.setattr(trackers, "_TRACKERS", [])

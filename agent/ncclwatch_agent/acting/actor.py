@@ -15,7 +15,7 @@ from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
 from ncclwatch_agent.acting.launcher import Launcher, launcher_of
-from ncclwatch_agent.acting.telling import Telling
+from ncclwatch_agent.acting.notifying import Notifier
 from ncclwatch_agent.log import log
 from ncclwatch_agent.ranks.jobs import LocalJob
 
@@ -35,9 +35,9 @@ class _Acting:
     hangs: Hangs | None = None
     heard_at: float = 0.0  # monotonic
     ending: Ending | None = None
-    captured: set[str] = field(default_factory=set)  # incidents of whose captures the owner has been told
-    telling: Telling = field(default_factory=Telling)
-    raised: set[str] = field(default_factory=set)  # incidents for which ranks were told to raise
+    captured: set[str] = field(default_factory=set)  # incidents whose captures were announced
+    notifier: Notifier = field(default_factory=Notifier)
+    raised: set[str] = field(default_factory=set)  # incidents for which ranks were notified to raise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,9 +90,9 @@ class Actor:
         hangs = known.hangs or Hangs()
         raised = "" if known.policy is None else self._act(job, known, known.policy, hangs)
         if known.ending is None:
-            known.telling.go_on(job, hangs.open, raised)
+            known.notifier.update(job, hangs.open, raised)
         else:
-            known.telling.end(job)
+            known.notifier.withdraw(job)
 
     def _act(self, job: LocalJob, known: _Acting, policy: Policy, hangs: Hangs) -> str:
         """Do what the policy says. Returns the incident for which ranks raise, "" for none."""
@@ -126,7 +126,7 @@ class Actor:
         known = self._jobs.pop(job.index, None)
         if known is None:
             return
-        known.telling.end(job)
+        known.notifier.withdraw(job)
         if known.launcher is None:
             return
         if any(known.ending is not None and each.ending is known.ending for each in self._restarted.values()):

@@ -88,8 +88,8 @@ class LocalJob:
 
     @property
     def acts(self) -> bool:
-        """Whether its owner wants something to be done about hangs, or some rank wants to be told of them."""
-        return self.on_hang not in ("", Action.REPORT.value) or any(rank.listens for rank in self.ranks.values())
+        """Whether its owner wants something to be done about hangs, or some rank asks for notices of them."""
+        return self.on_hang not in ("", Action.REPORT.value) or any(rank.wants_notices for rank in self.ranks.values())
 
     def add(self, rank: LocalRank) -> None:
         """Add a rank. Of two processes with one number the living one counts, or else the newer.

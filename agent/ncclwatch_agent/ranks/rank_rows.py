@@ -127,8 +127,8 @@ class LocalRank:
         return self.watch.seen_alive and not self.gone
 
     @property
-    def listens(self) -> bool:
-        """Whether it has asked to be told of hangs."""
+    def wants_notices(self) -> bool:
+        """Whether it has asked for notices of hangs."""
         return self.identity.get("on_hang") == RAISE or self.identity.get("notes") == "1"
 
     @property

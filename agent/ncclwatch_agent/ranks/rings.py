@@ -139,7 +139,7 @@ class RingDirectory:
             place.unlink(name)
             own_stacks.forget(place, name)
             preflight.forget(place, name)
-            for ending in (*exchanged_files(), config.TOLD_SUFFIX, f"{config.TOLD_SUFFIX}.new"):
+            for ending in (*exchanged_files(), config.NOTICE_SUFFIX, f"{config.NOTICE_SUFFIX}.new"):
                 place.unlink(name + ending)
         self._top.rmdir(job)
 

@@ -1,17 +1,17 @@
-"""The exception that is raised in a rank whose job hangs, where its owner has asked for it."""
+"""The exception raised in ranks when their job hangs, if its owner has asked for it."""
 
 from typing import TYPE_CHECKING
 
 from ncclwatch.contract.errors import NcclwatchError
 
 if TYPE_CHECKING:  # `import ncclwatch` imports this, and stays light
-    from ncclwatch.contract.on_hang.told import ToldVerdict
+    from ncclwatch.contract.on_hang.notice import HangVerdict
 
 
 class HangError(NcclwatchError):
     """The job of this rank hangs. `verdict` is what the terminal shows of it, as fields."""
 
-    def __init__(self, verdict: "ToldVerdict") -> None:
+    def __init__(self, verdict: "HangVerdict") -> None:
         super().__init__(verdict)
         self.verdict = verdict
 

@@ -22,7 +22,7 @@ class OpenHang:
     hang: Hang
     stands_s: float  # since it was reported
     capture: str = ""  # in words: where one is, or why there is none
-    sentence: str = ""  # what is wrong, and what to do, for ranks that are told
+    sentence: str = ""  # what is wrong and what to do, for notices to ranks
     advice: str = ""
 
 

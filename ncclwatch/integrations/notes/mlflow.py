@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes.words import LABEL, appended, text
 
 DESCRIPTION = "mlflow.note.content"  # the tag that MLflow's pages show as description
@@ -14,7 +14,7 @@ class MLflow:
 
     name = "MLflow"
 
-    def note(self, verdict: ToldVerdict, step: int) -> None:
+    def note(self, verdict: HangVerdict, step: int) -> None:
         """Tag the run, and write into its description."""
         mlflow = sys.modules.get("mlflow")
         run = _active_run(mlflow) if mlflow is not None else None

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes.words import LABEL, text
 
 _MODULES = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
@@ -17,7 +17,7 @@ class TensorBoard:
 
     name = "TensorBoard"
 
-    def note(self, verdict: ToldVerdict, step: int) -> None:
+    def note(self, verdict: HangVerdict, step: int) -> None:
         """Add a text at this step, and bring it to the disk."""
         for writer in list(_writers())[:WRITERS_MAX]:
             writer.add_text(LABEL, text(verdict), global_step=step)

@@ -1,19 +1,19 @@
-"""Lists the experiment trackers in whose open runs a verdict is noted."""
+"""The experiment trackers in whose open runs verdicts are noted."""
 
 from typing import Protocol
 
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes.mlflow import MLflow
 from ncclwatch.integrations.notes.tensorboard import TensorBoard
 from ncclwatch.integrations.notes.wandb import WeightsAndBiases
 
 
 class Tracker(Protocol):
-    """Notes a verdict. Called in a thread of its own, which nothing waits for; what it raises is told once."""
+    """Notes a verdict. Called in a thread of its own, which training never waits for; an error becomes one warning."""
 
     name: str  # what people call it
 
-    def note(self, verdict: ToldVerdict, step: int) -> None:
+    def note(self, verdict: HangVerdict, step: int) -> None:
         """Note a verdict in the runs that the script has open, if any. `step`: finished training steps."""
 
 

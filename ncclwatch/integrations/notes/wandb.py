@@ -2,7 +2,7 @@
 
 import sys
 
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes.words import appended, text, title
 
 TAG_CHARS_MAX = 64  # W&B refuses longer ones
@@ -13,7 +13,7 @@ class WeightsAndBiases:
 
     name = "Weights & Biases"
 
-    def note(self, verdict: ToldVerdict, step: int) -> None:
+    def note(self, verdict: HangVerdict, step: int) -> None:
         """Alert whoever has turned alerts on, tag the run, and write into its notes."""
         wandb = sys.modules.get("wandb")
         run = getattr(wandb, "run", None)

@@ -1,6 +1,6 @@
 """Two ranks. One skips an all_reduce and waits for a batch instead; whoever gets `HangError` saves, and ends the job.
 
-Arguments: a directory, then what attach() is told. Else nothing saves, and the job ends with the timeout of its group.
+Arguments: a directory, then `on_hang` of attach(). Without the exception the job ends by the timeout of its group.
 Both ranks have verdicts noted, by a tracker that writes files into the directory.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
-from ncclwatch.contract.on_hang.told import ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict
 from ncclwatch.integrations.notes import trackers
 
 SKIPPED_AT = 10
@@ -23,7 +23,7 @@ SKIPPED_AT = 10
 class Files:
     name = "files"
 
-    def note(self, verdict: ToldVerdict, step: int) -> None:
+    def note(self, verdict: HangVerdict, step: int) -> None:
         Path(sys.argv[1], f"note{os.environ['RANK']}.txt").write_text(verdict.sentence)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.decision import Hang, settled_s
 from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
-from ncclwatch.contract.on_hang.told import TEXT_CHARS_MAX
+from ncclwatch.contract.on_hang.notice import TEXT_CHARS_MAX
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server.incidents.aftermath import hang_of, is_hang
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState

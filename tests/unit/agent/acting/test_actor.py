@@ -17,7 +17,7 @@ from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private
 from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode, encode
-from ncclwatch.contract.on_hang.told import Told, parse
+from ncclwatch.contract.on_hang.notice import Notice, parse
 from ncclwatch_agent.acting import actor
 from ncclwatch_agent.acting.actor import RESTART_S, Actor
 from ncclwatch_agent.acting.ending import STUCK_S, TERMINATE_S
@@ -51,7 +51,7 @@ class Node:
     def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "") -> Any:
         rank = SimpleNamespace(
             rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
-            listens=on_hang == "raise", place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
+            wants_notices=on_hang == "raise", place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
             watch=SimpleNamespace(
                 parent=self.launcher.pid, pidfd=SimpleNamespace(fd=-1), state=ProcessState.SLEEPING,
             ),
@@ -270,8 +270,8 @@ def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest
     )
 
 
-def heard(node: Node) -> Told | None:
-    return parse(node.place.read("0-17.ring.told", 1 << 20))
+def heard(node: Node) -> Notice | None:
+    return parse(node.place.read("0-17.ring.notice", 1 << 20))
 
 
 def test_ranks_that_are_to_raise_are_told_of_the_hang_again_and_again_until_it_is_over(node: Node) -> None:

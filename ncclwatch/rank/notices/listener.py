@@ -1,4 +1,4 @@
-"""Hears what the agent tells this rank of hangs, and does what the owner of the job has asked for."""
+"""Reads the agent's notices of hangs, and raises or notes them as the owner of the job has asked."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,35 +7,35 @@ from ncclwatch.contract import config
 from ncclwatch.contract.on_hang.ways import RAISE, WAYS
 from ncclwatch.contract.ring import layout
 from ncclwatch.contract.ring.layout import Word
+from ncclwatch.rank.notices.notice_file import NoticeFile
+from ncclwatch.rank.notices.noting import Noting
+from ncclwatch.rank.notices.raising import Raiser, unused_signal
 from ncclwatch.rank.ring.ringfile import RingFile
-from ncclwatch.rank.told.hearing import Hearing
-from ncclwatch.rank.told.noting import Noting
-from ncclwatch.rank.told.raising import Raiser, unused_signal
 
 _Warn = Callable[[str, str], None]
 _KIND = 6  # field of `layout.WAIT`
 
 
-class Ears:
-    """Belong to the pulse. `listen` with each beat."""
+class NoticeListener:
+    """Belongs to the pulse thread, which calls `listen` with each pulse."""
 
     def __init__(self, ring: RingFile, raiser: Raiser | None, noting: Noting | None) -> None:
         self._ring = ring
-        self._hearing = Hearing(ring.place, ring.file_name)
+        self._file = NoticeFile(ring.place, ring.file_name)
         self._raiser = raiser
         self._noting = noting
 
     def listen(self, main: int | None) -> None:
-        """Look for news. `main`: the row of the main thread in the ring."""
-        told = self._hearing.look(time.monotonic())
+        """Read the notice. `main`: the row of the main thread in the ring."""
+        notice = self._file.read(time.monotonic())
         step = self._ring.word(Word.STEPS)
         if self._noting is not None:
-            self._noting.hear(told, step)
+            self._noting.update(notice, step)
         if self._raiser is not None:
-            self._raiser.consider(told, blocked=main is not None and waits_for_peers(self._ring, main), step=step)
+            self._raiser.consider(notice, blocked=main is not None and waits_for_peers(self._ring, main), step=step)
 
     def close(self) -> None:
-        """Raise nothing from now on, and let what is being noted be noted."""
+        """Raise nothing from now on, and wait a moment for notes under way."""
         if self._raiser is not None:
             self._raiser.close()
         if self._noting is not None:
@@ -49,15 +49,15 @@ def waits_for_peers(ring: RingFile, thread: int) -> bool:
     return bool(kind) and layout.WAITS[kind - 1].needs_peers
 
 
-def ears(ring: RingFile, wishes: dict[str, str], warn: _Warn) -> Ears | None:
-    """Prepare this rank for what is wished, see `wanted`; None: it need not be told of hangs."""
+def listener(ring: RingFile, wishes: dict[str, str], warn: _Warn) -> NoticeListener | None:
+    """Return the listener for what `in_force` returned, None if this rank needs no notices."""
     raiser = _raiser(warn) if wishes["on_hang"] == RAISE else None
     noting = Noting(warn) if wishes["notes"] == "1" else None
-    return Ears(ring, raiser, noting) if raiser is not None or noting is not None else None
+    return NoticeListener(ring, raiser, noting) if raiser is not None or noting is not None else None
 
 
 def wanted(on_hang: str, notes: bool, warn: _Warn) -> dict[str, str]:
-    """Return what the arguments of `attach` say, as a ring says it; "" for nothing that is known."""
+    """Return the arguments of `attach` as the ring stores them; "" for an unknown `on_hang`, with a warning."""
     if on_hang and on_hang not in WAYS:
         import difflib  # in no rank that attaches as it should
 
@@ -69,19 +69,19 @@ def wanted(on_hang: str, notes: bool, warn: _Warn) -> dict[str, str]:
 
 
 def in_force(asked: dict[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what counts: what the environment of the job says, or else what `attach` was told."""
+    """Return the settings in force: the environment of the job, or else the arguments of `attach`."""
     said = {"on_hang": environ.get(config.ENV_ON_HANG, ""), "notes": environ.get(config.ENV_NOTES, "")}
     return {name: text.strip() or asked.get(name, "") for name, text in said.items()}
 
 
 def _raiser(warn: _Warn) -> Raiser | None:
-    why = "no signal of real time is unused in this process"
+    why = "this process uses all real-time signals"
     number = unused_signal()
     if number:
         try:
             return Raiser(number)
         except ValueError:
-            why = "this rank attached in another thread than the main one, where no signal handler can be set"
+            why = "attach() was not called in the main thread, and only there can a signal handler be set"
     warn(
         f"HangError cannot be raised in this rank: {why}. Hangs are reported; call ncclwatch.attach() in the main "
         f"thread, or set {config.ENV_ON_HANG} to another value.",

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import ncclwatch
-from ncclwatch.contract.on_hang.told import Told, ToldVerdict
-from ncclwatch.rank.told.raising import PROMPT_S, SETTLE_S, Raiser, unused_signal
+from ncclwatch.contract.on_hang.notice import HangVerdict, Notice
+from ncclwatch.rank.notices.raising import PROMPT_S, SETTLE_S, Raiser, unused_signal
 
 LONG_S = 60.0
 NUMBER = unused_signal()
 
 
-def told(incident: str = "i1", raised: str | None = None) -> Told:
-    verdict = ToldVerdict(
+def notice(incident: str = "i1", raised: str | None = None) -> Notice:
+    verdict = HangVerdict(
         incident=incident, job="llama", cause="data_stall", certainty="PROVEN", sentence="Rank 1 waits for data.",
         advice="Look there.", culprits=(1,),
     )  # fmt: skip
-    return Told(beat=1, raised=incident if raised is None else raised, hangs=(verdict,))
+    return Notice(beat=1, raised=incident if raised is None else raised, hangs=(verdict,))
 
 
 class Rank:
@@ -31,12 +31,12 @@ class Rank:
         self.now = 1000.0
         self.raiser = Raiser(NUMBER, clock=lambda: self.now)
 
-    def pulse(self, said: Told | None, *, blocked: bool = False, step: int = 7) -> None:
+    def pulse(self, said: Notice | None, *, blocked: bool = False, step: int = 7) -> None:
         thread = threading.Thread(target=self.raiser.consider, args=(said,), kwargs={"blocked": blocked, "step": step})
         thread.start()
         thread.join()
 
-    def raises(self, said: Told | None, *, blocked: bool = False, step: int = 7) -> bool:
+    def raises(self, said: Notice | None, *, blocked: bool = False, step: int = 7) -> bool:
         try:
             self.pulse(said, blocked=blocked, step=step)
             for _ in range(1000):  # a handler runs between two steps of Python
@@ -45,8 +45,8 @@ class Rank:
             return True
         return False
 
-    def in_native_code(self, *pulses: tuple[Told | None, bool], for_s: float = 0.0) -> bool:
-        """Let pulses come while no handler can run: what is told, and whether the thread is known to be blocked.
+    def in_native_code(self, *pulses: tuple[Notice | None, bool], for_s: float = 0.0) -> bool:
+        """Let pulses come while no handler can run: the notice, and whether the thread is known to be blocked.
 
         Returns whether it is raised when the thread comes back.
         """
@@ -82,7 +82,7 @@ def rank() -> Iterator[Rank]:
 )
 def test_a_wait_in_python_ends_with_it(rank: Rank, wait: Callable[[], object]) -> None:
     began = time.monotonic()
-    thread = threading.Timer(0.1, rank.raiser.consider, (told(),), {"blocked": False, "step": 7})
+    thread = threading.Timer(0.1, rank.raiser.consider, (notice(),), {"blocked": False, "step": 7})
     thread.start()
     with pytest.raises(ncclwatch.HangError) as raised:
         wait()
@@ -93,58 +93,58 @@ def test_a_wait_in_python_ends_with_it(rank: Rank, wait: Callable[[], object]) -
         "data_stall", "llama", (1,), "Rank 1 waits for data.",
     )  # fmt: skip
     assert str(error) == "Rank 1 waits for data. Look there. (data_stall, PROVEN, incident i1)"
-    assert error.verdict == told().hangs[0]
+    assert error.verdict == notice().hangs[0]
 
 
-def test_nothing_is_raised_where_nothing_is_told_or_what_is_told_is_no_reason(rank: Rank) -> None:
+def test_nothing_is_raised_where_there_is_no_notice_or_it_is_no_reason(rank: Rank) -> None:
     assert not rank.raises(None)
-    assert not rank.raises(told(raised=""))
-    assert not rank.raises(told(raised="another"))
-    assert rank.raises(told())
+    assert not rank.raises(notice(raised=""))
+    assert not rank.raises(notice(raised="another"))
+    assert rank.raises(notice())
 
 
 def test_a_verdict_that_was_withdrawn_meanwhile_raises_nothing(rank: Rank) -> None:
-    assert not rank.in_native_code((told(), False), (None, False))
-    assert rank.in_native_code((told(), False))
+    assert not rank.in_native_code((notice(), False), (None, False))
+    assert rank.in_native_code((notice(), False))
 
 
 def test_whoever_comes_back_from_native_code_is_left_alone_unless_the_hang_still_stands_a_while_later(
     rank: Rank,
 ) -> None:
-    assert not rank.in_native_code((told(), False), for_s=PROMPT_S + 0.1)
+    assert not rank.in_native_code((notice(), False), for_s=PROMPT_S + 0.1)
     rank.now += SETTLE_S - 0.1
-    assert not rank.raises(told())
+    assert not rank.raises(notice())
     rank.now += 0.2
-    assert rank.raises(told())
+    assert rank.raises(notice())
 
 
 def test_a_thread_that_only_its_peers_can_wake_gets_no_signal_and_time_when_it_is_awake(rank: Rank) -> None:
-    assert not rank.raises(told(), blocked=True)
-    assert not rank.raises(told())
+    assert not rank.raises(notice(), blocked=True)
+    assert not rank.raises(notice())
     rank.now += SETTLE_S
-    assert rank.raises(told())
+    assert rank.raises(notice())
 
 
 def test_a_signal_that_was_sent_before_the_thread_was_blocked_raises_nothing_when_it_is_awake(rank: Rank) -> None:
-    assert not rank.in_native_code((told(), False), (told(), True))
+    assert not rank.in_native_code((notice(), False), (notice(), True))
     rank.now += SETTLE_S
-    assert rank.raises(told())
+    assert rank.raises(notice())
 
 
 def test_it_is_raised_once_for_a_hang_and_for_another_only_when_training_has_gone_on(rank: Rank) -> None:
-    assert rank.raises(told(), step=7)
-    assert not rank.raises(told(), step=7)
-    assert not rank.raises(told("i2"), step=7)
-    assert not rank.raises(told(), step=8)
-    assert rank.raises(told("i2"), step=8)
+    assert rank.raises(notice(), step=7)
+    assert not rank.raises(notice(), step=7)
+    assert not rank.raises(notice("i2"), step=7)
+    assert not rank.raises(notice(), step=8)
+    assert rank.raises(notice("i2"), step=8)
 
 
 def test_an_exception_that_is_being_handled_is_not_disturbed(rank: Rank) -> None:
     try:
         raise RuntimeError("connection closed by peer")
     except RuntimeError:
-        assert not rank.raises(told())
-    assert rank.raises(told())
+        assert not rank.raises(notice())
+    assert rank.raises(notice())
 
 
 def test_it_is_never_raised_in_code_of_ncclwatch_itself(rank: Rank) -> None:
@@ -153,9 +153,9 @@ def test_it_is_never_raised_in_code_of_ncclwatch_itself(rank: Rank) -> None:
     come_back = ours["come_back"]
     assert callable(come_back)
     signal.pthread_sigmask(signal.SIG_BLOCK, [NUMBER])
-    rank.pulse(told())
+    rank.pulse(notice())
     come_back(signal.SIG_UNBLOCK, [NUMBER])
-    assert rank.raises(told())  # with the next pulse
+    assert rank.raises(notice())  # with the next pulse
 
 
 def test_after_the_end_nothing_is_raised_and_the_signal_is_given_back(rank: Rank) -> None:
@@ -168,11 +168,11 @@ def test_after_the_end_nothing_is_raised_and_the_signal_is_given_back(rank: Rank
 def test_a_signal_that_is_under_way_at_the_end_does_not_end_the_process(rank: Rank) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [NUMBER])
     try:
-        rank.pulse(told())
+        rank.pulse(notice())
         assert NUMBER in signal.sigpending()  # sent, and not taken
         rank.raiser.close()
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [NUMBER])  # with its default action it would be the end
-    assert not rank.raises(told())
+    assert not rank.raises(notice())
     rank.raiser.close()
     assert signal.getsignal(NUMBER) == signal.SIG_DFL

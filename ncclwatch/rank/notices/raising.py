@@ -1,10 +1,9 @@
-"""Raises `HangError` in the main thread of this rank, where that thread runs Python or waits in Python.
+"""Raises `HangError` in the main thread of this rank, if that thread runs Python or waits in Python.
 
-By a signal of real time that nobody else uses: its handler runs in the main thread, also where that sleeps or waits for
-a lock, a queue, a pipe or a socket. An exception that is set from another thread (PyThreadState_SetAsyncExc) would be
-seen there only after the wait, and perhaps in a job that goes on. A main thread in native code, such as gloo's wait for
-its peers, sees neither before it comes back. Then the job may be going on: the handler raises nothing, and asks to be
-called again if the hang still stands a while later.
+It uses an unused real-time signal: the handler runs in the main thread even while that sleeps or waits for a lock, a
+queue, a pipe or a socket. PyThreadState_SetAsyncExc would take effect only after the wait, perhaps in a job that goes
+on. Neither interrupts native code, such as gloo's wait for its peers. When the handler runs only after such a wait,
+the job may be going on: it raises nothing, and the signal is sent again if the hang is still open a while later.
 """
 
 import signal
@@ -15,25 +14,25 @@ from collections.abc import Callable
 from types import FrameType
 
 from ncclwatch.contract.on_hang.hang_error import HangError
-from ncclwatch.contract.on_hang.told import Told, ToldVerdict
+from ncclwatch.contract.on_hang.notice import HangVerdict, Notice
 
-PROMPT_S = 1.0  # a handler that runs later than this after its signal was kept waiting by native code
-SETTLE_S = 3.0  # for so long a hang must stand after the main thread has come back from there
-SENT_S = 1.0  # for a signal to be sent. A process that was forked meanwhile would wait for ever
+PROMPT_S = 1.0  # a handler that runs later than this was delayed by native code
+SETTLE_S = 3.0  # how long a hang must stay open after the main thread returned from native code
+SENT_S = 1.0  # limit, because in a child forked while the lock was held it is never released
 _NEVER = float("-inf")
 
 
 class Raiser:
-    """Raises in the main thread. Made there; `consider` is called with each pulse."""
+    """Raises in the main thread, where it must be created. Call `consider` with each pulse."""
 
     def __init__(self, number: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take a signal that nobody uses, see `unused_signal`. Raises ValueError in any thread but the main one."""
+        """Install the handler for a signal from `unused_signal`. Raises ValueError in any thread but the main one."""
         self._clock = clock
         self._number = number
         self._main = threading.main_thread().ident or 0
-        self._due: ToldVerdict | None = None
+        self._due: HangVerdict | None = None
         self._sent_s = 0.0
-        self._back_s = _NEVER  # when the main thread last came back from native code
+        self._back_s = _NEVER  # when the main thread last returned from native code
         self._raised: set[str] = set()  # incidents
         self._raised_at_step = -1  # of the newest; -1: none
         self._step = 0
@@ -42,7 +41,7 @@ class Raiser:
         self._before = signal.signal(number, self._handle)
 
     def close(self) -> None:
-        """Raise nothing from now on, and give the signal back if that can be done in this thread."""
+        """Raise nothing from now on, and restore the former handler if this is the main thread."""
         self._closed, self._due = True, None
         if threading.get_ident() != self._main or not self._sending.acquire(timeout=SENT_S):
             return
@@ -54,14 +53,14 @@ class Raiser:
         finally:
             self._sending.release()
 
-    def consider(self, told: Told | None, *, blocked: bool, step: int) -> None:
+    def consider(self, notice: Notice | None, *, blocked: bool, step: int) -> None:
         """Send the signal if it is due.
 
         `blocked`: the main thread is inside an operation that only its peers can end, and cannot be reached.
-        `step`: how many this rank has finished. Who has caught the exception and saves is left in peace: until
-        training goes on, no other one is raised.
+        `step`: training steps finished. A script that has caught the exception may be saving: nothing else is raised
+        until it finishes another step.
         """
-        verdict = told.to_raise if told is not None else None
+        verdict = notice.to_raise if notice is not None else None
         now_s = self._clock()
         self._step = step
         if blocked:
@@ -89,16 +88,16 @@ class Raiser:
         if verdict is None:  # it was withdrawn
             return
         if sys.exc_info()[0] is not None:
-            return  # it may be saving because its peers have gone
+            return  # it may be saving because its peers are gone
         if _is_ours(frame):
-            return  # with the next pulse it will be elsewhere
+            return  # the next pulse tries again
         self._raised.add(verdict.incident)
         self._raised_at_step = self._step
         raise HangError(verdict)
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether code of ncclwatch is under way, or what it calls of the standard library."""
+    """Whether ncclwatch is running, or the standard library called by it."""
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in sys.stdlib_module_names:
@@ -108,8 +107,8 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def unused_signal() -> int:
-    """Return a signal of real time whose default handler is in force, 0 if there is none."""
-    # From the middle: glibc's own come first, and what counts down from the last one is somebody else's.
+    """Return a real-time signal without a handler, 0 if there is none."""
+    # From the middle up: glibc uses the first ones, and applications often count down from SIGRTMAX.
     middle = (signal.SIGRTMIN + signal.SIGRTMAX) // 2
     for number in range(middle, signal.SIGRTMAX):
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -1,7 +1,7 @@
-"""Writes and reads what an agent tells a rank of the hangs of its job: one small file beside the rank's ring.
+"""Encodes and parses the notice by which an agent notifies a rank of hangs: one small file beside the rank's ring.
 
-The agent writes it anew each second while a hang stands, and takes it away when none does, so that a rank that sees it
-change knows that the verdict still holds. The rank imports this: the standard library alone.
+The agent rewrites it each second while a hang is open, and removes it when none is. A rank that sees `beat` change
+knows that the verdict still holds. The rank imports this module: standard library only.
 """
 
 import json
@@ -15,8 +15,8 @@ RANKS_MAX = 64  # culprits that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldVerdict:
-    """A critical verdict, as a rank of the job is told it."""
+class HangVerdict:
+    """A critical verdict, as a notice carries it."""
 
     incident: str  # its id
     job: str
@@ -28,40 +28,40 @@ class ToldVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """All that a rank is told. `beat` grows with each time."""
+class Notice:
+    """The open hangs of a job. `beat` grows with each rewrite."""
 
     beat: int
     raised: str = ""  # the incident for which `HangError` is raised, "" for none
-    hangs: tuple[ToldVerdict, ...] = ()
+    hangs: tuple[HangVerdict, ...] = ()
 
     @property
-    def to_raise(self) -> ToldVerdict | None:
+    def to_raise(self) -> HangVerdict | None:
         """Return the verdict for which `HangError` is raised."""
         return next((each for each in self.hangs if each.incident == self.raised), None) if self.raised else None
 
 
-def encode(told: Told) -> bytes:
-    """Return it as a file holds it."""
-    return json.dumps(asdict(told)).encode("utf-8", "replace")
+def encode(notice: Notice) -> bytes:
+    """Return the content of the file."""
+    return json.dumps(asdict(notice)).encode("utf-8", "replace")
 
 
-def parse(data: bytes) -> Told | None:
-    """Return what a file says, None if it says nothing that can be read. Never raises."""
+def parse(data: bytes) -> Notice | None:
+    """Return the notice, None if the file is empty or malformed. Never raises."""
     found = foreign_json.read(data) if data else None
     if not isinstance(found, dict) or not isinstance(found.get("beat"), int):
         return None
     hangs = found.get("hangs")
-    return Told(
+    return Notice(
         beat=found["beat"],
         raised=_text(found, "raised"),
         hangs=tuple(_verdict(each) for each in hangs if isinstance(each, dict)) if isinstance(hangs, list) else (),
     )
 
 
-def _verdict(found: dict[object, object]) -> ToldVerdict:
+def _verdict(found: dict[object, object]) -> HangVerdict:
     culprits = found.get("culprits")
-    return ToldVerdict(
+    return HangVerdict(
         incident=_text(found, "incident"),
         job=_text(found, "job"),
         cause=_text(found, "cause"),

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ncclwatch.contract.machine.private_dirs import PrivateDir, open_private
-from ncclwatch.contract.on_hang.told import Told, ToldVerdict, encode, parse
-from ncclwatch.rank.told.hearing import STALE_S, Hearing
+from ncclwatch.contract.on_hang.notice import HangVerdict, Notice, encode, parse
+from ncclwatch.rank.notices.notice_file import STALE_S, NoticeFile
 
-HANG = ToldVerdict(
+HANG = HangVerdict(
     incident="i1", job="llama", cause="data_stall", certainty="PROVEN", sentence="s", advice="a", culprits=(0, 3)
 )
-NAME = "0-17.ring.told"
+NAME = "0-17.ring.notice"
 
 
 @pytest.fixture
@@ -22,38 +22,38 @@ def place(tmp_path: Path) -> Iterator[PrivateDir]:
 
 
 def test_a_file_counts_once_it_has_changed(place: PrivateDir) -> None:
-    hearing = Hearing(place, "0-17.ring")
-    assert hearing.look(1.0) is None
-    place.write(NAME, encode(Told(beat=4, raised="i1", hangs=(HANG,))))
-    assert [hearing.look(at_s) for at_s in (2.0, 2.5, 3.0)] == [None] * 3
-    place.write(NAME, encode(Told(beat=5, raised="i1", hangs=(HANG,))))
-    found = hearing.look(3.5)
-    assert found == Told(beat=5, raised="i1", hangs=(HANG,))
+    found_file = NoticeFile(place, "0-17.ring")
+    assert found_file.read(1.0) is None
+    place.write(NAME, encode(Notice(beat=4, raised="i1", hangs=(HANG,))))
+    assert [found_file.read(at_s) for at_s in (2.0, 2.5, 3.0)] == [None] * 3
+    place.write(NAME, encode(Notice(beat=5, raised="i1", hangs=(HANG,))))
+    found = found_file.read(3.5)
+    assert found == Notice(beat=5, raised="i1", hangs=(HANG,))
     assert found.to_raise == HANG
 
 
 def test_a_file_that_is_taken_away_or_does_not_change_any_more_says_nothing(place: PrivateDir) -> None:
-    hearing = Hearing(place, "0-17.ring")
+    found_file = NoticeFile(place, "0-17.ring")
     for beat in (1, 2):
-        place.write(NAME, encode(Told(beat=beat, hangs=(HANG,))))
-        hearing.look(float(beat))
-    assert hearing.look(2.0 + STALE_S) is not None
-    assert hearing.look(2.1 + STALE_S) is None
+        place.write(NAME, encode(Notice(beat=beat, hangs=(HANG,))))
+        found_file.read(float(beat))
+    assert found_file.read(2.0 + STALE_S) is not None
+    assert found_file.read(2.1 + STALE_S) is None
     for beat in (3, 4):
-        place.write(NAME, encode(Told(beat=beat, hangs=(HANG,))))
-        found = hearing.look(10.0 + beat)
+        place.write(NAME, encode(Notice(beat=beat, hangs=(HANG,))))
+        found = found_file.read(10.0 + beat)
     assert found is not None
     place.unlink(NAME)
-    assert hearing.look(14.5) is None
+    assert found_file.read(14.5) is None
 
 
 def test_a_link_is_not_followed(place: PrivateDir, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     Path(place.path, NAME).symlink_to(elsewhere)
-    hearing = Hearing(place, "0-17.ring")
+    found_file = NoticeFile(place, "0-17.ring")
     for beat in (1, 2, 3):
-        elsewhere.write_bytes(encode(Told(beat=beat, hangs=(HANG,))))
-        assert hearing.look(float(beat)) is None
+        elsewhere.write_bytes(encode(Notice(beat=beat, hangs=(HANG,))))
+        assert found_file.read(float(beat)) is None
 
 
 @pytest.mark.parametrize(
