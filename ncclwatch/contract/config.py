@@ -11,7 +11,7 @@ PROTOCOL = 7  # of the wire between agent and server; a server refuses any other
 DEFAULT_PORT = 8470
 
 # Environment of a rank.
-ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server; default http://$MASTER_ADDR:8470
+ENV_SERVER = "NCCLWATCH_SERVER"  # URL of the server, or of several: "URL,URL"; default http://$MASTER_ADDR:8470
 ENV_SERVER_OWN = "NCCLWATCH_SERVER_OWN"  # the same URL, if a program of ours started that server for this user
 ENV_SHARE = "NCCLWATCH_SHARE"  # "0": no server is started for a job on several nodes
 ENV_JOB = "NCCLWATCH_JOB"  # name of the job; default from the launcher
@@ -113,6 +113,7 @@ FACTS_BYTES_MAX = 512 * 1024
 INCIDENTS_PAGE_MAX = 2000  # that a server gives out at a time; no more are open
 INCOMPLETE_HEADER = "X-Ncclwatch-Incomplete"  # of a list of incidents: why those are missing that only the store knows
 FOREIGN_HEADER = "X-Ncclwatch-Foreign"  # of a server's refusal of another user of its machine
+LEADER_HEADER = "Ncclwatch-Leader"  # the server that leads, in the answer of one that does not
 FACT_CHARS_MAX = 200
 JOB_CHARS_MAX = 80  # of a job's name
 
@@ -135,12 +136,17 @@ def runtime_name() -> str:
 
 
 def server_url(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the server a rank's agent should dial: the one named, or port 8470 of the master."""
+    """Return the server a rank's agent should dial, or several as in NCCLWATCH_SERVER; else port 8470 of the master."""
     named = environ.get(ENV_SERVER, "").strip()
     if named:
-        return without_credentials(named).rstrip("/")
+        return ",".join(without_credentials(each).rstrip("/") for each in addresses(named))
     host = environ.get("MASTER_ADDR") or "127.0.0.1"
     return f"http://{f'[{host}]' if ':' in host else host}:{DEFAULT_PORT}"
+
+
+def addresses(named: str) -> list[str]:
+    """Return the addresses in NCCLWATCH_SERVER: several, with commas between them, of servers of which one leads."""
+    return [each.strip() for each in named.split(",") if each.strip()] or [named]
 
 
 def without_credentials(url: str) -> str:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import sys
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -31,6 +32,13 @@ EXIT_NOT_INSTALLED = 3
 )
 @click.option(
     "--store", default="", help="Where incidents are kept: an SQLite file, or postgresql://USER@HOST/DATABASE."
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="URL",
+    help="Where agents and other servers reach this one. Of several servers with one PostgreSQL one leads, and another "
+    "takes over when it fails.",
 )
 @click.option(
     "--keep-days",
@@ -90,10 +98,10 @@ EXIT_NOT_INSTALLED = 3
 @click.option("--parent", type=int, help="End when this process has ended.")
 @click.version_option(VERSION, prog_name="ncclwatch-server")
 def main(  # noqa: PLR0913  (one for each flag)
-    host: str, port: int, store: str, keep_days: float, keep_incidents: int, tls_cert: str, tls_key: str,
-    allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...], notify: str,
-    log_url: str, ephemeral: bool, remote: str, stand_by: bool, listen_fd: int | None, ready_fd: int | None,
-    parent: int | None,
+    host: str, port: int, store: str, advertise: str, keep_days: float, keep_incidents: int, tls_cert: str,
+    tls_key: str, allow_host: tuple[str, ...], allow_user: tuple[str, ...], trusted_proxy: tuple[str, ...],
+    notify: str, log_url: str, ephemeral: bool, remote: str, stand_by: bool, listen_fd: int | None,
+    ready_fd: int | None, parent: int | None,
 ) -> None:  # fmt: skip
     """Watch training jobs, and say who hangs them.
 
@@ -107,6 +115,7 @@ def main(  # noqa: PLR0913  (one for each flag)
         from ncclwatch_server.app import create_app
         from ncclwatch_server.notify.targets import read_targets
         from ncclwatch_server.security.peers import proxies
+        from ncclwatch_server.serving.elected import Election
         from ncclwatch_server.serving.uvicorn_server import Remote, Serving, check_tls, inherited, listen, serve
         from ncclwatch_server.ui.log_links import check_log_url
     except ModuleNotFoundError as error:
@@ -124,20 +133,20 @@ def main(  # noqa: PLR0913  (one for each flag)
         targets = read_targets(notify)
         listener = listen(host, port) if listen_fd is None else inherited(listen_fd)
         entrance = Remote.open(remote) if remote else None
-        app = create_app(
-            settings.Settings(
-                store="" if ephemeral else settings.store_url(store),
-                grants=grants,
-                hosts=None if grants else settings.own_names(allow_host),
-                keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
-                private=ephemeral,
-                users=settings.user_ids(allow_user),
-                trusted=trusted,
-                remote=remote_grants,
-                log_url=check_log_url(log_url),
-            ),
-            targets=targets,
+        said = settings.Settings(
+            store="" if ephemeral else settings.store_url(store),
+            grants=grants,
+            hosts=None if grants else settings.own_names(allow_host),
+            keeping=settings.Keeping(days=keep_days, incidents_per_job=keep_incidents),
+            private=ephemeral,
+            users=settings.user_ids(allow_user),
+            trusted=trusted,
+            remote=remote_grants,
+            log_url=check_log_url(log_url),
         )
+        election = Election.of(advertise, said) if advertise else None
+        make_app = partial(create_app, said, targets=targets)
+        app = make_app() if election is None else None
     except ConfigError as error:
         _fail(str(error), EXIT_USAGE)
     if tls is None and not settings.is_loopback(host):
@@ -146,7 +155,13 @@ def main(  # noqa: PLR0913  (one for each flag)
         host=host, port=port, ephemeral=ephemeral, ready_fd=ready_fd, parent=parent, tls=tls,
         trusted=tuple(map(str, trusted)), remote=entrance, stand_by=stand_by,
     )  # fmt: skip
-    serve(app, serving, listener)
+    if app is not None or election is None:
+        serve(app or make_app(), serving, listener)
+        return
+    try:
+        election.serve(serving, listener, lambda elector: make_app(elector=elector))
+    except ConfigError as error:
+        _fail(str(error), EXIT_USAGE)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

@@ -21,6 +21,8 @@ from ncclwatch_server.ingest.conversation import Host
 from ncclwatch_server.ingest.session import Door, RemoteEntrance
 from ncclwatch_server.ingest.websocket import HOST, REMOTE_HOST, AgentLine
 from ncclwatch_server.judge import judge as default_judge
+from ncclwatch_server.leadership.elector import Elector
+from ncclwatch_server.leadership.roles import leader_route
 from ncclwatch_server.metrics.loop_lag import measure
 from ncclwatch_server.notify.notifier import Notifier
 from ncclwatch_server.notify.records import Records
@@ -46,9 +48,15 @@ from ncclwatch_server.watch.tick import Watch
 log = logging.getLogger("ncclwatch.server")
 
 
-def create_app(settings: Settings, judge: Judge | None = None, targets: Targets | None = None) -> FastAPI:
-    """Return the application. Raises `ConfigError` if the store cannot be opened, or a target of alerts not be used."""
-    store = Store(settings.store, settings.keeping) if settings.store else None
+def create_app(
+    settings: Settings, judge: Judge | None = None, targets: Targets | None = None, elector: Elector | None = None
+) -> FastAPI:
+    """Return the application. `elector`: that of one of several servers, which leads.
+
+    Raises `ConfigError` if the store cannot be opened, or a target of alerts not be used.
+    """
+    term = elector.term if elector is not None else 0
+    store = Store(settings.store, settings.keeping, term) if settings.store else None
     book = IncidentBook(store.load() if store is not None else ())
     memory = Memory(store.lessons() if store is not None else {})
     kept = store or NoStore()
@@ -57,6 +65,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     records.recalled = silences.recall
     notifier = Notifier(targets or Targets(), records, silences)
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
+    if elector is not None:
+        watch.leads = notifier.leads = lambda: elector.leads
     watch.counters.notified = notifier.counts
     watch.counters.unrecorded = lambda: records.dropped
     access, trail = settings.access(), AuditTrail(kept)
@@ -110,6 +120,8 @@ def create_app(settings: Settings, judge: Judge | None = None, targets: Targets 
     app.state.audit = trail
     app.state.door = door
     app.add_middleware(Boundary, hosts=settings.hosts, access=access)
+    if elector is not None:
+        app.router.routes.append(leader_route(elector))
     add_routes(app, reader, kept, access, app.state.audit)
     add_operating_routes(app, watch, kept, access, app.state.audit)
     app.include_router(

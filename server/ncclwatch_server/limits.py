@@ -99,6 +99,7 @@ EXPIRE_TICKS = 60  # between two looks for incidents that are kept no longer
 # A round of the watch is one look at one job; at 98,304 ranks that hang it took up to 1.1 s (make layouts).
 WATCH_STILL_S = 15.0  # a watch that has not gone on for so long does no good: /healthz says so
 WATCH_ENDS_S = 60.0  # and after so long the process ends, to be started again
+LEADER_STILL_S = 4.0  # a leader whose judging has not gone round for so long lets another server lead
 PART_STILL_S = 30.0  # any other loop that has not finished a round for so long is reported
 
 # What is asked for.

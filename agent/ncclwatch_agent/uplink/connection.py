@@ -26,6 +26,7 @@ from ncclwatch.contract.network.pinned_tls import trusting
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
+from ncclwatch_agent.uplink.addresses import Addresses, usable
 from ncclwatch_agent.uplink.invitation import Invitation
 from ncclwatch_agent.uplink.local_server import Answer
 from ncclwatch_agent.uplink.proof import HOW_TO_SHARE, Elsewhere, connect_to_ours
@@ -34,9 +35,11 @@ from ncclwatch_agent.uplink.spool import Spool, SpooledViews
 
 OPEN_S_MAX = 3.0
 PING_S, PONG_S = 5.0, 10.0
-SHARED_PING_S, SHARED_PONG_S = 2.0, 5.0  # of a job's own server, which another node replaces soon
+SHARED_PING_S, SHARED_PONG_S = 2.0, 5.0  # of a server that another one replaces soon
 BACKOFF_S = (0.2, 5.0)  # first, most
 STRANGER_BACKOFF_S = 30.0
+NEXT_S = 0.1  # before the next of several servers is dialled
+ROUND_S_MAX = 2.0  # after all of them: one takes over within seconds
 TOLD_MAX = 32  # reasons in the log until a connection is made: a server with several addresses fails in several ways
 OUTBOX_MAX = 1024  # messages that wait for a slow server; then the connection starts over
 
@@ -49,6 +52,7 @@ class Failure:
 
     answer: Answer
     sentence: str
+    leader: str = ""  # the server to dial instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,9 @@ def _explain_answer(url: str, response: Response) -> Failure:
             f"or name another server in {config.ENV_SERVER}"
         )
         return Failure(answer=Answer.REFUSAL, sentence=sentence)
+    if config.LEADER_HEADER in response.headers:
+        leader = usable(response.headers[config.LEADER_HEADER])
+        return Failure(answer=Answer.NOBODY, sentence=f"{url} follows the server at {leader}", leader=leader)
     if status >= 500:
         return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
     where = "it names another address, to which nothing is sent: " if 300 <= status < 400 else ""
@@ -167,7 +174,8 @@ class Uplink:
     def __init__(self, url: str, hello: wire.Hello, token: str, naming: str) -> None:
         self.name = url  # as jobs call it
         self.naming = naming
-        self.url = url  # where it is, which a server of our own may change
+        self.addresses = Addresses(url if naming == config.NAMED else "")
+        self.url = self.addresses.current or url  # where it is, which a server of our own may change
         self.reached = False  # a server has welcomed us at least once
         self.spool = Spool()
         self.delivered_at = 0.0  # monotonic, of the last views of an ended rank that got through
@@ -262,12 +270,23 @@ class Uplink:
             self._failing_since = self._failing_since or time.monotonic()
             if failure.sentence not in self._told and len(self._told) < TOLD_MAX:
                 self._told.add(failure.sentence)
-                log.warning("%s", failure.sentence)
+                (log.info if failure.leader else log.warning)("%s", failure.sentence)
             self._retry.clear()
             callbacks.failed(failure)
-            delay = backoff_s(self.failures, failure.answer, random.random())
+            delay = self._delay_s(failure)
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(delay, self._retry.wait())
+
+    def _delay_s(self, failure: Failure) -> float:
+        """Choose the server to dial next. Returns how long to wait before."""
+        if not self.addresses.several and not failure.leader:
+            return backoff_s(self.failures, failure.answer, random.random())
+        again = self.addresses.next(failure.leader)
+        self.url = self.addresses.current
+        if not again:
+            return NEXT_S
+        delay = backoff_s(self.addresses.rounds, failure.answer, random.random())
+        return min(delay, ROUND_S_MAX) if failure.answer is Answer.NOBODY else delay
 
     async def _attempt(self, callbacks: Callbacks) -> Failure:
         before = self.connections
@@ -294,6 +313,7 @@ class Uplink:
         """Return the connection to make: on a socket that was proven, unless somebody named the server."""
         sock, trust = None, tls.trust() if tls.is_secure(self.url) else None
         shared = self.naming == config.SHARED
+        soon = shared or self.addresses.several
         if shared:
             if self._invitation is None:
                 raise NotInvited
@@ -305,8 +325,8 @@ class Uplink:
         return DirectWebSocket(
             websocket_url(self.url), ssl=trust, compression=None,
             open_timeout=OPEN_S_MAX, additional_headers=headers,
-            proxy=None, ping_interval=SHARED_PING_S if shared else PING_S,
-            ping_timeout=SHARED_PONG_S if shared else PONG_S, close_timeout=1.0,
+            proxy=None, ping_interval=SHARED_PING_S if soon else PING_S,
+            ping_timeout=SHARED_PONG_S if soon else PONG_S, close_timeout=1.0,
             max_size=config.MESSAGE_BYTES_MAX, create_connection=_Connection, sock=sock,
             user_agent_header=f"ncclwatch-agent/{self._hello.version}",
         )  # fmt: skip
@@ -321,6 +341,7 @@ class Uplink:
         if not self.reached or self._told:
             log.info("connected to %s (%s %s)", self.url, answer.server, answer.version)
         self.reached, self.failures, self._failing_since = True, 0, 0.0
+        self.addresses.reached()
         self._told.clear()
 
     async def _talk(self, socket: ClientConnection, callbacks: Callbacks) -> None:

@@ -1,5 +1,6 @@
 """Asks a server the few questions the command line has, over plain HTTP."""
 
+import contextlib
 import os
 import urllib.error
 import urllib.parse
@@ -243,7 +244,18 @@ def dial(server: str = "", environ: Mapping[str, str] = os.environ, timeout_s: f
     urls.check(server, "--server")
     urls.check(environ.get(config.ENV_SERVER, "") if not server else "", config.ENV_SERVER)
     naming = config.NAMED if server else config.server_naming(environ)
-    return Client(server or config.server_url(environ), token(environ), timeout_s, naming=naming)
+    return answering(server or config.server_url(environ), token(environ), timeout_s, naming)
+
+
+def answering(named: str, token: str, timeout_s: float, naming: str = config.NAMED) -> Client:
+    """Return a client of the first of several servers that answers, as any does for all; of the last if none does."""
+    *others, last = config.addresses(named)
+    for url in others:
+        client = Client(url, token, timeout_s, naming=naming)
+        with contextlib.suppress(ServerUnreachable):
+            client.check()
+            return client
+    return Client(last, token, timeout_s, naming=naming)
 
 
 def token(environ: Mapping[str, str] = os.environ) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ncclwatch.cli.client.http import Client, token
+from ncclwatch.cli.client.http import answering, token
 from ncclwatch.cli.output.kept_files import keep_capture, keep_report
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
@@ -155,7 +155,7 @@ def _run(order: Order) -> int:
 def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     naming = config.NAMED if own is None else config.OWN
     patience_s = ANSWER_S if own is None else ANSWER_OWN_S
-    client = Client(url, order.token, patience_s, naming=naming)
+    client = answering(url, order.token, patience_s, naming)
     before, blocked = Attempts(), None
     while True:
         following = Following(

@@ -108,6 +108,7 @@ class Courier:
         self._wall = wall
         self._base = base
         self._rhythm = rhythm or Rhythm()
+        self.leads: Callable[[], bool] = lambda: True  # this server may notify now
         self._cases: dict[str, _Case] = {}
         self._waiting: dict[str, _Case] = {}  # the spool: those with something to tell
         self._room = asyncio.Semaphore(SENDS_MAX)
@@ -318,6 +319,8 @@ class Courier:
             self.outcomes[Outcome.RETRIED] += 1
 
     async def _send(self, message: Message) -> None:
+        if not self.leads():
+            raise Undelivered("another server may lead by now")
         try:
             await asyncio.wait_for(self._channel.send(message), self._rhythm.send_s)
         except asyncio.TimeoutError as error:

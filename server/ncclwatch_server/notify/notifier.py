@@ -45,6 +45,7 @@ class Notifier:
     ) -> None:
         """Check that all targets can be used here. Raises `ConfigError`."""
         self.life = LoopLife("notifier", age_s_max=limits.PART_STILL_S)
+        self.leads: Callable[[], bool] = lambda: True  # this server may notify now
         self._base = targets.link
         self._records = records
         self._silences = silences
@@ -117,7 +118,7 @@ class Notifier:
 
         client = open_client()
         self._closers.append(client.aclose)
-        return [
+        couriers = [
             Courier(
                 target,
                 open_channel(target, client),
@@ -129,6 +130,9 @@ class Notifier:
             )
             for target in targets
         ]
+        for courier in couriers:
+            courier.leads = lambda: self.leads()
+        return couriers
 
     def _hand_over(self, news: News) -> None:
         if not self._couriers:

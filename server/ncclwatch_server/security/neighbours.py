@@ -18,7 +18,8 @@ from ncclwatch.contract import config
 from ncclwatch.contract.network import peer_uid
 
 NEIGHBOURS = "neighbours_of_this_server"  # name of the `Neighbours` in the state of the application's lifespan
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+LEADER_PATH = "/leaderz"  # which of several servers leads
+OPEN_PATHS = frozenset({"/healthz", "/readyz", LEADER_PATH})
 LOGGED_MAX = 16  # users of whose refusal the log tells
 
 _HEADERS = {"connection": "close", config.FOREIGN_HEADER: "1"}

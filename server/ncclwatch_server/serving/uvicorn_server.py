@@ -11,12 +11,14 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 from ncclwatch.contract.errors import ConfigError
@@ -59,6 +61,7 @@ class Serving:
     trusted: tuple[str, ...] = ()  # addresses of proxies that are believed
     remote: "Remote | None" = None
     stand_by: bool = False  # with a parent: it ends with that, and not when no agent is there
+    announced: bool = False  # where it listens has been said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +133,42 @@ def check_tls(certificate: str, key: str) -> Tls | None:
     return Tls(certificate=certificate, key=key)
 
 
-def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
-    """Serve until a signal, or until nobody needs it any more."""
-    settings = uvicorn.Config(
+Beside = Callable[[Callable[[], None]], AbstractContextManager[object]]
+
+
+def serve(app: FastAPI, serving: Serving, listener: socket.socket, beside: Beside | None = None) -> None:
+    """Serve until a signal, or until nobody needs it any more.
+
+    `beside` makes what lives as long as it serves. It is given a function that ends the serving, for any thread.
+    """
+    settings = uvicorn_settings(app, serving, http=PatientHttp)
+    sys.setswitchinterval(SWITCH_S)
+    give_back_large_blocks()
+    # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
+    gc.collect()
+    gc.freeze()
+    gc.enable()  # off while the command imported and built all of this
+    crowd = _make_room(app, serving)
+    server = SeatedServer(settings, crowd, serving.remote)
+    living = beside(server.stop) if beside is not None else contextlib.nullcontext()
+    try:
+        with living:
+            uvloop.run(_serve(server, serving, listener, app.state.watch))
+    except SystemExit as error:  # of any callback: it ends the event loop
+        if error.code:
+            raise
+        log.critical("the server ends by an exit that nobody asked for", exc_info=error)
+        sys.exit(EXIT_STOOD_STILL)
+    if server.blind:
+        sys.exit(EXIT_STOOD_STILL)
+
+
+def uvicorn_settings(app: ASGIApp, serving: Serving, http: type[PatientHttp]) -> uvicorn.Config:
+    """Return how uvicorn serves an application here."""
+    return uvicorn.Config(
         app,
         loop="uvloop",
-        http=PatientHttp,
+        http=http,
         ws=AgentLine,
         access_log=False,
         log_config=None,
@@ -148,23 +181,6 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket) -> None:
         ssl_certfile=serving.tls.certificate if serving.tls else None,
         ssl_keyfile=(serving.tls.key or None) if serving.tls else None,
     )
-    sys.setswitchinterval(SWITCH_S)
-    give_back_large_blocks()
-    # What is there by now stays: a collection that looks at all of it keeps every thread waiting for 20 ms and more.
-    gc.collect()
-    gc.freeze()
-    gc.enable()  # off while the command imported and built all of this
-    crowd = _make_room(app, serving)
-    server = _Server(settings, crowd, serving.remote)
-    try:
-        uvloop.run(_serve(server, serving, listener, app.state.watch))
-    except SystemExit as error:  # of any callback: it ends the event loop
-        if error.code:
-            raise
-        log.critical("the server ends by an exit that nobody asked for", exc_info=error)
-        sys.exit(EXIT_STOOD_STILL)
-    if server.blind:
-        sys.exit(EXIT_STOOD_STILL)
 
 
 def _make_room(app: FastAPI, serving: Serving) -> Crowd:
@@ -179,7 +195,7 @@ def _make_room(app: FastAPI, serving: Serving) -> Crowd:
     return crowd
 
 
-class _Server(uvicorn.Server):
+class SeatedServer(uvicorn.Server):
     """uvicorn, which here ends with code 0 on the signals that are meant to end it, and seats who comes."""
 
     def __init__(self, config: uvicorn.Config, crowd: Crowd, remote: Remote | None) -> None:
@@ -193,11 +209,13 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
 
+        http: type[PatientHttp] = self.config.http_protocol_class  # type: ignore[assignment]
+
         def seated(seat: Seat) -> PatientHttp:
-            return PatientHttp.seated(self.config, self.server_state, self.lifespan.state, seat)
+            return http.seated(self.config, self.server_state, self.lifespan.state, seat)
 
         def remote(seat: Seat) -> PatientHttp:
-            return PatientHttp.remote(self.config, self.server_state, self.lifespan.state, seat)
+            return http.remote(self.config, self.server_state, self.lifespan.state, seat)
 
         acceptors = [Acceptor(listener, seated, self.crowd, self.config.ssl) for listener in sockets or ()]
         if self._remote is not None:
@@ -221,8 +239,8 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _serve(server: _Server, serving: Serving, listener: socket.socket, watch: Watch) -> None:
-    tasks = [asyncio.create_task(_tell_ready(server, serving, listener))]
+async def _serve(server: SeatedServer, serving: Serving, listener: socket.socket, watch: Watch) -> None:
+    tasks = [asyncio.create_task(announce(server, serving, listener))]
     if serving.parent is not None:
         tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
     # With a parent it ends only then, since a training may prepare for minutes before its first rank. A server for
@@ -238,7 +256,7 @@ async def _serve(server: _Server, serving: Serving, listener: socket.socket, wat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _then_stop(server: _Server, condition: Coroutine[None, None, None]) -> None:
+async def _then_stop(server: SeatedServer, condition: Coroutine[None, None, None]) -> None:
     try:
         await condition
     except Exception:  # a server that nobody would ever end is worse than none
@@ -247,13 +265,15 @@ async def _then_stop(server: _Server, condition: Coroutine[None, None, None]) ->
     server.stop()
 
 
-async def _tell_ready(server: _Server, serving: Serving, listener: socket.socket) -> None:
+async def announce(server: SeatedServer, serving: Serving, listener: socket.socket) -> None:
     """Say where it listens, as soon as it answers."""
     while not server.started:
         await asyncio.sleep(0.01)
     port = listener.getsockname()[1]
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     scheme = "https" if serving.tls else "http"
+    if serving.announced:
+        return
     put(f"ncclwatch-server listens on {scheme}://{host}:{port}", error=True)
     log.info("up to %d agents and %d connections in all", server.crowd.agents_max, server.crowd.connections_max)
     if serving.ready_fd is not None:

@@ -54,12 +54,14 @@ def _gently(incidents: Iterable[Incident]) -> Iterator[Values]:
         time.sleep(PAUSE_S)
 
 
-def write_all(connection: Connection, batch: Batch) -> None:
-    """Write all of it. Whatever a broken connection left written already is written again, and stays one row."""
-    incidents, lessons, audit = tables.incidents, tables.lessons, tables.audit
+def write_all(connection: Connection, batch: Batch, term: int = 0) -> None:
+    """Write all of it. Whatever a broken connection left written already is written again, and stays one row.
+
+    `term` is that in which this server leads, 0 for a single server. What a leader of a newer term has written stays.
+    """
+    lessons, audit = tables.lessons, tables.audit
     if batch.incidents:
-        connection.execute(delete(incidents).where(incidents.c.id.in_(tuple(batch.incidents))))
-        connection.execute(insert(incidents), list(_gently(batch.incidents.values())))
+        _write_incidents(connection, batch.incidents, term)
     for each in batch.learned.values():
         row = records.lesson_row(each)
         connection.execute(delete(lessons).where(lessons.c.job == row["job"], lessons.c.kind == row["kind"]))
@@ -68,3 +70,18 @@ def write_all(connection: Connection, batch: Batch) -> None:
         there = set(connection.scalars(select(audit.c.id).where(audit.c.id.in_(tuple(batch.audit)))))
         if new := [records.audit_row(each) for key, each in batch.audit.items() if key not in there]:
             connection.execute(insert(audit), new)
+
+
+def _write_incidents(connection: Connection, batch: dict[str, Incident], term: int) -> None:
+    incidents, leadership = tables.incidents, tables.leadership
+    named = incidents.c.id.in_(tuple(batch))
+    connection.execute(delete(incidents).where(named, incidents.c.term <= term))
+    newer = set(connection.scalars(select(incidents.c.id).where(named)))
+    # The leader of a newer term judges anew what is open; nobody else knows of what is over.
+    over = term and (connection.scalar(select(leadership.c.term)) or 0) > term
+    rows = [
+        {**row, "term": term}
+        for row in _gently(each for key, each in batch.items() if key not in newer and not (over and each.open))
+    ]
+    if rows:
+        connection.execute(insert(incidents), rows)

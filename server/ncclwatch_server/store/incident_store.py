@@ -61,14 +61,18 @@ class Store:
 
     lasting = True
 
-    def __init__(self, url: str, keeping: settings.Keeping | None = None) -> None:
-        """Open the database. Raises `ConfigError` if that cannot be done, and waiting would not help."""
+    def __init__(self, url: str, keeping: settings.Keeping | None = None, term: int = 0) -> None:
+        """Open the database; `term`: see `batch.write_all`.
+
+        Raises `ConfigError` if it cannot be opened, and waiting would not help.
+        """
         self.failures = 0
         self.dropped = 0
         self.recalled: Callable[[Known], None] | None = None  # called by the thread when a store comes late
         self.lost: Callable[[], None] | None = None  # called by it when a new store wants what is in memory
         self.begun_anew = 0
         self._url = url
+        self._term = term
         self._keeping = keeping or settings.Keeping()
         self._problem = ""  # why it fails now
         self._failing_since = 0.0
@@ -355,7 +359,7 @@ class Store:
                 return 0
             try:
                 with self._engine.begin() as connection:
-                    write_all(connection, batch)
+                    write_all(connection, batch, self._term)
             except _NEVER as error:
                 self._write_singly(batch, error)
         except BaseException:
@@ -381,7 +385,7 @@ class Store:
         for single in singles:
             try:
                 with self._engine.begin() as connection:
-                    write_all(connection, single)
+                    write_all(connection, single, self._term)
             except _NEVER as refused:
                 self.dropped += 1
                 log.error("one is given up: %s", cannot("write", self._url, refused))

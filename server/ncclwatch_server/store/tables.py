@@ -6,6 +6,8 @@
 | lessons   | how long waits of a job lasted that ended well    | --keep-days after the last, a job's deletion  |
 | silences  | who wants no alerts about which job, and until when | a year after their end, a job's deletion      |
 | notifications | what each target of alerts was told of an incident | with the incident                          |
+| leadership | which of several servers leads, see `ncclwatch_server.leadership` | never                      |
+| servers   | the servers that would lead                       | when they end, or are silent for long         |
 | audit     | who asked for stacks, silenced or deleted what, and when | after AUDIT_DAYS; nothing else changes it |
 | clock     | how late it is, as far as that is trusted (see `retention`) | never                               |
 
@@ -38,6 +40,7 @@ incidents = Table(
     Column("fate", String(16)),
     Column("gpus", Integer),
     Column("timeout_s", Float),
+    Column("term", Integer, nullable=False, server_default="0"),  # of the leader that wrote it; 0: of a single server
     Index("incidents_by_state", "state", "opened_at"),
     Index("incidents_by_time", "opened_at"),
     Index("incidents_by_job", "job", "opened_at"),
@@ -83,6 +86,24 @@ clock = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
     Column("trusted_at", Float, nullable=False),  # seconds since 1970
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
+    Column("holder", String(40), nullable=False),  # id of a server; "": nobody
+    Column("url", String(1024), nullable=False),  # where agents and other servers reach it
+    Column("term", Integer, nullable=False),  # grows with each change of the leader
+    Column("beat", Integer, nullable=False),  # grows with each renewal
+)
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("url", String(1024), nullable=False),
+    Column("beat", Integer, nullable=False),
 )
 
 audit = Table(

@@ -16,7 +16,7 @@ from ncclwatch_server.store.database import IMMEDIATE, shown
 
 log = logging.getLogger("ncclwatch.server")
 
-SCHEMA = "0006"  # the newest step
+SCHEMA = "0007"  # the newest step
 _LOCK = 7_166_001_413  # of PostgreSQL: two servers that start at once upgrade one after the other
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -52,6 +52,7 @@ class Watch:
         self.refusals = Refusals(wall)
         self.agents = 0  # connected now
         self.ready = False  # the first tick is over
+        self.leads: Callable[[], bool] = lambda: True  # it may judge now, see `ncclwatch_server.leadership`
         self.successions: Successions | None = None  # of a server that an agent started for one job
         self.life = LoopLife("watch", age_s_max=limits.WATCH_STILL_S, ends_s=limits.WATCH_ENDS_S)
         self._keeping = keeping or settings.Keeping()
@@ -110,6 +111,10 @@ class Watch:
         next_tick = self._clock()
         while True:
             now = self._clock()
+            if not self.leads():
+                self.life.went_round()
+                await asyncio.sleep(limits.SOON_S)
+                continue
             if now >= next_tick:
                 self._tick(now)
                 # A tick that was missed is not made up for.

@@ -1,0 +1,207 @@
+"""Decides whether this server leads: takes the lease, renews it, and gives up when another server has it.
+
+A leader that cannot reach the database asks the other servers. While none of them leads it goes on, because a database
+that is away is away for all, as a rule, and training must stay watched. One that does lead is proof that the lease is
+lost. A leader that was halted (SIGSTOP, a frozen machine) finds its confirmation too old, and judges nothing until it
+has a new one.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from ncclwatch_server.leadership.lease import Candidate, Lease, LeaseUnavailable
+
+log = logging.getLogger("ncclwatch.server")
+
+RENEW_S = 1.0  # between two rounds
+CONFIRMED_S = 5.0  # after the last confirmation a leader judges no more
+LEASE_S = 6.0  # a lease that a follower has seen unchanged for so long is free. Longer than CONFIRMED_S
+SILENT_S = 120.0  # a candidate that shows no life for so long is forgotten
+
+
+class Leases(Protocol):
+    """See `lease.LeaseTable`."""
+
+    @property
+    def me(self) -> Candidate:
+        """This server."""
+
+    def read(self) -> tuple[Lease | None, tuple[Candidate, ...]]:
+        """Return who leads, and the other candidates."""
+
+    def acquire(self, seen: Lease | None) -> Lease | None:
+        """Take the lease if it is still as seen."""
+
+    def renew(self, mine: Lease) -> Lease | None:
+        """Keep it; None: another server has it."""
+
+    def leave(self, mine: Lease | None) -> None:
+        """Release it."""
+
+    def forget(self, others: tuple[str, ...]) -> None:
+        """Forget other candidates."""
+
+
+class Elector:
+    """One server's part in the election. One thread calls `follow`, `lead` and `leave`; all may read the rest."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        ask: Callable[[str], int | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ask` returns the term in which the server at a URL leads, None if it does not, or does not answer."""
+        self.lease: Lease | None = None  # of this server
+        self.problem = ""  # why the database cannot be used, "" while it can
+        self._leases = leases
+        self._ask = ask
+        self._clock = clock
+        self._seen: Lease | None = None
+        self._seen_at: float | None = None  # since when it is unchanged; None: nothing was read
+        self._others: tuple[Candidate, ...] = ()
+        self._beats: dict[str, tuple[int, float]] = {}  # of other candidates, and when they changed
+        self._confirmed_at = 0.0
+
+    @property
+    def me(self) -> Candidate:
+        """This server."""
+        return self._leases.me
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server may judge and notify now."""
+        return self.lease is not None and self._clock() - self._confirmed_at < CONFIRMED_S
+
+    @property
+    def leader_url(self) -> str:
+        """Where the leader is, as far as this server knows; "": nobody leads."""
+        known = self.lease or self._seen
+        return known.url if known is not None and known.holder else ""
+
+    @property
+    def term(self) -> int:
+        """The newest term that this server knows of."""
+        known = self.lease or self._seen
+        return known.term if known is not None else 0
+
+    def follow(self) -> bool:
+        """Go one round as a follower. Returns whether this server leads now."""
+        began = self._clock()
+        try:
+            seen, self._others = self._leases.read()
+            now = self._clock()
+            if self._seen_at is None or seen != self._seen:
+                self._seen, self._seen_at = seen, now
+            if seen is None or not seen.holder or now - self._seen_at >= LEASE_S:
+                self._seen_at = now  # whether it is taken or not: another one may be first
+                self.lease = self._leases.acquire(seen)
+        except LeaseUnavailable as error:
+            self._seen_at = None  # the leader could not renew it either
+            self._note(str(error))
+            return False
+        self._note("")
+        self._confirmed_at = began
+        return self.lease is not None
+
+    def lead(self) -> bool:
+        """Go one round as the leader. Returns whether this server still leads."""
+        assert self.lease is not None
+        began = self._clock()
+        try:
+            renewed = self._leases.renew(self.lease)
+            if renewed is None:
+                self._seen, self.lease = None, None
+                return False
+            self.lease = renewed
+            _, self._others = self._leases.read()
+            self._forget_silent()
+        except LeaseUnavailable as error:
+            self._note(str(error))
+            if self._another_leads():
+                self._seen, self.lease = None, None
+                return False
+        else:
+            self._note("")
+        self._confirmed_at = began
+        return True
+
+    def leave(self) -> None:
+        """Let another server lead at once."""
+        mine, self.lease = self.lease, None
+        try:
+            self._leases.leave(mine)
+        except LeaseUnavailable as error:
+            log.warning("the others take over after %.0f s only: %s", LEASE_S, error)
+
+    def _another_leads(self) -> bool:
+        assert self.lease is not None
+        if not self._others:
+            return False
+        with ThreadPoolExecutor(len(self._others)) as pool:
+            terms = list(pool.map(self._ask, [other.url for other in self._others]))
+        return any(term is not None and term > self.lease.term for term in terms)
+
+    def _forget_silent(self) -> None:
+        now = self._clock()
+        self._beats = {
+            each.id: self._beats[each.id]
+            if each.id in self._beats and self._beats[each.id][0] == each.beat
+            else (each.beat, now)
+            for each in self._others
+        }
+        silent = tuple(name for name, (_, since) in self._beats.items() if now - since >= SILENT_S)
+        if silent:
+            self._leases.forget(silent)
+
+    def _note(self, problem: str) -> None:
+        if problem and not self.problem:
+            log.error("%s; judging goes on, and it is tried again", problem)
+        elif self.problem and not problem:
+            log.info("the election works again")
+        self.problem = problem
+
+
+class Reign:
+    """The thread that renews the lease of a leader, for as long as the context lasts."""
+
+    def __init__(self, elector: Elector, lost: Callable[[], None], healthy: Callable[[], bool] = lambda: True) -> None:
+        """`lost` is called once, by the thread. While not `healthy` the lease is not renewed: another one may lead."""
+        self.is_lost = False
+        self._elector = elector
+        self._lost = lost
+        self._healthy = healthy
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ncclwatch-lease", daemon=True)
+
+    def __enter__(self) -> "Reign":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=CONFIRMED_S)
+
+    def _run(self) -> None:
+        sick = False
+        while not self._stopping.wait(RENEW_S):
+            try:
+                if self._healthy():
+                    sick = False
+                    if self._elector.lead():
+                        continue
+                    log.error("another server leads now, at %s", self._elector.leader_url or "an address to be learned")
+                else:
+                    if not sick:
+                        log.error("this server is too slow to lead: the lease is not renewed")
+                    sick = True
+                    continue
+            except Exception:  # a server that knows nothing of its lease must not lead
+                log.exception("renewing the lease failed in an unforeseen way")
+            self.is_lost = True
+            self._lost()
+            return
