@@ -24,7 +24,7 @@ _MEANINGS: dict[str, tuple[str, str]] = {
     config.ENV_JOB: ("name of the job", ""),
     config.ENV_NAMESPACE: ("namespace of all jobs that are started here", ""),
     config.ENV_HOST: ("what this host is called in verdicts", "its host name"),
-    config.ENV_SERVER: ("URL of the server that agents and this command dial", ""),
+    config.ENV_SERVER: ("URL of the server that agents and this command dial, or of several: URL,URL", ""),
     config.ENV_SERVER_OWN: ("set by `ncclwatch run` for its own server: that URL must prove whose it is", ""),
     config.ENV_SHARE: ("0: no server is started for a job on several nodes", "1"),
     config.ENV_DISABLE: ("1: attach() does nothing", "0"),

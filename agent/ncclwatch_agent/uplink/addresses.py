@@ -1,11 +1,6 @@
-"""Chooses which of several servers an agent dials: those that the user named, and the one that they say leads."""
-
-from urllib.parse import urlsplit
+"""Chooses which of several servers an agent dials next. It dials none but those that the user has named."""
 
 from ncclwatch.contract import config
-from ncclwatch.contract.network import tls
-
-LEADER_CHARS_MAX = 300
 
 
 class Addresses:
@@ -13,54 +8,33 @@ class Addresses:
 
     def __init__(self, named: str) -> None:
         """`named`: as in NCCLWATCH_SERVER; "" for a server that nobody named, which is the only one."""
-        self._named = config.addresses(named) if named else []
-        self._leader = ""  # that some server has named, and no user
-        self._tried: set[str] = set()
-        self.current = self._named[0] if named else ""
+        self.named = tuple(config.addresses(named)) if named else ()
+        self.current = self.named[0] if named else ""
         self.rounds = 0  # in a row, through all of them
-
-    @property
-    def several(self) -> bool:
-        """Whether there is another one to dial."""
-        return len(self._named) > 1 or bool(self._leader)
+        self.elected = len(self.named) > 1  # another one takes over where one fails
+        self._tried: set[str] = set()
 
     def next(self, leader: str = "") -> bool:
         """Choose the server to dial after a failure. Returns whether all have been tried, and it is time to wait.
 
-        `leader` is what the last one said about who leads. The token was shown to that one already; what it names gets
-        it only over TLS if that is how it was shown.
+        `leader` is what the last one said about who leads. One that nobody has named is not dialled: it would be shown
+        the token. Behind one address may be several servers, too: it is dialled again.
         """
+        self.elected = self.elected or bool(leader)
         self._tried.add(self.current)
-        if leader and _is_as_safe(leader, self.current):
-            if leader not in self._named:
-                self._leader = leader
-            if leader not in self._tried:
-                self.current = leader
-                return False
-        known = [*self._named, self._leader] if self._leader else self._named
-        self.current = next((each for each in known if each not in self._tried), "")
-        if self.current:
+        if leader in self.named and leader not in self._tried:
+            self.current = leader
+            return False
+        untried = [each for each in self.named if each not in self._tried]
+        if untried:
+            self.current = untried[0]
             return False
         self._tried.clear()
         self.rounds += 1
-        self.current = known[0]
+        self.current = self.named[0]
         return True
 
     def reached(self) -> None:
         """Note that the current one listens."""
         self._tried.clear()
         self.rounds = 0
-
-
-def usable(leader: str) -> str:
-    """Return an address that a server named as its leader's, "" if it is none."""
-    try:
-        parts = urlsplit(leader)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path in ("", "/")
-    except ValueError:
-        return ""
-    return config.without_credentials(leader).rstrip("/") if good and len(leader) <= LEADER_CHARS_MAX else ""
-
-
-def _is_as_safe(leader: str, current: str) -> bool:
-    return tls.is_secure(leader) or not tls.is_secure(current)

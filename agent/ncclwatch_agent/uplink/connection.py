@@ -26,7 +26,7 @@ from ncclwatch.contract.network.pinned_tls import trusting
 from ncclwatch.contract.words.printable import one_line
 from ncclwatch_agent.deadline import within
 from ncclwatch_agent.log import log
-from ncclwatch_agent.uplink.addresses import Addresses, usable
+from ncclwatch_agent.uplink.addresses import Addresses
 from ncclwatch_agent.uplink.invitation import Invitation
 from ncclwatch_agent.uplink.local_server import Answer
 from ncclwatch_agent.uplink.proof import HOW_TO_SHARE, Elsewhere, connect_to_ours
@@ -38,6 +38,8 @@ PING_S, PONG_S = 5.0, 10.0
 SHARED_PING_S, SHARED_PONG_S = 2.0, 5.0  # of a server that another one replaces soon
 BACKOFF_S = (0.2, 5.0)  # first, most
 STRANGER_BACKOFF_S = 30.0
+LEADER_CHARS_MAX = 300
+UNNAMED_ROUNDS = 10  # in vain, after which a leader that nobody has named is told of
 NEXT_S = 0.1  # before the next of several servers is dialled
 ROUND_S_MAX = 2.0  # after all of them: one takes over within seconds
 TOLD_MAX = 32  # reasons in the log until a connection is made: a server with several addresses fails in several ways
@@ -130,7 +132,7 @@ def _explain_answer(url: str, response: Response) -> Failure:
         )
         return Failure(answer=Answer.REFUSAL, sentence=sentence)
     if config.LEADER_HEADER in response.headers:
-        leader = usable(response.headers[config.LEADER_HEADER])
+        leader = one_line(response.headers[config.LEADER_HEADER])[:LEADER_CHARS_MAX].rstrip("/")
         return Failure(answer=Answer.NOBODY, sentence=f"{url} follows the server at {leader}", leader=leader)
     if status >= 500:
         return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
@@ -279,12 +281,15 @@ class Uplink:
 
     def _delay_s(self, failure: Failure) -> float:
         """Choose the server to dial next. Returns how long to wait before."""
-        if not self.addresses.several and not failure.leader:
+        if not self.addresses.named or not (self.addresses.elected or failure.leader):
             return backoff_s(self.failures, failure.answer, random.random())
         again = self.addresses.next(failure.leader)
         self.url = self.addresses.current
         if not again:
             return NEXT_S
+        if failure.leader not in ("", *self.addresses.named) and self.addresses.rounds == UNNAMED_ROUNDS:
+            advice = f"name it as well: {config.ENV_SERVER}={self.name},{failure.leader}"
+            log.warning("%s, which nobody has named, so that no token is shown to it; %s", failure.sentence, advice)
         delay = backoff_s(self.addresses.rounds, failure.answer, random.random())
         return min(delay, ROUND_S_MAX) if failure.answer is Answer.NOBODY else delay
 
@@ -313,7 +318,7 @@ class Uplink:
         """Return the connection to make: on a socket that was proven, unless somebody named the server."""
         sock, trust = None, tls.trust() if tls.is_secure(self.url) else None
         shared = self.naming == config.SHARED
-        soon = shared or self.addresses.several
+        soon = shared or self.addresses.elected
         if shared:
             if self._invitation is None:
                 raise NotInvited

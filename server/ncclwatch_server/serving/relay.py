@@ -3,6 +3,7 @@
 What this server knows itself, its own health and figures, it answers itself. Tokens are checked by the leader.
 """
 
+import logging
 from collections.abc import AsyncIterator
 
 import httpx
@@ -104,6 +105,7 @@ def relay_app(elector: Elector, lifespan: Lifespan[Starlette], client: httpx.Asy
 
 def open_client() -> httpx.AsyncClient:
     """Return the client that asks the leader: no proxy, no redirects, no cookies of its own. Raises `ConfigError`."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
     return httpx.AsyncClient(
         verify=tls.trust(),
         timeout=httpx.Timeout(ANSWER_S, connect=DIAL_S),
