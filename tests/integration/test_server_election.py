@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.real_jobs import end, incidents, runtime, torchrun, until
 from tests.integration.receiver import Receiver
+from tests.integration.server_process import ROOT
 from tests.ports import free_port
 from tests.postgres import Postgres
 
@@ -147,3 +148,16 @@ def test_a_database_that_is_away_for_all_changes_no_leader_and_a_hang_is_found(
         assert receiver.events.count("firing") == 1, receiver.events
     finally:
         end(job, runtime)
+
+
+def test_a_follower_refuses_whom_the_leader_would(two: tuple[Server, Server]) -> None:
+    """Neither has a token: they serve their own user, by their own names."""
+    _, follower = two
+    assert httpx2.get(f"{follower.url}/api/v1/jobs").json() == []
+    assert httpx2.get(f"{follower.url}/api/v1/jobs", headers={"host": "evil.example"}).status_code == 421
+    if os.geteuid() == 0:
+        asked = subprocess.run(
+            [sys.executable, "-m", "tests.integration.other_user", "12345", "ask", str(follower.port), "/api/v1/jobs"],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert "it serves only the user who started it" in asked.stdout

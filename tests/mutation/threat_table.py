@@ -463,4 +463,15 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     f"{_TESTS}/test_server_other_tokens.py::test_who_shows_no_token_cannot_fill_the_log": (
         Change(f"{_SERVER}/runtime/sparing_log.py", "LINES_MAX, EVERY_S = 20", "LINES_MAX, EVERY_S = 1000"),
     ),
+    f"{_TESTS}/test_server_election.py::test_a_follower_refuses_whom_the_leader_would": (
+        Change(f"{_SERVER}/serving/follower.py", "guard(relay_app(elector, lifespan, client))", "relay_app(elector, lifespan, client)"),
+        Change(f"{_SERVER}/serving/follower.py", "yield {NEIGHBOURS: neighbours, ", "yield {"),
+    ),
+    "tests/unit/agent/uplink/test_addresses.py::test_a_leader_that_nobody_named_is_not_dialled": (
+        Change(f"{_AGENT}/uplink/addresses.py", "if leader in self.named and", "if leader and"),
+    ),
+    "tests/unit/server/leadership/test_lease.py::"
+    "test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one": (
+        Change(f"{_SERVER}/store/batch.py", "where(named, incidents.c.term <= term)", "where(named)"),
+    ),
 }  # fmt: skip

@@ -30,6 +30,19 @@ def follower(answering: Answering, leader: str = "https://leader:8470", problem:
     return TestClient(relay_app(elector, lifespan, client))  # type: ignore[arg-type]
 
 
+class Body(httpx.AsyncByteStream):
+    """What comes from a network, in parts. It may break off."""
+
+    def __init__(self, *parts: bytes, breaks: bool = False) -> None:
+        self._parts, self._breaks = parts, breaks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+        if self._breaks:
+            raise httpx.ReadError("connection reset")
+
+
 def never(_: httpx.Request) -> httpx.Response:
     raise AssertionError("the leader was asked")
 
@@ -40,7 +53,9 @@ def test_a_request_goes_to_the_leader_as_it_is_but_for_where_it_was_sent() -> No
     def leader(request: httpx.Request) -> httpx.Response:
         request.read()
         asked.append(request)
-        return httpx.Response(201, headers=[("set-cookie", "a=1"), ("set-cookie", "b=2")], json={"id": 7})
+        return httpx.Response(
+            201, headers=[("set-cookie", "a=1"), ("set-cookie", "b=2")], stream=Body(b'{"id":', b"7}")
+        )
 
     sent = {
         "authorization": "Bearer t", "origin": "http://testserver", "cookie": "s=1", "x-forwarded-for": "10.9.9.9",
@@ -70,7 +85,7 @@ def test_a_path_cannot_lead_to_another_server() -> None:
 
     def leader(request: httpx.Request) -> httpx.Response:
         asked.append(str(request.url))
-        return httpx.Response(404)
+        return httpx.Response(404, stream=Body())
 
     with follower(leader) as reader:
         for path in ("//evil.example/x", "/@evil.example/", "/..//x", "/a%2f%2fb"):
@@ -95,6 +110,11 @@ def test_a_leader_that_does_not_answer_is_named() -> None:
         answer = reader.get("/api/v1/jobs")
     assert answer.status_code == 503
     assert "https://leader:8470, does not answer (refused)" in answer.json()["detail"]
+
+
+def test_an_answer_that_breaks_off_is_what_came_of_it() -> None:
+    with follower(lambda _: httpx.Response(200, stream=Body(b"event: one", breaks=True))) as reader:
+        assert reader.get("/api/v1/stream").text == "event: one"
 
 
 def test_it_never_asks_itself() -> None:
