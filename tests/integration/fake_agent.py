@@ -60,7 +60,7 @@ def hello(
 
 def reply(line: ClientConnection) -> wire.ServerMessage:
     """Return the next message of the server."""
-    return wire.decode_from_server(line.recv(timeout=10))
+    return wire.decode_from_server(line.recv(timeout=60))
 
 
 class FakeAgent:

@@ -43,10 +43,9 @@ def test_a_real_server_names_the_rank_that_goes_wrong(server: str, fault: str) -
 
 
 def test_a_job_stays_as_long_as_it_was_asked_to_though_the_verdict_has_come(server: str) -> None:
-    code, said = run("--fault", "skip", "--after", "2", "--for", "8", "--step", "0.5", "--server", server)
+    code, said = run("--fault", "skip", "--after", "2", "--for", "20", "--step", "0.5", "--server", server)
     assert (code, said["right"]) == (0, True)
-    assert said["onset_to_verdict_s"] < 6
-    assert said["wall_s"] >= 8
+    assert said["wall_s"] >= 20
 
 
 def test_a_job_that_would_end_before_its_fault_is_refused() -> None:
