@@ -78,7 +78,8 @@ def receiver() -> Iterator[Receiver]:
 def two(postgres: Postgres, tmp_path: Path, receiver: Receiver) -> Iterator[tuple[Server, Server]]:
     """The leader, and the one that follows it."""
     notify = tmp_path / "notify.toml"
-    notify.write_text(f'[[target]]\nname = "hook"\nkind = "webhook"\nurl = "{receiver.url}"\n')
+    secret = "a secret of at least sixteen bytes"
+    notify.write_text(f'[[target]]\nkind = "webhook"\nurl = "{receiver.url}"\nsecret = "{secret}"\n')
     store = postgres.new_database()
     first = Server(tmp_path, store, notify)
     servers = [first]
@@ -97,7 +98,7 @@ def test_a_hang_stays_one_incident_on_whichever_server_leads(
     two: tuple[Server, Server], runtime: Path, receiver: Receiver
 ) -> None:
     a, b = two
-    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=b.url)  # it follows: agents are sent to the other
+    job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=f"{b.url},{a.url}")  # the first one follows
     try:
         until(lambda: incidents(a.url), a.said)
         found = incidents(a.url)
