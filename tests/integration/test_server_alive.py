@@ -186,6 +186,6 @@ def test_a_server_that_cannot_know_whether_it_is_needed_ends_with_a_code() -> No
     async def broken() -> None:
         raise ValueError("no pidfd")
 
-    server = uvicorn_server._Server(uvicorn.Config("nothing:app"), Crowd(100), None)
+    server = uvicorn_server.SeatedServer(uvicorn.Config("nothing:app"), Crowd(100), None)
     asyncio.run(uvicorn_server._then_stop(server, broken()))
     assert (server.should_exit, server.blind) == (True, True)
