@@ -54,7 +54,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, DestroyedRoot) and root.counts is not None:
         return destroyed.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, GoneRoot) and root.counts is not None:
-        return ends.tell_left(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
+        more = f" {ranks_words(root.short).capitalize()} ran out of batches as well." if root.short else ""
+        return ends.tell_left(case, root, CAUSE, advice=ADVICE, reason=f"{_drawn_words(root.counts)}{more}")
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.BATCHES:
         others = tuple(rank for rank in root.victims if rank in case.views)
         counts = uneven_counts(case.views, root.ranks[:1], others)

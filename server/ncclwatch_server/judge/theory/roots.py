@@ -133,6 +133,7 @@ class GoneRoot(Root):
     kind = RootKind.GONE
     ends: Ends
     counts: Mapping[int, int] | None = None  # batches drawn by rank, where these ranks ran out of them and left
+    short: tuple[int, ...] = ()  # who ran out of them as well, and waits in a call after the loop
     shift: Shift | None = None  # the call that they left out before, and so came to their end too early
     waiters: tuple[int, ...] = ()  # who waits in an operation with them, or lost them: theirs may be a call too many
 

@@ -27,7 +27,7 @@ def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str
         advice=advice,
         culprits=tuple(
             culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")
-            for block in blocks
+            for block in (*blocks, *_outside(case, root))
             if block.rank in guilty
         ),
         victims=root.victims,
@@ -37,6 +37,12 @@ def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str
             + [fact for block in blocks[:4] for fact in source_evidence(case.views[block.rank], block.wait.site)]
         ),
     )
+
+
+def _outside(case: Case, root: CircleRoot) -> list[Block]:
+    """Return the waits of those who made the same mistake as a rank of the circle, and wait for it, not in it."""
+    inside = {block.rank for block in root.blocks}
+    return [block for rank in root.ranks if rank not in inside for block in case.graph.blocks.get(rank, ())]
 
 
 def _summary(case: Case, root: CircleRoot, deed: str) -> str:

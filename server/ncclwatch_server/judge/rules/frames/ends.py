@@ -83,6 +83,7 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
         culprits=(
             *(culprit(views[rank], last_site(views[rank]), ending_words(_ending(views[rank]))) for rank in ranks),
             *(culprit(views[rank], last_site(views[rank]), "needs ranks that have left") for rank in waiters),
+            *(culprit(views[rank], last_site(views[rank]), "left its loop early, too") for rank in root.short),
         ),
         victims=tuple(rank for rank in root.victims if rank not in waiters),
         one_of=not root.decided,

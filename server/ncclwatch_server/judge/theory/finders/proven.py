@@ -11,6 +11,7 @@ from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
+from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
@@ -154,6 +155,10 @@ def find_gone(case: Case) -> Found:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
     waiters: tuple[int, ...] = ()
     circle: Found = ()
+    short: tuple[int, ...] = ()
+    if left.counts is not None:
+        short = ran_out_as_well(case.views, ends.ranks, case.blocked)
+        victims = tuple(sorted({*victims, *victims_of(case.graph, short)} - {*ends.ranks, *short}))
     if ends.went is Went.LEFT and left == STAYED:  # nothing tells why
         waiters = _waiters(case, ends.ranks, victims)
         circle, beside = _beside_the_gone(case)
@@ -172,6 +177,7 @@ def find_gone(case: Case) -> Found:
         onset_s=onset_s(blocks) or ended_s,
         ends=ends,
         counts=left.counts,
+        short=short,
         shift=left.shift,
         waiters=waiters,
     )

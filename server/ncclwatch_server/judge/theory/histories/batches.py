@@ -22,9 +22,21 @@ def ran_out(view: RankView, others: Furthest) -> tuple[CallSite, int] | None:
     """Return the pass in which a rank ran out of data while another one drew more, None if there is none."""
     for mine in view.loaders:
         key = mine.site, mine.passes if mine.exhausted else mine.passes - 1
-        if others.get(key, 0) > _drawn(view, *key) > 0:
+        drawn = _drawn(view, *key)
+        # Of the newest pass it is known that it ended without a batch; of the one before, 0 means that nobody knows.
+        if others.get(key, 0) > drawn and (drawn or mine.exhausted):
             return key
     return None
+
+
+def ran_out_as_well(
+    views: Mapping[int, RankView], short: Iterable[int], waiting: Iterable[int]
+) -> tuple[int, ...]:
+    """Return who of those that wait ran out of data in the same pass as `short`, while another one of them drew more."""
+    waiting = tuple(waiting)
+    others = furthest(views, waiting)
+    passes = {each for rank in short if (each := ran_out(views[rank], others)) is not None}
+    return tuple(rank for rank in waiting if ran_out(views[rank], others) in passes)
 
 
 def uneven_counts(
