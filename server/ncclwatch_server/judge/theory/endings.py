@@ -42,6 +42,7 @@ _LOST_PEER = (
 _STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
 # What Python raises for the program's own pipes and sockets. No backend of collectives raises these.
 _PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
+_BACKEND_ERROR = re.compile(r"^(RuntimeError|Dist\w*Error|AcceleratorError)")
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
@@ -131,17 +132,35 @@ def _says_nothing(ending: Ending) -> bool:
 
 
 def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, Ending]:
-    """Return the ends that came before anybody waited in a root that was told: no consequence of it.
+    """Return the ends that are no consequence of a root that was told.
 
-    A job that hangs is ended in the end, by its backend or by somebody.
+    They came before anybody waited in it, for a job that hangs is ended in the end, by its backend or by somebody. Or
+    the program raised something that neither of them raises, and others wait for that rank who wait for no root.
     """
     waits = (block for rank in case.told for block in case.graph.blocks.get(rank, ()))
     since_s = max((case.views[block.rank].news_age_s + block.wait.age_s for block in waits), default=float("inf"))
+    awaited = {
+        absent
+        for rank in case.unexplained
+        for block in case.graph.blocks[rank]
+        for absent in case.graph.absent[block.operation]
+    }
     return {
         rank: ending
         for rank, ending in gone.items()
-        if rank not in case.told and ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S
+        if rank not in case.told
+        and (
+            ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S
+            or (rank in awaited and _is_of_the_program(ending))
+        )
     }
+
+
+def _is_of_the_program(ending: Ending) -> bool:
+    """Say whether a rank raised what only its own code raises: neither a backend, nor a lost peer, nor a timeout."""
+    error = ending.exception
+    told = is_victim(ending) or is_timeout(ending) or _is_no_ranks(error)
+    return bool(error) and not told and not _BACKEND_ERROR.search(error)
 
 
 def _lost_no_rank(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
