@@ -58,6 +58,7 @@ class WaitGraph:
     stopped: Mapping[int, Block] = field(default_factory=dict)  # ranks that are still in what others have completed
     held: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # by a mismatch
     free: frozenset[int] = frozenset()  # ranks that may go on for reasons that nobody sees
+    passed: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # members that are gone, and came through
 
     @cached_property
     def needs(self) -> _Needs:
@@ -96,6 +97,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
     free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view)) | stopped.keys()
     held = {each.operation: held_by(found, each) for each in mismatches}
     doomed = _doomed(blocks, needed, held, found, free)
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     return WaitGraph(
         blocks=blocks,
         absent=absent,
@@ -107,7 +109,20 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         stopped=stopped,
         held=held,
         free=free,
+        passed=_passed(blocks, gone, found) if gone else {},
     )
+
+
+def _passed(
+    blocks: Mapping[int, tuple[Block, ...]], gone: frozenset[int], found: Mapping[int, RankStanding]
+) -> Mapping[Operation, frozenset[int]]:
+    """Return the members that have ended after a collective which none completes before all have come to it."""
+    operations = {b.operation for each in blocks.values() for b in each if b.wait.op in SYNCHRONISING}
+    through = {
+        operation: frozenset(rank for rank in gone.intersection(operation.members) if is_through(found[rank], operation))
+        for operation in operations
+    }
+    return {operation: ranks for operation, ranks in through.items() if ranks}
 
 
 def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding]) -> frozenset[int]:
@@ -328,4 +343,6 @@ def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
     if root >= 0 and outside:
         return ((root,), False) if root in outside else (outside, True)
     # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
-    return (outside if absent else (*outside, *operation.members)), False
+    passed = graph.passed.get(operation, ())
+    inside = tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
+    return (outside if absent else (*outside, *inside)), False
