@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch_server.judge.theory.majority import majority
 
 Furthest = Mapping[tuple[CallSite, int], int]  # (line of a loader, pass over it) -> batches drawn by one still in it
 
@@ -48,6 +49,18 @@ def uneven_counts(
     others = furthest(views, long)
     found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
     return {rank: _drawn(views[rank], *found) for rank in sorted((*short, *long))} if found is not None else None
+
+
+def drew_few(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> bool:
+    """Say whether `short` ran out of data in a pass in which most ranks of the job drew more, in whatever group."""
+    others = furthest(views, long)
+    found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
+    if found is None:
+        return False
+    most = max(_drawn(views[rank], *found) for rank in short)
+    more = tuple(rank for rank, view in views.items() if _drawn(view, *found) > most)
+    few = tuple(rank for rank, view in views.items() if rank not in more and ran_out(view, others) == found)
+    return majority((more, few)) is more
 
 
 def _drawn(view: RankView, site: CallSite, number: int) -> int:

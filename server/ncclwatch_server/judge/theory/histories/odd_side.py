@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import left_by_rank, loop_left, rank_condition, route_of
 from ncclwatch_server.judge.theory.histories.habits import Slip, departs_from_habit, departs_in_arguments
 from ncclwatch_server.judge.theory.majority import majority
@@ -69,6 +69,9 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None) -> OddSid
         return slipped
     usual = majority([side.ranks for side in sides])
     if usual is not None and len(sides) == 2:
+        (few,) = (side for side in sides if side.ranks is not usual)
+        if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
+            return OddSide(side=next(side for side in sides if side is not few), sign=Sign.LEFT_LOADER)
         return OddSide(side=next(side for side in sides if side.ranks is not usual), sign=Sign.MINORITY)
     for sign, shows in _SIGNS:
         chosen = [side for side in sides if shows(views, side, tuple(s for s in sides if s is not side))]
