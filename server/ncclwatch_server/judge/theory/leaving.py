@@ -33,7 +33,7 @@ STAYED = Leaving()
 def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> Leaving:
     """Return why ranks have left a group in which these victims wait, or waited when they ended."""
     others = tuple(rank for rank in victims if rank in case.views)
-    counts = uneven_counts(case.views, left, others)
+    counts = uneven_counts(case.views, left, others, gone=True)
     if counts is not None:
         return Leaving(counts=counts)
     users: dict[str, list[int]] = {op.group: [] for op in unfinished(case.views, left, others).values()}

@@ -19,35 +19,35 @@ def furthest(views: Mapping[int, RankView], ranks: Iterable[int]) -> Furthest:
     return found
 
 
-def ran_out(view: RankView, others: Furthest) -> tuple[CallSite, int] | None:
-    """Return the pass in which a rank ran out of data while another one drew more, None if there is none."""
+def ran_out(view: RankView, others: Furthest, *, gone: bool = False) -> tuple[CallSite, int] | None:
+    """Return the pass in which a rank ran out of data while another one drew more, None if there is none.
+
+    Of ranks that live, one without any batch may do other work by design. `gone`: others need it, and it has left.
+    """
     for mine in view.loaders:
         key = mine.site, mine.passes if mine.exhausted else mine.passes - 1
         drawn = _drawn(view, *key)
-        # Of the newest pass it is known that it ended without a batch; of the one before, 0 means that nobody knows.
-        if others.get(key, 0) > drawn and (drawn or mine.exhausted):
+        if others.get(key, 0) > drawn and (drawn or (gone and mine.exhausted)):
             return key
     return None
 
 
-def ran_out_as_well(
-    views: Mapping[int, RankView], short: Iterable[int], waiting: Iterable[int]
-) -> tuple[int, ...]:
-    """Return who of those that wait ran out of data in the same pass as `short`, while another one of them drew more."""
+def ran_out_as_well(views: Mapping[int, RankView], gone: Iterable[int], waiting: Iterable[int]) -> tuple[int, ...]:
+    """Return who of those that wait ran out of data in the same pass as those that are gone."""
     waiting = tuple(waiting)
     others = furthest(views, waiting)
-    passes = {each for rank in short if (each := ran_out(views[rank], others)) is not None}
-    return tuple(rank for rank in waiting if ran_out(views[rank], others) in passes)
+    passes = {each for rank in gone if (each := ran_out(views[rank], others, gone=True)) is not None}
+    return tuple(rank for rank in waiting if ran_out(views[rank], others, gone=True) in passes)
 
 
 def uneven_counts(
-    views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]
+    views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...], *, gone: bool = False
 ) -> Mapping[int, int] | None:
     """Return batches drawn by rank, if `short` ran out of data in a pass in which `long` drew more."""
     if not any(views[rank].loaders for rank in short):
         return None
     others = furthest(views, long)
-    found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
+    found = next((each for rank in short if (each := ran_out(views[rank], others, gone=gone)) is not None), None)
     return {rank: _drawn(views[rank], *found) for rank in sorted((*short, *long))} if found is not None else None
 
 

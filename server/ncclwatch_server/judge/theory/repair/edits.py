@@ -16,6 +16,7 @@ BLOCK_MAX = 64  # calls that one edit leaves out or puts in: an iteration, or a 
 BLOCKS_MAX = 2  # such blocks for each place and peer
 NEAR_MAX = 64  # calls back from where a rank stands in which a broken routine counts
 BREAKS_MAX = 3  # places of broken routine that are tried
+SPOTS_MAX = 3  # ways in which a rank went on before from the same point
 PEERS_MAX = 8  # classes of peers whose tapes are taken from
 
 
@@ -170,8 +171,7 @@ def _blocks(roles: Roles, found: Departures, place: int) -> Iterator[tuple[int, 
                 if kept:
                     yield kept
     before = calls[max(place - CONTEXT, 0) : place]
-    spot = _last_spot(calls, before, found.since)
-    if spot >= 0:
+    for spot in _last_spots(calls, before, found.since):
         for size in _places_of(calls[place], calls[spot : min(spot + BLOCK_MAX, found.since)]):
             yield calls[spot : spot + size]
 
@@ -181,10 +181,16 @@ def _places_of(wanted: int, among: Sequence[int]) -> list[int]:
     return [at for at in range(1, len(among)) if among[at] == wanted][:BLOCKS_MAX]
 
 
-def _last_spot(calls: Sequence[int], before: Sequence[int], since: int) -> int:
-    """Return the last index in calls[:since] that follows the calls of a context; -1: none."""
+def _last_spots(calls: Sequence[int], before: Sequence[int], since: int) -> list[int]:
+    """Return the last indices in calls[:since] that follow the calls of a context, one for each call that came then.
+
+    After a loop over batches comes another turn nearly always, and the evaluation once in many times.
+    """
     width = len(before)
+    found: dict[int, int] = {}
     for at in range(since - 1, width - 1, -1):
-        if calls[at - width : at] == before:
-            return at
-    return -1
+        if calls[at] not in found and calls[at - width : at] == before:
+            found[calls[at]] = at
+            if len(found) == SPOTS_MAX:
+                break
+    return list(found.values())

@@ -18,6 +18,7 @@ STANDING_MAX = 64  # ranks that stand outside or were ended, and are told togeth
 JOINT_RANKS_MAX = 8  # ranks of which two may be wrong together
 JOINT_EDITS_MAX = 12  # for each of them
 JOINT_REPLAYS_MAX = 400
+STANDS_IN_KNOWN = 4  # kind of an edit that takes the call in which a rank stands, which is known from elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,9 @@ def _size_of(hang: Hang, edit: Edit) -> tuple[bool, int, int]:
         return True, len(Change), 0
     calls = hang.tapes.by_rank[edit.rank].calls
     is_block = edit.change is not Change.SWAP and max(len(edit.put), edit.out) > 1
-    return is_block, _kind(hang, edit, calls), edit.out
+    kind = _kind(hang, edit, calls)
+    # What a rank has done each time before weighs as much as the call in which it stands now.
+    return is_block or kind >= STANDS_IN_KNOWN, kind, edit.out
 
 
 def _kind(hang: Hang, edit: Edit, calls: Sequence[int]) -> int:
@@ -188,8 +191,10 @@ def _kind(hang: Hang, edit: Edit, calls: Sequence[int]) -> int:
         return 0 if same else 5
     if edit.change is Change.LEAVE_OUT:
         # Whoever stands in a call that is known from elsewhere may have missed another one before it.
-        last = edit.at + edit.out > hang.tapes.by_rank[edit.rank].stop
-        return 4 if last and _is_known(hang, edit.rank, calls[edit.at]) else 2
+        # Of a run of one call that ends there, any is the last.
+        stop = hang.tapes.by_rank[edit.rank].stop
+        last = edit.at + edit.out > stop or len({*calls[edit.at : stop + 1]}) == 1
+        return STANDS_IN_KNOWN if last and _is_known(hang, edit.rank, calls[edit.at]) else 2
     return {Change.SWAP: 1, Change.PUT_IN: 3}.get(edit.change, 0)
 
 
