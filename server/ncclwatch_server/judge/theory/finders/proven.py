@@ -170,7 +170,7 @@ def find_gone(case: Case) -> Found:
     root = GoneRoot(
         hangs=Certainty.PROVEN,
         ranks=ends.ranks,
-        decided=not waiters or majority((waiters, ends.ranks)) is waiters,
+        decided=not waiters or majority((waiters, _not_come(case, ends.ranks, waiters, victims))) is waiters,
         victims=victims,
         blocks=blocks,
         place=place_of(blocks),
@@ -219,6 +219,15 @@ def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tup
         if waits or case.found[rank].standing is Standing.GONE:
             found.append(rank)
     return tuple(found)
+
+
+def _not_come(
+    case: Case, gone: tuple[int, ...], waiters: tuple[int, ...], victims: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return those that are gone, and who else is not where the waiters are, though nothing holds it up."""
+    operations = {block.operation for rank in waiters for block in case.graph.blocks.get(rank, ())}
+    absent = {rank for each in operations for rank in case.graph.absent[each]}
+    return (*gone, *sorted(absent.difference(gone, victims)))
 
 
 def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
