@@ -1,5 +1,8 @@
 """A collective is called under a test of the rank, so not by all."""
 
+from dataclasses import replace
+
+from ncclwatch.contract.model.rank import SourceNote
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -8,6 +11,8 @@ from ncclwatch_server.judge.rules.frames.mismatch import shift_words
 from ncclwatch_server.judge.telling.words import at_line, wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.histories.forwards import OneSided
+from ncclwatch_server.judge.theory.histories.odd_side import condition_of
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, NamedApartRoot, Root
 
@@ -16,13 +21,16 @@ _HOW = (
     "so that all ranks of the group make it. It may be inside a save, state_dict or log call; keep only the work of "
     "one rank under the if, such as writing the file."
 )
+LINE_MAX = 80  # characters of a source line in an advice
 ADVICE = f"Move this call outside the if, {_HOW}"
 
 
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain roots in which the call of one side, of any kind, lies under a test of the rank."""
     if isinstance(root, MismatchRoot) and root.partings[0].condition:
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=_advice(root.partings[0]), forward_explains=True)
+        advice = _advice(case, root.partings[0])
+        found = mismatch.tell(case, root, CAUSE, reason=_reason, advice=advice, forward_explains=True)
+        return _with_both(found, advice, root.forward) if _is_of_the_line(case, root.partings[0]) else found
     if isinstance(root, CircleRoot) and root.circle.note is not None:
         under, call = root.circle.note.condition, circle.own_call(root)
         deed = f"called {call} under `{under}`" if call else ""
@@ -36,13 +44,38 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     return None
 
 
-def _advice(found: Parting) -> str:
+def _advice(case: Case, found: Parting) -> str:
     """Say which call to move: where the others' is under a test, the culprits' own is in order."""
-    if found.shift is not None or not found.condition_on_others:
+    if found.shift is not None:
         return ADVICE
+    if not found.condition_on_others:
+        note = condition_of(case.views, found.culprit)
+        return f"Move {_line_words(note)} outside the if, {_HOW}" if note is not None and note.text else ADVICE
     side = found.largest_other
     call = f"{side.op.op.value}{at_line(side.site)}"
     return f"Move {call}, which {ranks_words(found.culprit.ranks)} left out, outside the if, {_HOW}"
+
+
+def _line_words(note: SourceNote) -> str:
+    text = note.text if len(note.text) <= LINE_MAX else f"{note.text[:LINE_MAX].rstrip()}..."
+    return f"the call at {note.site.place}, `{text}`,"
+
+
+def _is_of_the_line(case: Case, found: Parting) -> bool:
+    """Say whether the very line of the culprits' call lies under the test, rather than one that led to it."""
+    note = condition_of(case.views, found.culprit) if not found.condition_on_others else None
+    return note is not None and note.site == found.culprit.site
+
+
+def _with_both(found: Explanation, advice: str, forward: OneSided | None) -> Explanation:
+    """Return an explanation that says of a line in a forward what to do with it, whether it runs that forward or not.
+
+    A log call in a validation step lies in the forward of the wrapper round the model, and does not run it.
+    """
+    if forward is None or found.advice == advice:
+        return found
+    remedy = f"{found.advice[0].lower()}{found.advice[1:]}"
+    return replace(found, advice=f"{advice} If that line runs a forward: {remedy}")
 
 
 def _reason(found: Parting) -> str:

@@ -4,6 +4,7 @@ The agent reads the source on the node that has it; here its notes are compared.
 not proof: it chooses the name of the cause, never whether there is a hang.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch.contract.model.verdict import Excerpt
 
 FRAMES_MAX = 8
+_COUNTS = re.compile(r" in range\(")
 
 
 def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
@@ -112,8 +114,9 @@ class LeftLoop:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it runs through a sequence to its end, and every iteration does the same."""
-        return self.head.startswith(("for ", "async for ")) and not self.ways_out
+        """Whether it runs through data to its end, and every iteration does the same. Numbers are no data."""
+        over_data = not _COUNTS.search(self.head) or "len(" in self.head
+        return self.head.startswith(("for ", "async for ")) and over_data and not self.ways_out
 
 
 def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> LeftLoop | None:

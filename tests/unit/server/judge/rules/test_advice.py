@@ -26,7 +26,19 @@ def test_where_the_others_make_their_call_under_a_test_that_call_is_to_be_moved(
 
 
 def test_where_a_call_of_the_culprit_is_under_a_test_that_one_is_to_be_moved() -> None:
-    found = told(PARTED + 'source 1 train.py:50 if "rank == 1"')
+    found = told(PARTED + 'source 1 train.py:50 text "log(loss)" if "rank == 1"')
+    assert found.advice.startswith("Move the call at train.py:50, `log(loss)`, outside the if, so that all ranks")
+
+
+def test_of_a_line_in_a_forward_both_are_said_for_it_need_not_run_that_forward() -> None:
+    text = PARTED.replace("train.py:50 for 4", "train.py:50 for 4 module=model//DistributedDataParallel/train/grad")
+    found = told(text + 'source 1 train.py:50 text "log(loss)" if "rank == 1"')
+    assert found.advice.startswith("Move the call at train.py:50, `log(loss)`, outside the if")
+    assert "If that line runs a forward: run that forward on all ranks or on none" in found.advice
+
+
+def test_a_call_under_a_test_whose_source_nobody_has_read_is_to_be_moved() -> None:
+    found = told(PARTED + 'source 1 train.py:50 text "" if "rank == 1"')
     assert found.advice.startswith("Move this call outside the if, so that all ranks of the group make it.")
 
 
