@@ -39,6 +39,13 @@ ADVICE_DEVICE = (
     "recorded while it runs: make sure that all ranks replay a CUDA graph with collectives equally often, and that "
     "NCCL's sends and receives pair up."
 )
+ADVICE_RPC = (
+    "Look at the rank that this RPC calls: which one that is, and what it does for it, is not recorded. `ncclwatch "
+    "stacks` shows the threads that serve calls. Hold no lock during an RPC whose answer may need that lock, and give "
+    "init_rpc an rpc_timeout."
+)
+_RPC = "/torch/distributed/rpc/"  # where a thread stands that waits for an answer
+RPC_S = 1.0  # with the same stack there: it does not prepare the call any more
 _PHASE_WORDS = {
     Phase.STEP: "a step",
     Phase.PIPELINE: "a stage of a pipeline",
@@ -142,6 +149,8 @@ def _advice(case: Case, ranks: Sequence[int]) -> str:
     advice = ADVICE_STILL if min(map(still_s_of, views), default=0.0) else ADVICE
     if all(map(_reads_from_device, views)):
         advice = ADVICE_DEVICE
+    if all(map(_awaits_rpc, views)):
+        advice = ADVICE_RPC
     return f"{advice} {ADVICE_GIL}" if any(map(is_lost, views)) else advice
 
 
@@ -163,7 +172,20 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
         return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"
     if all(map(_reads_from_device, views)):
         return f"held up by {'its device' if len(views) == 1 else 'their devices'}"
+    if all(map(_awaits_rpc, views)):
+        return f"in an RPC without an answer for {seconds_words(min(map(_same_s, views)))}"
     return "working"
+
+
+def _awaits_rpc(view: RankView) -> bool:
+    """Say whether a rank waits in torch's RPC. The CPU that its process uses is that of the threads that serve calls."""
+    thread = main_thread(view)
+    return thread is not None and _RPC in thread.leaf and thread.same_s >= RPC_S
+
+
+def _same_s(view: RankView) -> float:
+    thread = main_thread(view)
+    return thread.same_s if thread is not None else 0.0
 
 
 def _reads_from_device(view: RankView) -> bool:
