@@ -2,7 +2,7 @@
 
 import signal
 
-from ncclwatch.contract.model.rank import Ending
+from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.ends import tell
@@ -43,6 +43,10 @@ ADVICE_ABORT = (
     "rank to which a peer sends more than it expects (op.preamble.length <= op.nbytes): compare the sizes and splits "
     "that the ranks pass to the last operation. The aborted rank may be the one with the right sizes."
 )
+ADVICE_SPLITS = (
+    "It was in all_to_all, whose splits are not recorded: print input_split_sizes and output_split_sizes on all ranks. "
+    "What one rank sends to another must be as much as that one expects from it."
+)
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -54,7 +58,15 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if ending.exception and len(root.ranks) > 1 and len(root.ranks) == case.snapshot.world_size:
         return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
     echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
-    return tell(case, root.ranks, advice=_advice(ending, echoes=echoes))
+    advice = _advice(ending, echoes=echoes)
+    if not ending.exception and ending.signal in (None, signal.SIGABRT) and _is_in_all_to_all(case.views[root.ranks[0]]):
+        advice = f"{ADVICE_SPLITS} {advice}"
+    return tell(case, root.ranks, advice=advice)
+
+
+def _is_in_all_to_all(view: RankView) -> bool:
+    last = view.history[-1] if view.history else None
+    return last is not None and last.op is Op.ALL_TO_ALL and not last.completed
 
 
 def _advice(ending: Ending, *, echoes: bool) -> str:

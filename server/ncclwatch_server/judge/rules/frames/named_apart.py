@@ -4,7 +4,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at, at_line, waiting_words
+from ncclwatch_server.judge.telling.words import at, at_line, counts_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import NamedApartRoot
 from ncclwatch_server.judge.theory.waits.made_groups import Made, Unequal
@@ -13,11 +13,17 @@ ADVICE = (
     "Call new_group on all ranks of the job in the same order, also on those outside the group. Or pass "
     "use_local_synchronization=True, which only its members call."
 )
+ADVICE_ALONE = (
+    "Make such groups while all their members know equally many groups: before groups that only some of them are in. Or "
+    "call new_group without use_local_synchronization, on all ranks of the job in the same order."
+)
 
 
 def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
     """Return what is told of ranks that hold different groups under one name, for a cause."""
     found = root.unequal
+    if found.held:
+        return _tell_alone(case, root, cause)
     sites = {rank: made.site for made in found.extra for rank in made.ranks}
     condition = f" (under `{root.note.condition}`)" if root.note is not None else ""
     return Explanation(
@@ -34,6 +40,29 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
         victims=root.victims,
         one_of=not root.decided,
         evidence=_evidence(case, root),
+    )
+
+
+def _tell_alone(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
+    """Return what is told of members that make one group without the other ranks, under different names."""
+    held, sites = root.unequal.held, {block.rank: block.wait.site for block in root.blocks}
+    counts = counts_words(held)
+    where = at_line(root.blocks[0].wait.site)
+    return Explanation(
+        cause=cause,
+        summary=(
+            f"{ranks_words(sorted(held))} have all called new_group{where} with use_local_synchronization, and look for "
+            f"each other under different names."
+        ),
+        explanation=(
+            "torch takes the number of groups that a rank knows into the name of a group that only its members make. "
+            f"Groups known when they came there: {counts}."
+        ),
+        advice=ADVICE_ALONE,
+        culprits=tuple(culprit(case.views[rank], sites[rank], f"knew {held[rank]} groups") for rank in root.ranks),
+        victims=root.victims,
+        one_of=not root.decided,
+        evidence=tuple(block_evidence(block) for block in root.blocks[:16]),
     )
 
 

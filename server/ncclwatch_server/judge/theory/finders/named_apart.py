@@ -1,5 +1,7 @@
 """Finds ranks that wait in groups, or in new_group, because one side has made a group more than the others."""
 
+from collections.abc import Sequence
+
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
@@ -7,14 +9,20 @@ from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.roots import NamedApartRoot, Place
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
-from ncclwatch_server.judge.theory.waits.made_groups import Unequal, unequal_groups
-from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.made_groups import Unequal, unequal_groups, unequal_names
+from ncclwatch_server.judge.theory.waits.proof import held_together
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+
+ALONE_S = 8.0  # all in new_group: one may still be on its way out of another one of the same members
 
 
 def find_named_apart(case: Case) -> NamedApartRoot | None:
     """Return the ranks for whose group others wait, as these hold another one under its name."""
     blocks = unexplained_blocks(case)
+    alone = _made_alone(case, blocks)
+    if alone is not None:
+        return alone
     if not any(_may_be_named_apart(block) for block in blocks):
         return None
     found = unequal_groups(case.views)
@@ -35,6 +43,33 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
         unequal=found,
         note=rank_condition(case.views[makers[0]], sites[makers[0]], "new_group"),
     )
+
+
+def _made_alone(case: Case, blocks: Sequence[Block]) -> NamedApartRoot | None:
+    """Return the members of a group who all make it without the other ranks, and not under one name."""
+    together: dict[Operation, list[Block]] = {}
+    for block in blocks:
+        if block.operation.kind is WaitKind.NEW_GROUP and block.wait.members and not block.wait.seq:
+            together.setdefault(block.operation, []).append(block)
+    for operation, stuck in together.items():
+        waits = {block.rank: block.wait for block in stuck}
+        if waits.keys() != set(operation.members) or onset_s(stuck) < ALONE_S or not held_together(case.views, stuck):
+            continue
+        found = unequal_names(case.views, waits)
+        if found is not None:
+            makers = tuple(sorted(rank for made in found.extra for rank in made.ranks))
+            return NamedApartRoot(
+                hangs=Certainty.STALLED,
+                ranks=makers,
+                decided=found.usual is not None,
+                victims=tuple(sorted({*waits, *victims_of(case.graph, waits)} - set(makers))),
+                blocks=tuple(stuck),
+                place=Place(op=WaitKind.NEW_GROUP.value),
+                onset_s=onset_s(stuck),
+                unequal=found,
+                note=None,
+            )
+    return None
 
 
 def _may_be_named_apart(block: Block) -> bool:

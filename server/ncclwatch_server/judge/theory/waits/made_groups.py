@@ -5,9 +5,10 @@ torch counts the groups that a rank makes (`_process_group_name` in its distribu
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind, WaitView
+from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 
 MAKING_S = 3.0  # in new_group: who is no member of what it makes has left it by then
@@ -30,6 +31,7 @@ class Unequal:
     extra: tuple[Made, ...]  # which the others did not make; all of them where nobody can tell
     usual: Made | None  # what was due; None: nobody can tell
     swapped: bool = False  # whether the others make the extra ones too, later
+    held: Mapping[int, int] = field(default_factory=dict)  # groups known there before, of members that make one alone
 
 
 _Makings = Mapping[int, tuple[tuple[int, ...], CallSite | None]]  # by number: members, and where
@@ -55,6 +57,24 @@ def unequal_groups(views: Mapping[int, RankView]) -> Unequal | None:
         if any(_clash(one, other) for one in sides for other in sides):
             return _unequal(number, sides, made)
     return None
+
+
+def unequal_names(views: Mapping[int, RankView], waits: Mapping[int, WaitView]) -> Unequal | None:
+    """Return who takes part in the making of one group by another name than the others, None if nobody does.
+
+    torch takes how many groups a rank knows into the name of one that only its members make (`_hash_ranks_to_str`).
+    """
+    held = {rank: views[rank].groups_held for rank in waits}
+    if not all(held.values()) or len(set(held.values())) < 2:
+        return None
+    by_count: dict[int, list[int]] = {}
+    for rank, count in sorted(held.items()):
+        by_count.setdefault(count, []).append(rank)
+    sides = [Made(ranks=tuple(ranks), members=(), site=waits[ranks[0]].site) for ranks in by_count.values()]
+    most = majority([side.ranks for side in sides])
+    usual = next((side for side in sides if side.ranks is most), None)
+    extra = tuple(side for side in sides if side is not usual)
+    return Unequal(number=0, extra=extra, usual=usual, held=held)
 
 
 def _swapped(number: int, sides: list[Made], views: Mapping[int, RankView]) -> Unequal | None:

@@ -53,3 +53,14 @@ recv 1 0#3 train.py:30 for 95
     assert found.advice.startswith("Compare the tags")
     assert "the calls match" not in found.explanation
     assert "Tags are not recorded" in found.explanation
+
+
+def test_of_a_rank_that_is_gone_in_an_all_to_all_the_splits_are_to_be_compared() -> None:
+    found = told("""
+world 3
+group dp 0-2
+in 0-2 dp#7 all_to_all train.py:44 for 4 numel=0
+ended 1 signal 6 ago 4
+""")
+    assert found.cause is Cause.RANK_CRASHED
+    assert found.advice.startswith("It was in all_to_all, whose splits are not recorded: print input_split_sizes")
