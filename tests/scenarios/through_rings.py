@@ -160,7 +160,6 @@ class _Writing:
         ring.file.set_word(Word.PHASE_NS, ring.turn_back(view.phase_s))
         ring.file.set_word(Word.INITIALISED, int(view.initialised))
         ring.file.set_word(Word.STEPS, view.steps)
-        ring.file.set_word(Word.GROUPS_MADE, view.groups_made)
         ring.file.set_word(Word.FORWARDS, view.forwards)
         ring.file.set_word(Word.TIMEOUT_MS, round(view.timeout_s * 1000))
         ring.file.set_word(Word.GROUPS_HELD, view.groups_held)

@@ -239,8 +239,7 @@ class LoaderView:
     drawn: int  # batches drawn in the latest pass
     exhausted: bool  # the latest pass ended by itself
     last_drawn: int = 0  # batches of the latest pass that ended by itself
-    length: int = 0  # len(loader) where it has one
-    zipped: int = 1  # loaders that the loop draws from together; the length is that of the shortest
+    length: int = 0  # len(loader) where it has one; of the shortest, where a loop draws from several together
     even: bool = False  # even_batches or Join keeps ranks with unequal numbers of batches together in this pass
     buckets: tuple[tuple[str, int], ...] = ()  # (data bucket, batches of it in the latest pass), the largest first
 
@@ -406,8 +405,6 @@ class FileView:
     saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
     whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
     moving: bool = False  # it was written just after an operation had ended: its rank was at work at that moment
-    newest: int = 0  # running number of what its rank issued last; 0: not told
-    unfinished: frozenset[int] = frozenset()  # numbers of what was not through; all others up to the newest were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +444,6 @@ class RankView:
     endpoint: str = ""  # master address and port this rank used in init_process_group
     timeout_s: float = 0.0  # of the default group; 0: unknown
     dropped: int = 0  # events, groups and strings that found no room
-    groups_made: int = 0  # groups that torch has given a number here so far, the default group first; 0: unknown
     cuda: DeviceView | None = None  # None: nothing is known of a device
     rng: RngRestore | None = None  # None: nothing was restored that does not fit
     ended_thread: EndedThread | None = None  # the newest; None: no thread was ended by an exception, as far as is known

@@ -91,13 +91,12 @@ class Word:
     GC_NS = 29  # in Python's garbage collector
     SAVE_NS = 30  # in saves
     MEMBERS_USED = 31
-    GROUPS_MADE = 32  # groups that torch has given a number on this rank so far, the default group first; 0: unknown
     GROUPS_HELD = 33  # groups that torch knew on this rank when a thread last came to new_group; 0: unknown
 
 
 FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 STRING_LENGTH = struct.Struct("<H")
-WORDS = struct.Struct("<34Q")  # those in use
+WORDS = struct.Struct("<34Q")  # up to the last in use; 32 is free
 
 
 class Flag:
@@ -132,8 +131,6 @@ class PeerFlag:
 class LoaderFlag:
     """Bits of a loader row."""
 
-    ZIPPED_SHIFT = 8  # from here on: how many loaders the loop draws from together
-    ZIPPED_MASK = 0xFF
     EVEN = 1  # ranks with unequal numbers of batches do not wait for each other: even_batches or Join sees to it
 
 

@@ -213,7 +213,6 @@ def rank_view(picture: Picture) -> RankView:
         endpoint=picture.text(Word.ENDPOINT),
         timeout_s=words[Word.TIMEOUT_MS] / 1000,
         dropped=words[Word.DROPPED],
-        groups_made=words[Word.GROUPS_MADE],
         cuda=told.device,
         rng=told.rng,
         ended_thread=replace(told.thread, age_s=picture.age_s(told.thread_ns)) if told.thread is not None else None,
@@ -337,7 +336,6 @@ def loader_views(picture: Picture) -> tuple[LoaderView, ...]:
             exhausted=row.passes > 0 and row.ended_pass == row.passes,
             last_drawn=row.last_drawn,
             length=row.length,
-            zipped=max(1, row.flags >> LoaderFlag.ZIPPED_SHIFT & LoaderFlag.ZIPPED_MASK),
             even=bool(row.flags & LoaderFlag.EVEN),
             buckets=bucket_counts(buckets, row.number, row.passes),
         )

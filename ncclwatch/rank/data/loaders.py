@@ -35,14 +35,12 @@ class Pass:
         "row",
         "site",
         "together",
-        "zipped",
     )
 
-    def __init__(self, row: int, number: int, length: int = 0, zipped: int = 1) -> None:
+    def __init__(self, row: int, number: int, length: int = 0) -> None:
         self.row = row  # -1: the ring had no room for it
         self.number = number
         self.length = length  # 0: unknown
-        self.zipped = zipped  # loaders that are drawn from together, of which this one began last
         self.together: list[Pass] = []  # these, in the order in which they began; () of one alone
         self.drawn = 0
         self.buckets: dict[Hashable, list[int]] = {}  # bucket -> row, batches in this pass
@@ -93,9 +91,7 @@ class Loaders:
         self._begun_last[site] = weakref.ref(this)
         if row >= 0:
             ring.set_loader_counts(row, 0, self.ended.get(row, 0))
-            kept = LoaderFlag.EVEN if even or self.joined else 0
-            zipped = min(this.zipped, LoaderFlag.ZIPPED_MASK) << LoaderFlag.ZIPPED_SHIFT
-            ring.set_loader_flags(row, kept | zipped * (this.zipped > 1))
+            ring.set_loader_flags(row, LoaderFlag.EVEN if even or self.joined else 0)
             ring.set_loader(row, site, this.number, this.length)
             self._note_newest(row)
         return this
@@ -109,7 +105,7 @@ class Loaders:
         before = known() if known is not None else None
         if before is None or before.drawn or self.ended.get(row) == passes:
             return None
-        this = Pass(row, passes, min(before.length, length), before.zipped + 1)
+        this = Pass(row, passes, min(before.length, length))
         this.together = before.together = before.together or [before]
         this.together.append(this)
         return this
@@ -126,7 +122,7 @@ class Loaders:
         row, first, count = this.row, this.number, len(this.together)
         place = this.together.index(this)
         for each in tuple(this.together):
-            each.row, each.together, each.zipped, each.length = -1, [], 1, 0
+            each.row, each.together, each.length = -1, [], 0
         this.row, this.number = row, first + place
         site = next((site for site, (known, _) in self._rows.items() if known == row), 0)
         self._rows[site] = (row, first + count - 1)

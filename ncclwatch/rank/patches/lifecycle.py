@@ -67,7 +67,6 @@ def _make_new_group(original: Callable[..., object], current: Current) -> Callab
             return made
         finally:
             guarded.leave(recorder, outer)
-            guarded.attempt(recorder, _note_made, recorder)
             state.group_wait = False
 
     return new_group
@@ -78,11 +77,6 @@ def _number_of(given: Mapping[str, object]) -> int:
     if given.get(_LOCALLY) or given.get(_PARENT) not in (None, dist.group.WORLD):
         return 0
     return c10d._world.group_count
-
-
-def _note_made(recorder: Recorder) -> None:
-    """Record how many groups have a number here: also those of which this rank is no member count."""
-    recorder.ring.set_word(Word.GROUPS_MADE, c10d._world.group_count)
 
 
 def _note_making(recorder: Recorder, given: Mapping[str, object]) -> None:
@@ -180,7 +174,6 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
         for _ in known_groups(recorder, in_use=in_use):
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
-        guarded.attempt(recorder, _note_made, recorder)
         guarded.attempt(recorder, chosen_device.note_group, recorder)
         pg = dist.group.WORLD
         device = next(iter(pg._device_types)) if pg is not None else None

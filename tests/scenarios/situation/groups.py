@@ -49,11 +49,10 @@ def group(state: State, words: list[str]) -> None:
         state.put_group(rank, words[0], 0, None)
 
 
-def numbered(state: State, words: list[str]) -> None:
-    """numbered RANKS N [held N]: so many groups have a number there, the default group first; how many torch knows."""
-    held = int(options_of(words[2:]).get("held", "0"))
+def knows(state: State, words: list[str]) -> None:
+    """knows RANKS N: how many groups torch knew there when a thread came to new_group."""
     for rank in ranks_of(words[0]):
-        state.change(rank, groups_made=int(words[1]), groups_held=held)
+        state.change(rank, groups_held=int(words[1]))
 
 
 def made(state: State, words: list[str]) -> None:
@@ -174,7 +173,7 @@ COMMANDS: Mapping[str, Command] = {
     "uninitialised": uninitialised,
     "group": group,
     "made": made,
-    "numbered": numbered,
+    "knows": knows,
     "named": named,
     "lost": lost,
     "unused": unused,

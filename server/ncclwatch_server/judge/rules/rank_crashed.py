@@ -59,7 +59,11 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
     echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
     advice = _advice(ending, echoes=echoes)
-    if not ending.exception and ending.signal in (None, signal.SIGABRT) and _is_in_all_to_all(case.views[root.ranks[0]]):
+    if (
+        not ending.exception
+        and ending.signal in (None, signal.SIGABRT)
+        and _is_in_all_to_all(case.views[root.ranks[0]])
+    ):
         advice = f"{ADVICE_SPLITS} {advice}"
     return tell(case, root.ranks, advice=advice)
 

@@ -178,7 +178,7 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
 
 
 def _awaits_rpc(view: RankView) -> bool:
-    """Say whether a rank waits in torch's RPC. The CPU that its process uses is that of the threads that serve calls."""
+    """Say whether a rank waits in torch's RPC. The CPU that its process uses is that of threads that serve calls."""
     thread = main_thread(view)
     return thread is not None and _RPC in thread.leaf and thread.same_s >= RPC_S
 

@@ -149,10 +149,7 @@ def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, E
         rank: ending
         for rank, ending in gone.items()
         if rank not in case.told
-        and (
-            ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S
-            or (rank in awaited and _is_of_the_program(ending))
-        )
+        and (ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S or (rank in awaited and _is_of_the_program(ending)))
     }
 
 

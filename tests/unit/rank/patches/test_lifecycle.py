@@ -35,11 +35,6 @@ class Seen:
         self.waits.append((wait.kind, wait.seq))
         self.held.append(view.groups_held)
 
-    def groups_made(self) -> int:
-        """Return how many groups have a number, by the ring."""
-        with Ring(self._recorder.ring.path) as ring:
-            return rank_view(Picture.of(ring, 1 << 62)).groups_made
-
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
@@ -103,13 +98,6 @@ def test_of_a_group_that_all_make_with_gloo_its_members_meet_alone(monkeypatch: 
     assert [lifecycle._members_of(each) for each in given] == [(0, 2), (), (), ()]
     monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
     assert lifecycle._members_of(given[0]) == ()
-
-
-def test_groups_with_a_number_are_counted_also_without_this_rank(seen: Seen):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    assert seen.groups_made() == 1
-    dist.new_group([0])
-    assert seen.groups_made() == 2
 
 
 def test_a_generator_of_members_is_left_to_torch():

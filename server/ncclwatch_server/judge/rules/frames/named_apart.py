@@ -51,8 +51,8 @@ def _tell_alone(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
     return Explanation(
         cause=cause,
         summary=(
-            f"{ranks_words(sorted(held))} have all called new_group{where} with use_local_synchronization, and look for "
-            f"each other under different names."
+            f"{ranks_words(sorted(held))} wait in new_group{where}, with use_local_synchronization, under different "
+            "names of the group."
         ),
         explanation=(
             "torch takes the number of groups that a rank knows into the name of a group that only its members make. "

@@ -221,9 +221,7 @@ def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tup
     return tuple(found)
 
 
-def _not_come(
-    case: Case, gone: tuple[int, ...], waiters: tuple[int, ...], victims: tuple[int, ...]
-) -> tuple[int, ...]:
+def _not_come(case: Case, gone: tuple[int, ...], waiters: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
     """Return those that are gone, and who else is not where the waiters are, though nothing holds it up."""
     operations = {block.operation for rank in waiters for block in case.graph.blocks.get(rank, ())}
     absent = {rank for each in operations for rank in case.graph.absent[each]}

@@ -119,7 +119,9 @@ def _passed(
     """Return the members that have ended after a collective which none completes before all have come to it."""
     operations = {b.operation for each in blocks.values() for b in each if b.wait.op in SYNCHRONISING}
     through = {
-        operation: frozenset(rank for rank in gone.intersection(operation.members) if is_through(found[rank], operation))
+        operation: frozenset(
+            rank for rank in gone.intersection(operation.members) if is_through(found[rank], operation)
+        )
         for operation in operations
     }
     return {operation: ranks for operation, ranks in through.items() if ranks}
