@@ -14,7 +14,7 @@ ADVICE = (
     "use_local_synchronization=True, which only its members call."
 )
 ADVICE_ALONE = (
-    "Make such groups while all their members know equally many groups: before groups that only some of them are in. Or "
+    "Make such groups while all their members know equally many: before groups that only some of them are in. Or "
     "call new_group without use_local_synchronization, on all ranks of the job in the same order."
 )
 
