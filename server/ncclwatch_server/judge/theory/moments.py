@@ -133,6 +133,15 @@ def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]
     return found
 
 
+def is_outdated(view: RankView, age_s: float) -> bool:
+    """Say whether a file was written long before those of others, and its rank was at work then.
+
+    `age_s`: for how long the rank had been where it was, when the file was written.
+    """
+    file = view.file
+    return file is not None and file.timed and file.older_s >= AT_WORK_S and age_s < AT_WORK_S
+
+
 def perhaps_older(views: Mapping[int, RankView]) -> frozenset[int]:
     """Return ranks whose files may be older than others': they lack what others have completed, of unknown kind.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.moments import lasted, may_go_on, perhaps_older
+from ncclwatch_server.judge.theory.moments import is_outdated, is_timed, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Found, RefusedRoot, StoppedRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, group_of, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -63,7 +63,7 @@ def _root_of(case: Case, stopped: list[Block]) -> StoppedRoot | None:
     held_up = {block.rank: _held_up(case, block) for block in stopped}
     stopped = [block for block in stopped if held_up[block.rank]]
     waits = tuple(wait for block in stopped for wait in held_up[block.rank])
-    long = lasted(case.views, (*stopped, *waits))
+    long = lasted(case.views, (*stopped, *waits), [block.rank for block in stopped])
     if not stopped or long.too_short or not all(_stands(case, block) for block in stopped):
         return None
     ranks = tuple(block.rank for block in stopped)
@@ -82,6 +82,10 @@ def _root_of(case: Case, stopped: list[Block]) -> StoppedRoot | None:
 def _stands(case: Case, block: Block) -> bool:
     """Say whether a rank has been there for so long that the others have not completed it just now."""
     view = case.views[block.rank]
+    if is_outdated(view, block.wait.age_s):
+        return False
+    if not is_timed(view) and len(block.operation.members) == 1:  # nobody else tells that it ought to be through
+        return False
     if view.file is not None and not (view.file.timed and may_go_on(case.found)):
         return True
     long_s = timeout_of(view, block.operation.group) * LONG_OF_TIMEOUT or LONG_S
