@@ -66,7 +66,7 @@ def create_app(
     notifier = Notifier(targets or Targets(), records, silences)
     watch = Watch(judge or default_judge, book, kept, memory=memory, keeping=settings.keeping, teller=notifier)
     if elector is not None:
-        watch.leads = notifier.leads = lambda: elector.leads
+        watch.leads = notifier.leads = watch.counters.leads = lambda: elector.leads
     watch.counters.notified = notifier.counts
     watch.counters.unrecorded = lambda: records.dropped
     access, trail = settings.access(), AuditTrail(kept)

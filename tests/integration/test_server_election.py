@@ -159,6 +159,8 @@ def test_a_follower_refuses_whom_the_leader_would(two: tuple[Server, Server]) ->
     """Neither has a token: they serve their own user, by their own names."""
     _, follower = two
     assert httpx2.get(f"{follower.url}/api/v1/jobs").json() == []
+    figures = [httpx2.get(f"{each.url}/metrics").text for each in two]
+    assert ["ncclwatch_server_leads 1.0" in figures[0], "ncclwatch_server_leads 0.0" in figures[1]] == [True, True]
     assert httpx2.get(f"{follower.url}/api/v1/jobs", headers={"host": "evil.example"}).status_code == 421
     if os.geteuid() == 0:
         asked = subprocess.run(

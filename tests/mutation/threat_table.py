@@ -472,6 +472,6 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     ),
     "tests/unit/server/leadership/test_lease.py::"
     "test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one": (
-        Change(f"{_SERVER}/store/batch.py", "where(named, incidents.c.term <= term)", "where(named)"),
+        Change(f"{_SERVER}/store/batch.py", "(named, incidents.c.term <= term) if term", "(named,) if term"),
     ),
 }  # fmt: skip

@@ -6,6 +6,7 @@ lost. A leader that was halted (SIGSTOP, a frozen machine) finds its confirmatio
 has a new one.
 """
 
+import asyncio
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from ncclwatch_server.leadership.lease import Candidate, Lease, LeaseUnavailable
 log = logging.getLogger("ncclwatch.server")
 
 RENEW_S = 1.0  # between two rounds
+LOST_S = 0.1  # in which a leader that lost its lease begins to end
 CONFIRMED_S = 5.0  # after the last confirmation a leader judges no more
 LEASE_S = 6.0  # a lease that a follower has seen unchanged for so long is free. Longer than CONFIRMED_S
 SILENT_S = 120.0  # a candidate that shows no life for so long is forgotten
@@ -169,12 +171,11 @@ class Elector:
 class Reign:
     """The thread that renews the lease of a leader, for as long as the context lasts."""
 
-    def __init__(self, elector: Elector, lost: Callable[[], None], healthy: Callable[[], bool] = lambda: True) -> None:
-        """`lost` is called once, by the thread. While not `healthy` the lease is not renewed: another one may lead."""
-        self.is_lost = False
+    def __init__(self, elector: Elector, healthy: Callable[[], bool] = lambda: True) -> None:
+        """While it is not `healthy` the lease is not renewed: another server may lead."""
+        self.healthy = healthy
+        self.lost = threading.Event()  # another server leads
         self._elector = elector
-        self._lost = lost
-        self._healthy = healthy
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ncclwatch-lease", daemon=True)
 
@@ -186,11 +187,16 @@ class Reign:
         self._stopping.set()
         self._thread.join(timeout=CONFIRMED_S)
 
+    async def end(self) -> None:
+        """Wait until another server leads."""
+        while not self.lost.is_set():
+            await asyncio.sleep(LOST_S)
+
     def _run(self) -> None:
         sick = False
         while not self._stopping.wait(RENEW_S):
             try:
-                if self._healthy():
+                if self.healthy():
                     sick = False
                     if self._elector.lead():
                         continue
@@ -202,6 +208,5 @@ class Reign:
                     continue
             except Exception:  # a server that knows nothing of its lease must not lead
                 log.exception("renewing the lease failed in an unforeseen way")
-            self.is_lost = True
-            self._lost()
+            self.lost.set()
             return

@@ -83,6 +83,7 @@ def _server(moment: Moment, jobs: list[_Job]) -> Iterator[Metric]:
     states = Counter(job.moment.status for job in jobs)
     quiet_s = max((job.figures.digest_age_s for job in jobs if job.figures is not None), default=0.0)
     yield gauge("build_info", "Version of this server", ["version"], [((VERSION,), 1)])
+    yield gauge("server_leads", "1 on the server that judges, 0 on one that follows it", [], [((), counters.leads())])
     yield gauge("agents_connected", "Agents connected now", [], [((), moment.agents)])
     kept = [((), float(moment.counters.lines_kept()))]
     yield gauge("agent_lines_kept_bytes", "What waits in memory for the lines of agents", [], kept)

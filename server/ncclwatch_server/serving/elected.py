@@ -69,7 +69,7 @@ class Election:
             if not follow(elector, serving, listener, self._neighbours(), self._guard):
                 return
             log.info("this server leads now (term %d)", elector.term)
-            lost = _lead(elector, make_app(elector), serving, listener)
+            lost = _lead(elector, make_app, serving, listener)
         finally:
             elector.leave()
             leases.close()
@@ -84,17 +84,14 @@ class Election:
         return Boundary(app, hosts=self.settings.hosts, access=self.settings.access())
 
 
-def _lead(elector: Elector, app: FastAPI, serving: Serving, listener: socket.socket) -> bool:
+def _lead(elector: Elector, make_app: Callable[[Elector], FastAPI], serving: Serving, listener: socket.socket) -> bool:
     """Serve as the leader. Returns whether another server leads now; else a signal ended it."""
-    watch: Watch = app.state.watch
-    reigns = []
-
-    def beside(stop: Callable[[], None]) -> Reign:
-        reigns.append(Reign(elector, lost=stop, healthy=lambda: watch.life.age_s() < limits.LEADER_STILL_S))
-        return reigns[0]
-
-    serve(app, replace(serving, announced=True, ready_fd=None), listener.dup(), beside)  # uvicorn closes it
-    return any(reign.is_lost for reign in reigns)
+    with Reign(elector) as reign:  # before anything that takes its time, such as to read the store
+        app = make_app(elector)
+        watch: Watch = app.state.watch
+        reign.healthy = lambda: watch.life.age_s() < limits.LEADER_STILL_S
+        serve(app, replace(serving, announced=True, ready_fd=None), listener.dup(), reign.end)  # uvicorn closes it
+    return reign.lost.is_set()
 
 
 def _begin_again(listener: socket.socket) -> None:

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from ncclwatch.contract import config
+from ncclwatch.contract.errors import ConfigError
 from ncclwatch_server.leadership.elector import RENEW_S, Elector
 from ncclwatch_server.security.crowd import Crowd, raise_limit, room
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours, as_upgrade_refused
@@ -71,23 +72,29 @@ async def _follow(
 
     settings = uvicorn_settings(guard(relay_app(elector, lifespan, client)), serving, http=FollowerHttp)
     server = SeatedServer(settings, Crowd(room(raise_limit()), many_from=serving.trusted), None)
-    tasks = [asyncio.create_task(_elect(elector, server)), asyncio.create_task(announce(server, serving, listener))]
+    electing = asyncio.create_task(_elect(elector, server))
+    announcing = asyncio.create_task(announce(server, serving, listener))
     try:
         await server.serve(sockets=[listener.dup()])  # uvicorn closes it
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        electing.cancel()
+        announcing.cancel()
+        ended, _ = await asyncio.gather(electing, announcing, return_exceptions=True)
+    if isinstance(ended, ConfigError):
+        raise ended
     return elector.lease is not None
 
 
 async def _elect(elector: Elector, server: SeatedServer) -> None:
-    """Go round until this server leads."""
+    """Go round until this server leads. Raises `ConfigError` for a database that it cannot use."""
     known = ""
     while not server.should_exit:
         try:
             if await asyncio.to_thread(elector.follow):
                 break
+        except ConfigError:
+            server.stop()
+            raise
         except Exception:
             log.exception("a round of the election failed in an unforeseen way; it is tried again")
         if elector.leader_url != known:

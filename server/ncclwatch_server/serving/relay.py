@@ -82,9 +82,6 @@ class Relay:
         """Return the figures of this server; those of the jobs are the leader's, which is scraped as well."""
         registry = CollectorRegistry()
         Gauge("ncclwatch_server_leads", "1 on the server that judges, 0 on one that follows.", registry=registry)
-        Gauge("ncclwatch_server_term", "Newest term of a leader that is known.", registry=registry).set(
-            self._elector.term
-        )
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -12,7 +12,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import uvicorn
@@ -33,6 +32,8 @@ from ncclwatch_server.serving.slow_clients import PatientHttp
 from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
+
+Until = Callable[[], Coroutine[None, None, None]]
 
 # For so long a thread that computes may keep the event loop from going on, where Python allows 5 ms. The store's rows,
 # scrapes and pages are made in threads: with 1000 big incidents being written, a callback was late by 11 ms in the
@@ -133,13 +134,10 @@ def check_tls(certificate: str, key: str) -> Tls | None:
     return Tls(certificate=certificate, key=key)
 
 
-Beside = Callable[[Callable[[], None]], AbstractContextManager[object]]
-
-
-def serve(app: FastAPI, serving: Serving, listener: socket.socket, beside: Beside | None = None) -> None:
+def serve(app: FastAPI, serving: Serving, listener: socket.socket, until: Until | None = None) -> None:
     """Serve until a signal, or until nobody needs it any more.
 
-    `beside` makes what lives as long as it serves. It is given a function that ends the serving, for any thread.
+    `until` returns what is waited for as well: when it returns, the serving ends.
     """
     settings = uvicorn_settings(app, serving, http=PatientHttp)
     sys.setswitchinterval(SWITCH_S)
@@ -150,10 +148,8 @@ def serve(app: FastAPI, serving: Serving, listener: socket.socket, beside: Besid
     gc.enable()  # off while the command imported and built all of this
     crowd = _make_room(app, serving)
     server = SeatedServer(settings, crowd, serving.remote)
-    living = beside(server.stop) if beside is not None else contextlib.nullcontext()
     try:
-        with living:
-            uvloop.run(_serve(server, serving, listener, app.state.watch))
+        uvloop.run(_serve(server, serving, listener, app.state.watch, until))
     except SystemExit as error:  # of any callback: it ends the event loop
         if error.code:
             raise
@@ -239,8 +235,12 @@ class SeatedServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def _serve(server: SeatedServer, serving: Serving, listener: socket.socket, watch: Watch) -> None:
+async def _serve(
+    server: SeatedServer, serving: Serving, listener: socket.socket, watch: Watch, until: Until | None
+) -> None:
     tasks = [asyncio.create_task(announce(server, serving, listener))]
+    if until is not None:
+        tasks.append(asyncio.create_task(_then_stop(server, until())))
     if serving.parent is not None:
         tasks.append(asyncio.create_task(_then_stop(server, lifetime.parent_gone(serving.parent))))
     # With a parent it ends only then, since a training may prepare for minutes before its first rank. A server for

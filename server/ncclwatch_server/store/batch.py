@@ -75,7 +75,9 @@ def write_all(connection: Connection, batch: Batch, term: int = 0) -> None:
 def _write_incidents(connection: Connection, batch: dict[str, Incident], term: int) -> None:
     incidents, leadership = tables.incidents, tables.leadership
     named = incidents.c.id.in_(tuple(batch))
-    connection.execute(delete(incidents).where(named, incidents.c.term <= term))
+    # A single server has no other one beside it, also where several were before.
+    mine = (named, incidents.c.term <= term) if term else (named,)
+    connection.execute(delete(incidents).where(*mine))
     newer = set(connection.scalars(select(incidents.c.id).where(named)))
     # The leader of a newer term judges anew what is open; nobody else knows of what is over.
     over = term and (connection.scalar(select(leadership.c.term)) or 0) > term

@@ -55,6 +55,7 @@ class Counters:
     opened: dict[tuple[str, ...], int] = field(default_factory=dict)  # (cause, severity)
     costs: dict[str, Cost] = field(default_factory=dict)  # of hangs that are over, by cause
     timings: Timings = field(default_factory=Timings)
+    leads: Callable[[], bool] = lambda: True  # it may judge now; of several servers one does
     unrecorded: Callable[[], int] = int  # facts of alerting that no database took
     lives: tuple[LoopLife, ...] = ()  # of the loops of this server
     lines_kept: Callable[[], int] = int  # bytes that wait for the lines of agents

@@ -118,3 +118,12 @@ def test_a_leader_writes_as_a_single_server_does(store_url: str) -> None:
             INCIDENT.id: IncidentState.RESOLVED,
             "new": IncidentState.OPEN,
         }
+
+
+def test_a_single_server_writes_also_what_a_leader_wrote_before(store_url: str) -> None:
+    with Store(store_url, term=3) as leader:
+        leader.put(INCIDENT)
+    with Store(store_url) as single:
+        single.put(replace(INCIDENT, state=IncidentState.RESOLVED))
+    with Store(store_url) as single:
+        assert [each.state for each in single.load()] == [IncidentState.RESOLVED]
