@@ -158,7 +158,8 @@ class Agent:
 
     def _is_unneeded(self) -> bool:
         idle_s = (time.monotonic_ns() - self._alive_ns) / 1e9
-        needed = self._jobs or self._servers.needed_elsewhere or self._desk.actor.awaits_restart
+        acting = self._desk.actor.awaits_restart or self._desk.actor.runs_hook
+        needed = self._jobs or self._servers.needed_elsewhere or acting
         return self._settings.spawned and not needed and idle_s >= IDLE_S
 
     def _tick(self, now_ns: int) -> None:
@@ -209,6 +210,9 @@ class Agent:
         self._report_ends(job)
         self._servers.tend(job)
         self._servers.ask_again(job, now_ns / 1e9)
+        if job.announce_again:
+            job.announce_again = False
+            self._servers.of(job).send(job.announce())
         digest = self._digest(job, now_ns)
         if all(rank.ring.is_whole() for rank in job.everyone()):  # else it tells of zeros
             self._servers.of(job).send_digest(job.index, digest)

@@ -121,6 +121,7 @@ class CommandDesk:
 
     async def close(self) -> None:
         """Give up what is not done."""
+        self.actor.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -71,6 +71,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     lives: bool = True  # some process of it runs
     elsewhere: bool = False  # its launcher has started ranks on other nodes too
     acts: bool = False  # its owner wants the agent to act on hangs
+    hooks: dict[str, bool] = {}  # incidents whose hook this agent asks to run or has run; true: it has ended
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):
@@ -465,10 +466,8 @@ def parts(message: AgentMessage) -> list[AgentMessage]:
         return [msgspec.structs.replace(message, ranks=part) for part in _halves(message.ranks)]
     if isinstance(message, Stacks) and len(message.dumps) > 1:
         first, second = _halves(message.dumps)
-        return [
-            msgspec.structs.replace(message, dumps=first, more=True),
-            msgspec.structs.replace(message, dumps=second),
-        ]
+        early = msgspec.structs.replace(message, dumps=first, more=True)
+        return [early, msgspec.structs.replace(message, dumps=second)]
     if isinstance(message, Testimonies) and len(message.ranks) > 1:
         said, others = _halves(message.ranks)
         return [

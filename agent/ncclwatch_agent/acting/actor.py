@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError, WireError
-from ncclwatch.contract.on_hang.decision import Hang, decide
+from ncclwatch.contract.on_hang.decision import Decision, Hang, decide
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
+from ncclwatch_agent.acting.hooks import HookDesk, JobHooks
 from ncclwatch_agent.acting.launcher import Launcher, launcher_of
 from ncclwatch_agent.acting.notifying import Notifier
 from ncclwatch_agent.log import log
@@ -37,6 +38,7 @@ class _Acting:
     ending: Ending | None = None
     captured: set[str] = field(default_factory=set)  # incidents whose captures were announced
     notifier: Notifier = field(default_factory=Notifier)
+    hooks: JobHooks | None = None  # None: its policy names none
     raised: set[str] = field(default_factory=set)  # incidents for which ranks were notified to raise
 
 
@@ -57,6 +59,16 @@ class Actor:
         self._clock = clock
         self._jobs: dict[int, _Acting] = {}  # by the number of the job on this node
         self._restarted: dict[_Launch, _Restarting] = {}  # the newest last
+        self._hooks = HookDesk(self._say, clock)
+
+    @property
+    def runs_hook(self) -> bool:
+        """Whether a hook runs, whose deadline somebody has to keep."""
+        return self._hooks.running
+
+    def close(self) -> None:
+        """End the hooks that run."""
+        self._hooks.close()
 
     @property
     def awaits_restart(self) -> bool:
@@ -73,6 +85,8 @@ class Actor:
             return
         known = self._of(job)
         known.hangs, known.heard_at = hangs, self._clock()
+        if known.hooks is not None:
+            known.hooks.hear(hangs.hooks)
 
     def tend(self, job: LocalJob, *, connected: bool) -> None:
         """Do what is due for a job. Without a connection to its server nobody knows whether a hang still stands."""
@@ -81,6 +95,8 @@ class Actor:
             known.looks += 1
             known.launcher = launcher_of(rank.header.pid for rank in job.ranks.values() if rank.is_here)
         now = self._clock()
+        if known.hooks is not None:
+            known.hooks.attend()
         if known.ending is not None:
             for sentence in known.ending.go_on(now):
                 self._say(job, sentence)
@@ -104,6 +120,8 @@ class Actor:
         raised = ""
         for each in hangs.open:
             decision = decide(policy, each.hang, each.stands_s + waited_s, before, restarts)
+            if not self._may_follow(known, each, decision):
+                continue
             if decision.action is Action.CAPTURE and each.incident not in known.captured:
                 known.captured.add(each.incident)
                 self._say(job, f"it hangs ({_incident(each)})")
@@ -120,6 +138,12 @@ class Actor:
                     known.raised.add(raised)
                     self._say(job, f"raising HangError in ranks that run Python (raise; {_incident(each)})")
         return raised
+
+    def _may_follow(self, known: _Acting, hang: OpenHang, decision: Decision) -> bool:
+        """Whether what was decided may be done now: an end comes after the hook."""
+        if known.hooks is None or known.hangs is None or not decision.settled:
+            return True
+        return known.hooks.is_over(hang, decision, known.hangs.hooks) or not decision.action.ends
 
     def forget(self, job: LocalJob) -> None:
         """Let go of a job that is over."""
@@ -147,7 +171,9 @@ class Actor:
             if before is not None:
                 before.until = 0.0
                 before.ending.close()
-            known = self._jobs[job.index] = _Acting(policy=self._policy(job))
+            policy = self._policy(job)
+            hooks = JobHooks(job, policy, self._hooks) if policy is not None and policy.hook else None
+            known = self._jobs[job.index] = _Acting(policy=policy, hooks=hooks)
         return known
 
     def _policy(self, job: LocalJob) -> Policy | None:

@@ -77,6 +77,8 @@ class LocalJob:
         left = first.identity.get("restarts_left", "")
         self.under_torchrun = left.isdecimal()
         self.restarts_left = int(left) if self.under_torchrun else 0
+        self.hooks: dict[str, bool] = {}  # incidents whose hook this agent has asked for; True: it has ended
+        self.announce_again = False  # what is announced of it has changed
         self.terminal = Terminal()
         self.ranks: dict[int, LocalRank] = {}
         self.extras: list[LocalRank] = []  # rings of processes that call themselves a rank that another one is
@@ -149,6 +151,7 @@ class LocalJob:
             ranks=tuple(sorted(self.ranks)),
             terminal=self.wants_terminal,
             acts=self.acts,
+            hooks=dict(self.hooks),
             named=first.identity.get("named", "1") != "0",
             title=first.identity.get("title", "")[: config.TITLE_CHARS_MAX],
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],

@@ -7,7 +7,7 @@ would do so every time.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.model.verdict import Cause, Certainty
 from ncclwatch.contract.on_hang.policy import Action, Policy
 
 STACKS_S = 2.0  # an end waits so long for stacks
@@ -37,6 +37,7 @@ class Decision:
 
     action: Action
     reason: str
+    settled: bool = True  # False: nothing is done about it, by no policy, or not yet
 
 
 def settled_s(cause: str, *, one_of: bool, seen: bool) -> float:
@@ -55,13 +56,13 @@ def decide(
     one attempt may have had several hangs.
     """
     action = policy.action(hang.cause, hang.certainty)
-    if action is Action.REPORT:
-        return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
+    if hang.certainty not in (Certainty.PROVEN.value, Certainty.STALLED.value):
+        return Decision(Action.REPORT, f"ranks are late ({hang.certainty})", settled=False)
     if not action.ends:
         return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
     left_s = policy.patience_s(hang.cause, hang.certainty) - stands_s
     if left_s > 0:
-        return Decision(Action.REPORT, f"it may still end by itself, for {left_s:.0f} s more")
+        return Decision(Action.REPORT, f"it may still end by itself, for {left_s:.0f} s more", settled=False)
     if not action.restarts:
         return Decision(action, f"the policy says so for {hang.cause}")
     again = sum(hang.is_like(each) for each in before)

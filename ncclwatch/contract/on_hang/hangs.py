@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.verdict import Culprit
 from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.undecodable import UNDECODABLE
 
@@ -27,12 +28,33 @@ class OpenHang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookFacts:
+    """What a hook is given of a hang beside what all agents hear."""
+
+    incident: str  # its id
+    culprits: tuple[Culprit, ...] = ()  # at most the first 32
+    one_of: bool = False
+    opened_at: str = ""  # ISO 8601, UTC
+    capture: str = ""  # HOST:PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Who runs the hook of which open hang: the agent that was the first to ask for it."""
+
+    granted: tuple[HookFacts, ...] = ()  # this agent; it stays so, whoever asks later
+    taken: tuple[str, ...] = ()  # incidents of which another agent does
+    over: tuple[str, ...] = ()  # incidents whose hook has ended, or is not run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hangs:
     """The hangs of a job, now and in its former attempts."""
 
     open: tuple[OpenHang, ...] = ()
     before: tuple[Hang, ...] = ()  # of former attempts, the oldest first
     attempts: int = 0  # how many of them hung
+    hooks: Hooks | None = None  # None: nothing is open, or the server knows of no hooks
 
 
 def encode(hangs: Hangs) -> str:

@@ -20,6 +20,7 @@ from ncclwatch.contract.on_hang.ways import BY_POLICY, WAYS
 STALLED_FOR_S = 120.0  # where a file does not say so
 OTHER = "other"  # in a file: every cause that it does not name
 FILE_BYTES_MAX = 64 * 1024
+HOOK_TIMEOUT_S = 30.0  # where a file does not say so
 
 
 class Action(str, Enum):
@@ -49,6 +50,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     proven: dict[str, Action] = {}
     stalled: dict[str, Action] = {}
     stalled_for_s: dict[str, Annotated[float, msgspec.Meta(ge=0, le=86400)]] = {}
+    hook: str | list[str] = []
+    hook_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = HOOK_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class Policy:
     stalled_for_s: Mapping[str, float]  # for so long a STALLED verdict has to stand before anything is done
     restarts_max: int
     restarts_unsaved_max: int = 0  # of them, those after a restart since which nothing was saved
+    hook: tuple[str, ...] = ()  # an executable with its arguments, run before anything is done; (): none
+    hook_timeout_s: float = HOOK_TIMEOUT_S
 
     def action(self, cause: str, certainty: str) -> Action:
         """Return what follows a critical verdict, whatever has been done before."""
@@ -145,4 +150,19 @@ def parse(text: str, where: str) -> Policy:
         restarts_max=found.restarts_max,
         restarts_unsaved_max=found.restarts_unsaved_max,
         stalled_for_s=found.stalled_for_s,
+        hook=_hook(found.hook, where),
+        hook_timeout_s=found.hook_timeout_s,
     )
+
+
+def _hook(said: str | list[str], where: str) -> tuple[str, ...]:
+    if not said:
+        return ()
+    command = (said,) if isinstance(said, str) else tuple(said)
+    if not command[0].startswith("/"):
+        raise ConfigError(
+            f'{where}: hook is "{command[0]}"; it has to be an absolute path, such as "/site/bin/on-hang"'
+        )
+    if any("\0" in word for word in command):
+        raise ConfigError(f"{where}: hook has a zero byte in it")
+    return command

@@ -226,6 +226,8 @@ class AgentNews:
         if before is not None and before is not job:
             self.watch.jobs.drop_astray(self.link, before)
         self.jobs[message.index] = job
+        if message.hooks:  # others wait to hear which agent runs it, or that it has ended
+            self.watch.look_within(limits.SOON_S)
         self.announced[message.index] = message
         self.over.pop(message.index, None)
         self.refused.pop(message.index, None)

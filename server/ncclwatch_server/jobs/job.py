@@ -20,6 +20,7 @@ from ncclwatch_server.evidence.stack_collection import Gathering
 from ncclwatch_server.incidents.book import JobKey
 from ncclwatch_server.incidents.confirmation import Confirmation
 from ncclwatch_server.jobs.history_requests import HistoryRequest
+from ncclwatch_server.jobs.hook_grants import HookGrants
 from ncclwatch_server.jobs.outcome import End
 from ncclwatch_server.jobs.room import Opener
 from ncclwatch_server.jobs.stack_requests import Capture
@@ -38,6 +39,7 @@ class KeptCapture:
 
     begun_at: float  # by the clock of the watch
     words: str = ""  # where it is, or why there is none; "": it is being written
+    place: str = ""  # HOST:PATH, "" while there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class Job:
     histories: list[HistoryRequest] = field(default_factory=list)  # views that they have asked for
     hangs_told: dict[int, Hangs] = field(default_factory=dict)  # to agents that act, by number of the connection
     kept_captures: dict[str, KeptCapture] = field(default_factory=dict)  # by the incident that they are of
+    hooks: HookGrants = field(default_factory=HookGrants)
     waiting: tuple[Verdict, ...] = ()  # for ranks that work: shown, and no hang
     patience: Patience = field(default_factory=Patience)
     looked_at: float = float("-inf")

@@ -84,6 +84,7 @@ class Jobs:
         self.room.see(job, job.seen - seen, accounts_of(link.caller, said.job))
         if job.state.speaks(link.number):
             job.note_agent(link.agent, said.run)
+            job.hooks.note(link.agent, said.hooks)
             if link.ahead_s is not None:
                 job.likeness.note_clock(link.host, link.ahead_s)
         job.forget_links()

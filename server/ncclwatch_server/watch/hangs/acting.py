@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.decision import Hang, settled_s
-from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, OpenHang, encode
+from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, HookFacts, Hooks, OpenHang, encode
+from ncclwatch.contract.on_hang.hook import CULPRITS_MAX, NAME_CHARS_MAX
 from ncclwatch.contract.on_hang.notice import TEXT_CHARS_MAX
 from ncclwatch.contract.wire import CommandKind
 from ncclwatch_server.incidents.aftermath import hang_of, is_hang
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
+from ncclwatch_server.incidents.report import report_incident
 from ncclwatch_server.jobs.job import Job
 
 Captured = Callable[[Incident], str | None]
@@ -26,10 +28,11 @@ def tell_agents(job: Job, book: IncidentBook, wall_s: float, captured: Captured)
     acting = {number: served for number, served in job.served.items() if served.acts and served.alive}
     if not acting:
         return
-    hangs = hangs_of(job, book.all(), wall_s, captured)
-    picture = _lasting(hangs)
+    found = hangs_of(job, book.all(), wall_s, captured)
     told = {number: known for number, known in job.hangs_told.items() if number in acting}
     for number, served in acting.items():
+        hangs = replace(found, hooks=_hooks(job, book, served.link.agent, found))
+        picture = _lasting(hangs)
         if told.get(number, Hangs()) != picture:
             served.link.command(CommandKind.HANGS, served.index, text=encode(hangs))
         told[number] = picture
@@ -69,5 +72,32 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
 
 
 def _lasting(hangs: Hangs) -> Hangs:
-    """Return a picture without what changes by itself."""
-    return replace(hangs, open=tuple(replace(each, stands_s=0.0) for each in hangs.open))
+    """Return a picture without what changes by itself, and of a hang whose hook runs here already."""
+    hooks = hangs.hooks
+    if hooks is not None:
+        hooks = replace(hooks, granted=tuple(HookFacts(incident=each.incident) for each in hooks.granted))
+    return replace(hangs, open=tuple(replace(each, stands_s=0.0) for each in hangs.open), hooks=hooks)
+
+
+def _hooks(job: Job, book: IncidentBook, agent: str, hangs: Hangs) -> Hooks | None:
+    """Return which hooks of open hangs an agent runs, and which it may wait for."""
+    standing = [each.incident for each in hangs.open]
+    if not standing:
+        return None
+    granted = (book.get(each) for each in job.hooks.granted(agent, standing))
+    return Hooks(
+        granted=tuple(_facts(job, incident) for incident in granted if incident is not None),
+        taken=job.hooks.taken(agent, standing),
+        over=job.hooks.over(standing),
+    )
+
+
+def _facts(job: Job, incident: Incident) -> HookFacts:
+    report, kept = report_incident(incident), job.kept_captures.get(incident.id)
+    return HookFacts(
+        incident=incident.id,
+        culprits=tuple(replace(each, doing=each.doing[:NAME_CHARS_MAX]) for each in report.culprits[:CULPRITS_MAX]),
+        one_of=report.one_of,
+        opened_at=report.opened_at,
+        capture=kept.place if kept is not None else "",
+    )

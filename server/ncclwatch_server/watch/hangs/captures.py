@@ -69,7 +69,8 @@ class HangCaptures:
     async def _take(self, job: str, known: KeptCapture, moment: _Moment) -> None:
         try:
             path = await asyncio.to_thread(self._written, job, moment)
-            known.words = f"capture: {boot.host_name()}:{path}"
+            known.place = f"{boot.host_name()}:{path}"
+            known.words = f"capture: {known.place}"
         except (OSError, ConfigError) as error:
             known.words = f"no capture: {error}"
             log.warning("job %s: no capture could be kept (%s)", job, error)
