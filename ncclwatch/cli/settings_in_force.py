@@ -1,4 +1,4 @@
-"""Finds which value each setting has and where it came from. Pure, but for reading a token's file.
+"""Finds which value each setting has and where it came from. Pure, but for reading a token's file and the policy.
 
 The list of variables is that of `contract.config`; this module adds what each means for people.
 """
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract import config, job_names
+from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network.urls import has_credentials
+from ncclwatch.contract.on_hang import hook
+from ncclwatch.contract.on_hang.policy import stated
 
 SCHEMA = 1
 HIDDEN = "(hidden)"
@@ -138,10 +141,21 @@ def _problems(environ: Mapping[str, str]) -> Iterator[str]:
         if name.startswith("NCCLWATCH_") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             yield f"{name} is set and nothing reads it" + (f"; did you mean {near[0]}?" if near else "")
+    yield from _policy_problems(environ)
     for name in sorted(known):
         path = environ.get(name, "").strip() if name.endswith(_FILE) else ""
         if path:
             yield from _unreadable(name, path)
+
+
+def _policy_problems(environ: Mapping[str, str]) -> Iterator[str]:
+    try:
+        found = stated(environ=environ)
+    except ConfigError as error:
+        yield str(error)
+        return
+    if found.hook and (problem := hook.problem(found.hook)):
+        yield f"{config.ENV_HANG_POLICY}: the hook of the policy cannot be run here: {problem}"
 
 
 def _unreadable(name: str, path: str) -> Iterator[str]:

@@ -49,6 +49,8 @@ class Incident:
     culprits: tuple[Culprit, ...] = ()
     stacks: tuple[Stack, ...] = ()
     saved: bool = False
+    advice: str = ""
+    world_size: int = 0
     came_back_from: str = ""
 
 

@@ -10,7 +10,8 @@ import click
 from ncclwatch.cli.commands.asking import json_option, put_json
 from ncclwatch.cli.settings_in_force import InForce, in_force
 from ncclwatch.contract.errors import ConfigError
-from ncclwatch.contract.on_hang.policy import text_in_force
+from ncclwatch.contract.on_hang import hook
+from ncclwatch.contract.on_hang.policy import stated, text_in_force
 from ncclwatch.contract.words.console import complain, put, wants_json
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def policy(file: Path | None) -> None:
     """
     try:
         put(*text_in_force(file).splitlines())
+        found = stated(file)
+        if found.hook and (problem := hook.problem(found.hook)):
+            complain(f"warning: the hook cannot be run on this host: {problem}")
     except ConfigError as error:
         complain(error)
         sys.exit(EXIT_USAGE)

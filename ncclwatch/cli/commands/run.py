@@ -14,12 +14,14 @@ from ncclwatch.cli.output.kept_files import keep_capture, keep_report
 from ncclwatch.cli.output.report_file import ReportFile, prepare
 from ncclwatch.cli.running.embedded import READY_S, EmbeddedServer, NoServer
 from ncclwatch.cli.running.following import Attempts, Following, Wanted, empty_report, tell
+from ncclwatch.cli.running.hooks import CommandHooks
 from ncclwatch.cli.running.injection import NOBODY, injected
 from ncclwatch.cli.running.names import is_part, name_of
 from ncclwatch.cli.running.training import CommandFailed, Training
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.network import tls, tokens, urls
+from ncclwatch.contract.on_hang.hook import problem
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch.contract.on_hang.ways import RAISE, REPORT, WAYS
 from ncclwatch.contract.words.console import Progress, complain
@@ -107,7 +109,7 @@ def run(
             tls.trust()  # a file of certificates that cannot be read is told before anything starts
         order = Order(
             command=command,
-            policy=in_force(on_hang or "", policy),
+            policy=_usable(in_force(on_hang or "", policy)),
             on_hang=_said(on_hang or "", policy),
             server=server,
             token=token(),
@@ -121,6 +123,13 @@ def run(
         complain(error)
         sys.exit(EXIT_USAGE)
     sys.exit(_run(order))
+
+
+def _usable(policy: Policy | None) -> Policy | None:
+    """Return a policy whose hook, if it names one, can be run. Raises `ConfigError`."""
+    if policy is not None and policy.hook and (found := problem(policy.hook)):
+        raise ConfigError(f"the hook of the policy cannot be run here: {found}")
+    return policy
 
 
 def _said(on_hang: str, policy: Path | None) -> Mapping[str, str]:
@@ -157,6 +166,9 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
     patience_s = ANSWER_S if own is None else ANSWER_OWN_S
     client = answering(url, order.token, patience_s, naming)
     before, blocked = Attempts(), None
+    hooks = None
+    if order.policy is not None and order.policy.hook:
+        hooks = CommandHooks(order.policy, tell, of_several=bool(order.server))
     while True:
         following = Following(
             client,
@@ -165,6 +177,7 @@ def _watched(order: Order, url: str, own: EmbeddedServer | None) -> int:
             own,
             policy=order.policy,
             keep_capture=keep_capture,
+            hooks=hooks,
             before=before,
             verbose=order.verbose,
         )
@@ -247,7 +260,7 @@ def _environment(order: Order, url: str, restarts: int) -> Mapping[str, str]:
     said = {**os.environ, **order.on_hang}.get(config.ENV_ON_HANG, "").strip()
     if said:  # or else the script may say so itself
         # What is done about a hang is done here, and not by the agents, but for what only they can do.
-        own[config.ENV_ON_HANG] = RAISE if said == RAISE else REPORT
+        own |= {config.ENV_ON_HANG: RAISE if said == RAISE else REPORT, config.ENV_HANG_POLICY: ""}
     if restarts:
         own[config.ENV_RESTARTS] = str(restarts)
     if not order.server:

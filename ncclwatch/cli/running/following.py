@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ncclwatch.cli.client.answers import Incident, Job
+from ncclwatch.cli.client.answers import Incident, Job, Node
 from ncclwatch.cli.client.http import Client, NotDone, NotKnown, ServerUnreachable
+from ncclwatch.cli.running.hooks import CommandHooks
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model.verdict import Lateness
@@ -104,13 +105,15 @@ class Following:
         *,
         policy: Policy | None = None,
         keep_capture: Callable[[str, bytes], Path] | None = None,
+        hooks: CommandHooks | None = None,
         before: "Attempts | None" = None,
         verbose: bool = False,
     ) -> None:
         """Follow a job.
 
         `policy`: what is done about a hang, by default nothing. `keep_capture`: writes a capture of a job to a file,
-        and raises OSError or `ConfigError`; None: none is taken. `before`: former attempts of it.
+        and raises OSError or `ConfigError`; None: none is taken. `hooks`: runs the hook of the policy, if it has one.
+        `before`: former attempts of it.
         """
         self.wanted: Wanted | None = None
         self.certain = threading.Event()  # there is a hang of which no more is to be learned by waiting
@@ -127,7 +130,9 @@ class Following:
         self._keep_capture = keep_capture
         self._deciding = threading.Event()  # set unless something is about to be wanted, and a capture is taken before
         self._deciding.set()
-        self._captured: set[str] = set()  # incidents for which a capture was taken, or tried
+        self._captured: dict[str, str] = {}  # captures that were taken, or tried and so "", by incident
+        self._hooks = hooks
+        self._nodes: tuple[Node, ...] = ()  # of the job
         self._noticed: set[str] = set()  # notices that were told of
         self._report = _Report(schema=1, job=job, world_size=0, incidents=())
         self._own = own
@@ -162,8 +167,8 @@ class Following:
         return bool(self._report.world_size) or bool(self._unreachable)
 
     def decided(self) -> "Wanted | None":
-        """Return what is wanted, once a capture that is under way has been taken."""
-        self._deciding.wait(DECIDING_S)
+        """Return what is wanted, once a capture that is under way has been taken, and a hook has ended."""
+        self._deciding.wait(DECIDING_S + (self._hooks.seconds_max if self._hooks is not None else 0.0))
         return self.wanted
 
     @property
@@ -175,6 +180,9 @@ class Following:
         """Hear the last news of the command that has ended, and return the report."""
         self._ending.set()
         self._thread.join(LAST_NEWS_S + 1.0)
+        if self._hooks is not None and self._hooks.running:
+            self._thread.join(self._hooks.seconds_max)
+            self._hooks.tell_ended(wait=True)
         incidents = (*self._report.incidents, *self._reported.values())
         return _written(msgspec.structs.replace(self._report, incidents=incidents))
 
@@ -206,7 +214,10 @@ class Following:
         try:
             # Jobs first: what was judged before a job was called ended is then in the incidents.
             jobs = [job for job in self._client.jobs() if self._is_mine(job.id)]
+            self._nodes = tuple(node for job in jobs for node in job.nodes)
             self._note_answer()
+            if self._hooks is not None:
+                self._hooks.tell_ended()
             for notice in dict.fromkeys(notice for job in jobs for notice in job.notices if self._own is not None):
                 self._notice(notice)
             lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
@@ -254,6 +265,15 @@ class Following:
             if decision.action is not Action.REPORT:
                 self._deciding.clear()
                 self._capture(incident, ends=decision.action.ends)
+            if self._hooks is not None and decision.settled:
+                self._deciding.clear()
+                self._hooks.run(
+                    incident,
+                    decision,
+                    attempt=len(self._before.hangs),
+                    capture=self._captured.get(incident.id, ""),
+                    nodes=self._nodes,
+                )
             self.wanted = Wanted(decision, hang) if decision.action.ends else None
             self._deciding.set()
         self.certain.set()
@@ -264,7 +284,7 @@ class Following:
             return
         if not ends and self._before.captures + len(self._captured) >= CAPTURES_MAX:
             return
-        self._captured.add(incident.id)
+        self._captured[incident.id] = ""
         try:
             path = self._keep_capture(self._job, self._client.capture(incident.job, CAPTURE_S))
         except (ServerUnreachable, NotKnown, NotDone, ConfigError) as error:
@@ -272,6 +292,7 @@ class Following:
         except OSError as error:
             self._tell(f"ncclwatch: cannot keep a capture of this hang ({error}); set {config.ENV_CAPTURES}\n")
         else:
+            self._captured[incident.id] = str(path)
             named = shlex.quote(str(path))
             self._tell(f"ncclwatch: all that is known of this hang: {named}; ncclwatch analyze {named}\n")
 

@@ -10,8 +10,8 @@ DEFAULT_POLICY = """\
 
 restarts_max = 3           # of one job; the next time it is ended
 restarts_unsaved_max = 0   # of them, those after a restart since which it has saved no checkpoint
-# hook = "/site/bin/on-hang"   # run once for each hang, before the above, with what is known of it as JSON on standard input
-# hook_timeout_s = 30          # after which it is ended
+# hook = "/site/bin/on-hang"   # an executable that is run once for each hang before the job is ended; it reads JSON
+# hook_timeout_s = 30          # after which the hook is killed
 
 [proven]
 other = "abort"    # every cause that is not named here

@@ -153,7 +153,7 @@ def _spawned(command: Sequence[str], data: bytes, environ: Mapping[str, str]) ->
         try:
             pid = os.posix_spawn(
                 command[0],
-                command,
+                list(command),
                 environ,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, given.fileno(), 0),

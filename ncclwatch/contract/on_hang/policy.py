@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -95,31 +96,41 @@ def in_force(on_hang: str, file: Path | None = None, environ: Mapping[str, str] 
     wanted = on_hang or environ.get(config.ENV_ON_HANG, "").strip() or Action.REPORT.value
     if wanted not in WAYS:
         raise ConfigError(f"{config.ENV_ON_HANG} is {wanted!r}; it may be {', '.join(WAYS)}")
-    where, text = _stated(file, environ)
-    stated = parse(text, where)
+    said = stated(file, environ)
     if wanted == BY_POLICY:
-        return stated
+        return said
     if wanted == Action.REPORT.value:
         return None
     both = {OTHER: Action(wanted)}
-    return replace(stated, proven=both, stalled=both, stalled_for_s={OTHER: 0.0})
+    return replace(said, proven=both, stalled=both, stalled_for_s={OTHER: 0.0})
+
+
+def stated(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Policy:
+    """Return the policy that a file states, or the default one, see `in_force`. Raises `ConfigError`."""
+    where, text, writable = _stated(file, environ)
+    found = parse(text, where)
+    if found.hook and writable:
+        raise ConfigError(f"{where} names a hook, and may be written by every user: chmod o-w {where}")
+    return found
 
 
 def text_in_force(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the text of a policy that can be used, see `in_force`. Raises `ConfigError`."""
-    where, text = _stated(file, environ)
+    where, text, _ = _stated(file, environ)
     parse(text, where)
     return text
 
 
-def _stated(file: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:
+def _stated(file: Path | None, environ: Mapping[str, str]) -> tuple[str, str, bool]:
+    """Return what a policy is called, its text, and whether every user may write it."""
     named = environ.get(config.ENV_HANG_POLICY, "").strip()
     path = file if file is not None else homes.expanded(named) if named else None
     if path is None:
-        return "the default policy", DEFAULT_POLICY
+        return "the default policy", DEFAULT_POLICY, False
     try:
         with path.open("rb") as opened:
-            return str(path), opened.read(FILE_BYTES_MAX).decode("utf-8")
+            writable = bool(os.fstat(opened.fileno()).st_mode & stat.S_IWOTH)
+            return str(path), opened.read(FILE_BYTES_MAX).decode("utf-8"), writable
     except OSError as error:
         raise ConfigError(f"cannot read the policy for hangs in {path} ({error.strerror})") from error
     except UnicodeDecodeError as error:

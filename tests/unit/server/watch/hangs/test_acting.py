@@ -4,18 +4,22 @@ from dataclasses import replace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
-from ncclwatch.contract.on_hang.hangs import Hangs, decode
+from ncclwatch.contract.on_hang.hangs import Hangs, Hooks, decode
+from ncclwatch.contract.on_hang.hook import PER_ATTEMPT_MAX
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook, IncidentState, JobKey, Opening
-from ncclwatch_server.jobs.job import Job
+from ncclwatch_server.jobs.hook_grants import HookGrants
+from ncclwatch_server.jobs.job import Job, KeptCapture
 from ncclwatch_server.jobs.registry import Jobs
 from ncclwatch_server.state.waits.history import Memory
 from ncclwatch_server.watch.hangs import acting as watch_acting
 from tests.unit.server.server_values import VERDICT, verdict
 
 
-def announced(jobs: Jobs, *, number: int, acts: bool, attempt: int = 1) -> tuple[Job, Link]:
-    link = Link(number=number, agent=f"a{number}", host=f"node{number}", version="1")
+def announced(
+    jobs: Jobs, *, number: int, acts: bool, attempt: int = 1, link: Link | None = None, **hooks: bool
+) -> tuple[Job, Link]:
+    link = link or Link(number=number, agent=f"a{number}", host=f"node{number}", version="1")
     said = wire.Announce(
         index=7,
         job="llama",
@@ -25,6 +29,7 @@ def announced(jobs: Jobs, *, number: int, acts: bool, attempt: int = 1) -> tuple
         ranks=((number - 1) % 2,),
         terminal=False,
         acts=acts,
+        hooks=hooks,
     )
     return jobs.announce(link, said, 0.0), link
 
@@ -143,3 +148,40 @@ def test_what_is_wrong_and_what_to_do_is_told_in_words() -> None:
     tell_agents(job, book, 110.0)
     (found,) = heard(link)
     assert [(each.sentence, each.advice) for each in found.open] == [(VERDICT.summary, VERDICT.advice)]
+
+
+def test_a_hook_is_granted_to_the_agent_that_asks_first_with_what_it_is_given() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, first = announced(jobs, number=1, acts=True)
+    _, second = announced(jobs, number=2, acts=True)
+    incident = opened(book, 100.0)
+    job.kept_captures[incident] = KeptCapture(begun_at=0.0, words="capture: a:/b", place="a:/b")
+    tell_agents(job, book, 110.0)
+    assert [heard(each)[0].hooks for each in (first, second)] == [Hooks(), Hooks()]
+    announced(jobs, number=2, acts=True, link=second, **{incident: False})
+    announced(jobs, number=1, acts=True, link=first, **{incident: False})
+    tell_agents(job, book, 111.0)
+    ((theirs,), (mine,)) = heard(first), heard(second)
+    assert theirs.hooks == Hooks(taken=(incident,))
+    assert mine.hooks is not None
+    (facts,) = mine.hooks.granted
+    assert (facts.incident, facts.culprits, facts.capture) == (incident, VERDICT.culprits, "a:/b")
+    assert facts.opened_at.startswith("1970-01-01T00:01:40")
+    announced(jobs, number=1, acts=True, link=first, **{incident: True})  # it does not run it
+    tell_agents(job, book, 112.0)
+    assert heard(first) == heard(second) == []
+    announced(jobs, number=2, acts=True, link=second, **{incident: True})
+    tell_agents(job, book, 113.0)
+    assert [each.hooks.over for link in (first, second) for each in heard(link) if each.hooks] == [(incident,)] * 2
+
+
+def test_only_so_many_hooks_are_granted_for_an_attempt() -> None:
+    grants = HookGrants()
+    grants.note("a", {"x" * 65: False})
+    grants.note("a", {f"i{number}": False for number in range(1000)})
+    assert grants.granted("a", [f"i{number}" for number in range(1000)]) == tuple(
+        f"i{number}" for number in range(PER_ATTEMPT_MAX)
+    )
+    grants.note("b", {"i1": True, "i500": True})
+    assert (grants.granted("b", ["i1", "i500"]), grants.over(["i1", "i500"])) == ((), ())
+    assert (grants.taken("b", ["i1", "i500"]), grants.taken("a", ["i1"])) == (("i1",), ())
