@@ -20,7 +20,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.process.procfs import user_of
 from ncclwatch_agent.ranks.jobs import LocalJob
 
-GRANT_S = 5.0  # a server has so long to say which agent runs a hook
+GRANT_S = 10.0  # a server has so long to say which agent runs a hook
 NEWS_S = 5.0  # the end of a hook on another node is heard of within that time
 
 Say = Callable[[LocalJob, str], None]

@@ -2,34 +2,47 @@
 
 import asyncio
 from collections.abc import Hashable
+from pathlib import Path
 from types import SimpleNamespace
 
 from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
+from ncclwatch.contract.model.verdict import Culprit
 from ncclwatch.contract.on_hang.decision import Hang
-from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, encode
+from ncclwatch.contract.on_hang.hangs import Hangs, HookFacts, Hooks, OpenHang, encode
 from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.uplink.connection import explain
 from tests.fuzz import mutation
 from tests.fuzz.engine import Broken, Surface
 
 FROZEN = Hang(cause="process_frozen", certainty="PROVEN", ranks=frozenset({1}), places=frozenset({"a.py:3"}))
-HANGS = Hangs(open=(OpenHang(incident="1a", hang=FROZEN, stands_s=1.0),), before=(FROZEN,), attempts=1)
+HOOKS = Hooks(
+    granted=(HookFacts(incident="1a", culprits=(Culprit(rank=1, host="h"),), capture="h:/a.zip"),),
+    taken=("1b",),
+    over=("1b",),
+)
+HANGS = Hangs(open=(OpenHang(incident="1a", hang=FROZEN, stands_s=1.0),), before=(FROZEN,), attempts=1, hooks=HOOKS)
+POLICY = Path(__file__).with_name("policy_with_hook.toml")  # whose hook is missing: nothing is started
 
 
 class _Job:
     """A job without ranks, as the desk sees it. Its owner wants it to be restarted where it hangs."""
 
     index, server, ranks, wants_terminal = 1, "http://h:1", dict[int, object](), False
-    on_hang, hang_policy, under_torchrun, restarts_left = "restart", "", True, 2
-    key = SimpleNamespace(job="job", instance="i")
+    on_hang, hang_policy, under_torchrun, restarts_left = "restart", str(POLICY), True, 2
+    key = SimpleNamespace(job="job", instance="i", attempt=0, world_size=2)
 
     def __init__(self) -> None:
         self.told: set[str] = set()
+        self.hooks: dict[str, bool] = {}
 
     def everyone(self) -> list[object]:
         """Return its ranks."""
         return []
+
+    def spans_nodes(self) -> bool:
+        """Whether others may run a hook."""
+        return True
 
 
 class _Uplink:
