@@ -21,6 +21,7 @@ _DIRS = f"{_CONTRACT}/machine/private_dirs.py"
 _TESTS = "tests/integration"
 _LIVE, _FOREIGN = f"{_TESTS}/test_second_user.py", f"{_TESTS}/test_foreign_servers.py"
 _REMOTE = f"{_TESTS}/test_remote_agents.py"
+_HOOKS, _HOOK = "tests/unit/agent/acting/test_hooks.py", "tests/unit/contract/on_hang/test_hook.py"
 _ANYBODY = Change(_DIRS, "    if found.st_mode & _ANYBODY_ELSE:", "    if False:")
 _PEER = Change(f"{_CONTRACT}/network/peer_uid.py", "    return uid in (0, os.geteuid())", "    return True")
 _OWNER = Change(
@@ -42,6 +43,19 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     ),
     "tests/unit/agent/acting/test_actor.py::test_a_server_ends_nothing_of_a_job_that_did_not_ask": (
         Change(f"{_AGENT}/acting/actor.py", "job.on_hang or Action.REPORT.value", '"restart"'),
+    ),
+    f"{_HOOKS}::test_an_agent_runs_nothing_for_a_job_of_another_user": (
+        Change(f"{_AGENT}/acting/hooks.py", "            if user not in (-1, os.geteuid()):", "            if False:"),
+    ),
+    f"{_HOOKS}::test_there_are_so_many_for_one_attempt": (
+        Change(f"{_CONTRACT}/on_hang/hook.py", "        if of_attempt >= PER_ATTEMPT_MAX:", "        if False:"),
+    ),
+    f"{_HOOK}::test_a_policy_with_a_hook_that_every_user_may_write_is_refused": (
+        Change(f"{_CONTRACT}/on_hang/policy.py", "    if found.hook and writable:", "    if False:"),
+    ),
+    f"{_HOOK}::test_what_a_hook_reads_is_bounded_and_holds_no_line_but_its_own": (
+        Change(f"{_CONTRACT}/on_hang/hook.py", "    return one_line(text[:chars_max])", "    return text[:chars_max]"),
+        Change(f"{_CONTRACT}/on_hang/hook.py", "    return one_line(text[:chars_max])", "    return one_line(text)"),
     ),
     f"{_REMOTE}::test_nothing_but_agents_is_served_there": (
         Change(f"{_SERVER}/serving/slow_clients.py", "        made.app = _AGENTS_ONLY\n", ""),
