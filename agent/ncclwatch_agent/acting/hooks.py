@@ -182,6 +182,8 @@ class JobHooks:
         if incident in told.over:
             return True
         if incident in told.taken:
+            known.asks = False  # a server that is started again must not grant it here, though another agent has run it
+            self._job.hooks.pop(incident, None)
             return waited_s >= self._policy.hook_timeout_s + ENDED_S_MAX + NEWS_S
         if waited_s < GRANT_S:
             return False

@@ -153,18 +153,20 @@ def test_it_is_granted_once_however_often_agents_ask_and_whoever_is_gone(site: S
     assert first.ends  # it has waited as long as that one may take
 
 
-def test_a_server_that_was_started_again_grants_it_to_nobody_else(site: Site) -> None:
+def test_a_server_that_was_started_again_grants_it_to_nobody_else(tmp_path: Path) -> None:
+    site = Site(tmp_path, "sleep 600")
     first, second = site.nodes
-    site.hear(first)
-    first.tend()
-    site.hear(first)
+    site.hear()
+    site.go_round()  # both have asked
     until(lambda: first.runs != [])
+    site.go_round()
     site.grants = HookGrants()
-    site.hear(first)
+    site.hear(second)  # it is the first to come back
     site.hear()
     site.go_round()
     site.go_round()
-    assert (len(first.runs), second.runs) == (1, [])
+    assert (len(first.runs), second.actor.runs_hook) == (1, False)
+    site.close()
 
 
 def test_one_that_hangs_is_killed_and_the_job_is_ended_all_the_same(tmp_path: Path) -> None:
