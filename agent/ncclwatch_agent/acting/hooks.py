@@ -188,7 +188,6 @@ class JobHooks:
         if waited_s < GRANT_S:
             return False
         if known.asks:
-            known.asks = False  # a grant that comes now is too late
             self._say(f"the hook {self.name} is not run: the server has granted it to nobody (incident {incident})")
         return True
 

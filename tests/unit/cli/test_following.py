@@ -4,6 +4,7 @@ import errno
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from ncclwatch.cli.client.answers import Incident, Job
 from ncclwatch.cli.client.http import NotDone, ServerUnreachable
 from ncclwatch.cli.running import following
 from ncclwatch.cli.running.following import Attempts, Following, Wanted
+from ncclwatch.cli.running.hooks import CommandHooks
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Culprit
 from ncclwatch.contract.on_hang import decision
@@ -350,3 +352,29 @@ def test_what_is_wanted_is_waited_for_while_a_capture_is_taken(monkeypatch: pyte
     assert wanted.decision.action is Action.RESTART
     server.state = "ended"
     followed.finish()
+
+
+@pytest.mark.parametrize("way", [ABORT, CAPTURE])
+def test_what_is_wanted_is_wanted_after_the_hook_and_a_report_follows_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: Policy
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
+    script, ran, goes_on = (tmp_path / name for name in ("on-hang", "ran", "goes on"))
+    script.write_text(f"#!/bin/sh\ntouch {ran}\nwhile [ ! -e '{goes_on}' ]; do sleep 0.05; done\n")
+    script.chmod(0o755)
+    server, told = Server(), []
+    server.open("one", "mine")
+    policy = replace(way, hook=(str(script),))
+    hooks = CommandHooks(policy, told.append)
+    followed = Following(server, "mine", told.append, policy=policy, hooks=hooks)  # type: ignore[arg-type]
+    followed.start()
+    while not ran.exists():
+        time.sleep(0.01)
+    assert followed.wanted is None
+    threading.Timer(0.2, goes_on.touch).start()
+    wanted = followed.decided()
+    assert (wanted is not None) == (way is ABORT)
+    server.state = "ended"
+    followed.finish()
+    assert [" finished with 0 in " in line for line in told if "hook" in line] == [False, True]

@@ -98,3 +98,22 @@ def test_machines_get_json():
         "name": "NCCLWATCH_AGENT", "value": "0", "origin": "environment", "is_set": True,
         "meaning": "0: ranks start no agent",
     }  # fmt: skip
+
+
+def test_a_policy_or_a_hook_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
+    policy, script = tmp_path / "hangs.toml", tmp_path / "on-hang"
+    environ = {"NCCLWATCH_HANG_POLICY": str(policy)}
+    assert any("cannot read the policy for hangs" in each for each in in_force(environ).problems)
+    policy.write_text(f"hook = '{script}'\n")
+    (problem,) = in_force(environ).problems
+    assert problem == (
+        f"NCCLWATCH_HANG_POLICY: the hook of the policy cannot be run here: {script}: No such file or directory"
+    )
+    checked = CliRunner().invoke(main, ["config", "policy", str(policy)])
+    assert (checked.exit_code, checked.stdout) == (0, f"hook = '{script}'\n")
+    assert checked.stderr.startswith("ncclwatch: warning: the hook cannot be run on this host: ")
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert in_force(environ).problems == ()
+    policy.write_text("hook = 'on-hang'\n")
+    assert 'hook is "on-hang"; it has to be an absolute path' in in_force(environ).problems[0]
