@@ -20,6 +20,7 @@ from tests.bench import (
     pages,
     postmortem,
     recorder,
+    recovery,
     server,
     starting,
     steps,
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "hostile": hostile.rows,
     "alerts": alerts.rows,
     "postmortem": postmortem.rows,
+    "recovery": recovery.rows,
 }
 
 
