@@ -121,7 +121,7 @@ def _under_nvrx(cluster: Cluster, directory: Path, *options: str, more: tuple[st
     hosts = directory / "hosts"  # it looks for the address of its own host name
     names = {"localhost": "127.0.0.1", **{f"node{node}": each for node, each in enumerate(cluster.addresses)}}
     hosts.write_text("".join(f"{address} {name}\n" for name, address in names.items()))
-    named = ("unshare", "--mount", "sh", "-c", f"mount --bind {hosts} /etc/hosts && exec \"$@\"", "sh")
+    named = ("unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh")
     return [
         cluster.nodes[node].execute(
             *named, ft_launcher(), "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d",

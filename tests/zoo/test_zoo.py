@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
+
 from . import plain
 from .common_server import common_server
+from .jobs import Job
 from .runner import quickest, run
-from .truth import Truth, load_all
+from .truth import Expect, Truth, load_all
 
 TRUTHS = load_all()
 LIMIT_S = 60 + max(truth.timeout_s for truth in TRUTHS)
@@ -57,3 +60,49 @@ def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path, se
 @pytest.mark.parametrize("truth", load_all(("z01", "f04")), ids=lambda truth: truth.program.stem)
 def test_the_fault_is_in_the_program_and_not_in_ncclwatch(truth: Truth, tmp_path: Path) -> None:
     assert plain.confirm(truth, tmp_path / "job").wrong == ""
+
+
+def acted_on(truth: Truth, place: Path) -> tuple[int | None, str]:
+    """Run a program whose agent acts by the shipped policy. Returns its exit code and what the agent has written down.
+
+    Without the policy's patience: a verdict that were withdrawn in time would be acted upon as well.
+    """
+    policy = place / "policy.toml"
+    policy.write_text(DEFAULT_POLICY.partition("[stalled_for_s]")[0] + "[stalled_for_s]\nother = 0\n")
+    runtime = place / "runtime"
+    extra = {
+        "NCCLWATCH_ON_HANG": "policy",
+        "NCCLWATCH_HANG_POLICY": str(policy),
+        "NCCLWATCH_CAPTURES": str(place / "captures"),
+        "NCCLWATCH_RUNTIME_DIR": str(runtime),
+    }
+    with Job(quickest(truth)(truth.program, truth.nproc, truth.arguments), place / "job", extra) as job:
+        code = job.wait(truth.timeout_s).exit_code
+    return code, "".join(log.read_text() for log in runtime.rglob("agent.log"))
+
+
+def actions(log: str) -> list[str]:
+    """Return the lines of an agent that say what it did to a job."""
+    return [line for line in log.splitlines() if ": ending " in line or ": it hangs (" in line]
+
+
+@pytest.mark.zoo
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    "truth", [each for each in TRUTHS if each.expect is Expect.HEALTHY], ids=lambda truth: truth.program.stem
+)
+def test_nothing_is_done_to_a_healthy_program(truth: Truth, tmp_path: Path) -> None:
+    code, log = acted_on(truth, tmp_path)
+    assert (code, actions(log)) == (0, []), log
+    assert "connected to" in log, "an agent that has no server does nothing"
+
+
+@pytest.mark.zoo
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S)
+def test_something_is_done_in_the_same_way_to_one_that_hangs(tmp_path: Path) -> None:
+    (truth,) = load_all(("z01",))
+    code, log = acted_on(truth, tmp_path)
+    assert code != 0
+    assert len(actions(log)) == 1, log

@@ -3,8 +3,10 @@
 resumes.py DIRECTORY [watched] [heartbeats] [calculated] [timeout=SECONDS]
 
 "watched" attaches ncclwatch. "heartbeats" sends them to NVRx's ft_launcher, and "calculated" lets NVRx calculate its
-timeouts at each checkpoint. "timeout" is that of the first attempt's group. DIRECTORY gets `onset`, which holds the time of the stop, and for each attempt and rank the
-files `began` (the rank's process) and `stepped` (when its first step had finished).
+timeouts at each checkpoint. "timeout" is that of the first attempt's group.
+
+DIRECTORY gets `onset`, which holds the time of the stop, and for each attempt and rank the files `began` (torch is
+imported) and `stepped` (the first step has finished).
 """
 
 import contextlib
