@@ -50,6 +50,11 @@ class _Restarting:
     ending: Ending
     until: float  # when it is not waited for any more; 0: it has come
 
+    def come(self) -> None:
+        """Wait for it no longer."""
+        self.until = 0.0
+        self.ending.close()
+
 
 class Actor:
     """What the agent does about hangs. `tend` each job every second."""
@@ -94,6 +99,8 @@ class Actor:
         if known.policy is not None and known.launcher is None and job.under_torchrun and known.looks < LOOKS_MAX:
             known.looks += 1
             known.launcher = launcher_of(rank.header.pid for rank in job.ranks.values() if rank.is_here)
+            if known.launcher is not None:
+                self._recognise(job, known.launcher)
         now = self._clock()
         if known.hooks is not None:
             known.hooks.attend()
@@ -164,13 +171,22 @@ class Actor:
         while len(self._restarted) > LAUNCHES_MAX:
             self._restarted.pop(next(iter(self._restarted))).ending.close()
 
+    def _recognise(self, job: LocalJob, launcher: Launcher) -> None:
+        """Take over what is remembered of an attempt of this torchrun whose ranks met at another address.
+
+        torchrun may choose a new port for each attempt: without a store that its ranks share, or with etcd.
+        """
+        for launch, before in list(self._restarted.items()):
+            if launch != _launch(job) and before.ending.was_started_by(launcher):
+                self._restarted[_launch(job)] = self._restarted.pop(launch)
+                before.come()
+
     def _of(self, job: LocalJob) -> _Acting:
         known = self._jobs.get(job.index)
         if known is None:
             before = self._restarted.get(_launch(job))
             if before is not None:
-                before.until = 0.0
-                before.ending.close()
+                before.come()
             policy = self._policy(job)
             hooks = JobHooks(job, policy, self._hooks) if policy is not None and policy.hook else None
             known = self._jobs[job.index] = _Acting(policy=policy, hooks=hooks)

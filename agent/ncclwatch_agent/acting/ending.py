@@ -43,6 +43,10 @@ class Ending:
         """Whether whoever started the ranks is still there to start them again."""
         return self._launcher is not None and self._launcher.lives
 
+    def was_started_by(self, launcher: Launcher) -> bool:
+        """Whether this process, which lives, also started the ranks that were ended here."""
+        return self.launcher_lives and self._launcher is not None and self._launcher.pid == launcher.pid
+
     def close(self) -> None:
         """Let go of whoever started the ranks."""
         if self._launcher is not None:

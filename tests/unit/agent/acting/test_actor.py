@@ -48,7 +48,7 @@ class Node:
         self.launcher = process()
         self.rank = process()
 
-    def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "") -> Any:
+    def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "", port: int = 1) -> Any:
         rank = SimpleNamespace(
             rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
             wants_notices=on_hang == "raise", place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
@@ -58,7 +58,7 @@ class Node:
         )  # fmt: skip
         return SimpleNamespace(
             ranks={0: rank},
-            key=SimpleNamespace(job="llama", instance="a:1/x"), index=index, on_hang=on_hang, hang_policy=policy,
+            key=SimpleNamespace(job="llama", instance=f"a:{port}/x"), index=index, on_hang=on_hang, hang_policy=policy,
             acts=on_hang not in ("", "report"), under_torchrun=left is not None, restarts_left=left or 0,
             everyone=lambda: [rank],
         )  # fmt: skip
@@ -209,6 +209,25 @@ def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers
     node.actor.tend(second, connected=True)
     node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
+
+
+@pytest.mark.parametrize("same_torchrun", [True, False])
+def test_an_attempt_whose_ranks_meet_at_another_port_is_known_by_its_torchrun(node: Node, same_torchrun: bool) -> None:
+    first = node.job("restart", left=3, port=1)
+    node.hear(first, FROZEN)
+    node.actor.tend(first, connected=True)
+    node.end_as(-signal.SIGTERM, None)
+    node.actor.forget(first)
+    node.begin_again()
+    if not same_torchrun:
+        node.launcher.kill()
+        node.launcher.communicate()
+        node.launcher = process()
+    second = node.job("restart", index=2, left=2, port=2)
+    node.hear(second, FROZEN)
+    node.actor.tend(second, connected=True)
+    assert "(abort): it hangs as it did before" in node.told[-1] if same_torchrun else "(restart)" in node.told[-1]
+    assert not same_torchrun or not node.actor.awaits_restart
 
 
 def test_what_a_server_remembers_counts_as_well(node: Node) -> None:
