@@ -17,11 +17,12 @@ from ncclwatch.contract.model.verdict import Cause
 from ncclwatch.contract.on_hang.default_policy import DEFAULT_POLICY
 from ncclwatch.contract.on_hang.policy import Action, default_policy
 from tests.integration.cluster import Cluster, read_until
+from tests.integration.launch import PROGRAMS
 from tests.integration.network import ports_of
 from tests.integration.real_jobs import until
-from tests.zoo import injection, stream
+from tests.zoo import injection
 from tests.zoo.jobs import Job
-from tests.zoo.truth import Truth, load_all
+from tests.zoo.truth import Expect, Truth, load_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -36,8 +37,7 @@ class Case:
 
     cause: Cause
     certainty: str
-    program: str  # its id in the zoo, or a kind of fault that is drawn
-    enqueued: bool = False  # with NCCL's semantics: with gloo, peers of a rank that has ended fail at once
+    program: str  # its id in the zoo, a kind of fault that is drawn, or a file of `programs`
 
     @property
     def action(self) -> Action:
@@ -52,15 +52,15 @@ CASES = (
     Case(cause=Cause.P2P_DEADLOCK, certainty=PROVEN, program="z29"),
     Case(cause=Cause.SIGNATURE_MISMATCH, certainty=PROVEN, program="z27"),
     Case(cause=Cause.GROUP_DESTROYED, certainty=PROVEN, program="z43"),
-    Case(cause=Cause.SWALLOWED_EXCEPTION, certainty=PROVEN, program="z17"),
-    Case(cause=Cause.CONFIGURATION_DRIFT, certainty=PROVEN, program="z52"),
-    Case(cause=Cause.RANK_EXITED, certainty=PROVEN, program="f05", enqueued=True),
+    Case(cause=Cause.CONFIGURATION_DRIFT, certainty=PROVEN, program="z51"),
+    Case(cause=Cause.RANK_EXITED, certainty=PROVEN, program="left_by_one.py"),
     Case(cause=Cause.PROCESS_FROZEN, certainty=STALLED, program="f01"),
     Case(cause=Cause.HOST_STALL, certainty=STALLED, program="f06"),
     Case(cause=Cause.DATA_STALL, certainty=STALLED, program="z34"),
     Case(cause=Cause.STUCK_SAVE, certainty=STALLED, program="dead_disk"),
     Case(cause=Cause.INIT_INCOMPLETE, certainty=STALLED, program="z41"),
     Case(cause=Cause.FILESYSTEM_VIEW, certainty=STALLED, program="z40"),
+    Case(cause=Cause.SWALLOWED_EXCEPTION, certainty=STALLED, program="z37"),
 )
 BELOW = {  # tests of this file
     Cause.NODE_LOST: "test_a_job_that_has_lost_a_node_is_ended_for_another_place",
@@ -84,7 +84,12 @@ def test_every_cause_is_tried_or_cannot_be() -> None:
 
 
 def program_of(case: Case) -> Truth:
-    """Return a program of the zoo, or a drawn one."""
+    """Return a program of the zoo, a drawn one, or one of ours."""
+    if case.program.endswith(".py"):
+        return Truth(
+            id="", title="", nproc=2, expect=Expect.HANG, confirmed="", cause=(case.cause.value,),
+            program=PROGRAMS / case.program,
+        )  # fmt: skip
     for fault in injection.FAULTS:
         if fault.kind == case.program:
             return injection.truth_of(fault, random.Random("shipped policy"), "policy")
@@ -94,18 +99,16 @@ def program_of(case: Case) -> Truth:
 class Launched:
     """A program under torchrun, whose agents act. Leaving the context ends all of it."""
 
-    def __init__(self, truth: Truth, directory: Path, *, enqueued: bool = False, restarts: int = 3) -> None:
+    def __init__(self, truth: Truth, directory: Path, *, restarts: int = 3) -> None:
         directory.mkdir()
         policy = directory / "policy.toml"
         policy.write_text(DEFAULT_POLICY.partition("[stalled_for_s]")[0] + "[stalled_for_s]\nother = 0\n")
-        words = (str(truth.program), *truth.arguments)
-        more = stream.environment() if enqueued else {}
         self.captures = directory / "captures"
         self._stderr = directory / "job" / "stderr"
         self.job = Job(
             (
                 *(*TORCHRUN, f"--max-restarts={restarts}", f"--nproc-per-node={truth.nproc}"),
-                *((str(stream.RUN), *words) if enqueued else words),
+                *(str(truth.program), *truth.arguments),
             ),
             directory / "job",
             {
@@ -114,14 +117,13 @@ class Launched:
                 "NCCLWATCH_CAPTURES": str(self.captures),
                 # Else gloo may find the addresses of the attempt before in torchrun's store.
                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-                **more,
             },
         )
 
     @property
     def said(self) -> str:
         """Return what is on its standard error so far."""
-        return self._stderr.read_text(errors="replace")
+        return self._stderr.read_text(errors="replace") if self._stderr.exists() else ""
 
     def says(self, *words: str) -> None:
         """Wait until it has written all of these."""
@@ -147,7 +149,7 @@ class Launched:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cause.value}-{case.action.value}")
 def test_what_the_policy_names_for_a_cause_happens(case: Case, tmp_path: Path) -> None:
     cause = case.cause.value
-    with Launched(program_of(case), tmp_path / "place", enqueued=case.enqueued) as launched:
+    with Launched(program_of(case), tmp_path / "place") as launched:
         if case.action is Action.ABORT:
             launched.says(f"ncclwatch: ending the job (abort): the policy says so for {cause} (")
             launched.fails()
