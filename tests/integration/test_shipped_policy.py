@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 PROVEN, STALLED = "PROVEN", "STALLED"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 ACTED_S = 120.0
+CAPTURES = "captures"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +97,23 @@ def program_of(case: Case) -> Truth:
     return load_all((case.program,))[0]
 
 
+def asking(directory: Path) -> dict[str, str]:
+    """Return what asks agents to act by the shipped policy at once."""
+    policy = directory / "policy.toml"
+    policy.write_text(DEFAULT_POLICY.partition("[stalled_for_s]")[0] + "[stalled_for_s]\nother = 0\n")
+    return {
+        "NCCLWATCH_ON_HANG": "policy",
+        "NCCLWATCH_HANG_POLICY": str(policy),
+        "NCCLWATCH_CAPTURES": str(directory / CAPTURES),
+    }
+
+
 class Launched:
     """A program under torchrun, whose agents act. Leaving the context ends all of it."""
 
     def __init__(self, truth: Truth, directory: Path, *, restarts: int = 3) -> None:
         directory.mkdir()
-        policy = directory / "policy.toml"
-        policy.write_text(DEFAULT_POLICY.partition("[stalled_for_s]")[0] + "[stalled_for_s]\nother = 0\n")
-        self.captures = directory / "captures"
+        self.captures = directory / CAPTURES
         self._stderr = directory / "job" / "stderr"
         self.job = Job(
             (
@@ -112,9 +122,7 @@ class Launched:
             ),
             directory / "job",
             {
-                "NCCLWATCH_ON_HANG": "policy",
-                "NCCLWATCH_HANG_POLICY": str(policy),
-                "NCCLWATCH_CAPTURES": str(self.captures),
+                **asking(directory),
                 # Else gloo may find the addresses of the attempt before in torchrun's store.
                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             },
@@ -181,7 +189,7 @@ def test_a_job_with_a_crashed_rank_is_left_to_torchrun_which_starts_it_again(tmp
 @pytest.mark.long
 def test_a_job_that_has_lost_a_node_is_ended_for_another_place(tmp_path: Path) -> None:
     with Cluster(2, tmp_path) as cluster:
-        jobs = [trains(cluster, number) for number in (0, 1)]
+        jobs = [trains(cluster, number, tmp_path) for number in (0, 1)]
         until(lambda: "connected to" in cluster.log(1))
         read_until(jobs[0], "trains: step 20")
         cluster.take_the_power(1)
@@ -193,7 +201,7 @@ def test_a_job_that_has_lost_a_node_is_ended_for_another_place(tmp_path: Path) -
 def test_a_job_whose_nodes_are_cut_off_from_each_other_is_ended_for_another_place(tmp_path: Path) -> None:
     """What the ranks send each other is lost, and the agents still reach their server."""
     with Cluster(2, tmp_path) as cluster:
-        jobs = [trains(cluster, number) for number in (0, 1)]
+        jobs = [trains(cluster, number, tmp_path) for number in (0, 1)]
         until(lambda: "connected to" in cluster.log(1))
         found = until(lambda: re.search(r"other nodes reach its server at port (\d+)", cluster.log(0)))
         assert isinstance(found, re.Match)
@@ -204,5 +212,5 @@ def test_a_job_whose_nodes_are_cut_off_from_each_other_is_ended_for_another_plac
         assert jobs[0].wait(ACTED_S) != 0
 
 
-def trains(cluster: Cluster, number: int) -> "Popen[str]":
-    return cluster.torchrun(number, "trains.py", restarts=3, STEPS_TILL_HANG="0", NCCLWATCH_ON_HANG="policy")
+def trains(cluster: Cluster, number: int, directory: Path) -> "Popen[str]":
+    return cluster.torchrun(number, "trains.py", restarts=3, STEPS_TILL_HANG="0", **asking(directory))
