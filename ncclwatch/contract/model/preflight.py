@@ -134,6 +134,10 @@ class Setup(NamedTuple):
     twice: Mapping[int, tuple[str, ...]] = {}  # hosts of ranks that exist twice
     clocks_s: Mapping[str, float] = {}  # by how much a host's clock is ahead of the server's
 
+    def of(self, rank: int) -> RankFacts:
+        """Return what a rank has said of itself, nothing if it has not."""
+        return next((each.facts for each in self.alike if rank in each.ranks), RankFacts())
+
 
 def parse(text: str) -> RankFacts:
     """Return the facts that a text holds."""

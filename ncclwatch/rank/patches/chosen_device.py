@@ -20,6 +20,7 @@ from ncclwatch.rank.recorder import Recorder
 
 Current = Callable[[], Recorder | None]
 ENV_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"  # since NCCL 2.30
+ENV_HOST = "NCCL_HOSTID"  # NCCL compares devices within what this calls a host
 _MPS_CONTROL = "/tmp/nvidia-mps/control"  # of the daemon that lets processes share a GPU, where it is not moved
 
 
@@ -106,6 +107,8 @@ def environment(environ: Mapping[str, str]) -> dict[str, object]:
     sharing = ""
     if environ.get(ENV_SHARING, "0") not in ("", "0"):
         sharing = f"{ENV_SHARING}={environ[ENV_SHARING]}"
+    elif environ.get(ENV_HOST):
+        sharing = f"{ENV_HOST}={environ[ENV_HOST]}"
     elif environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.exists(_MPS_CONTROL):
         sharing = "MPS"
     return {

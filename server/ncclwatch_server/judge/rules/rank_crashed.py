@@ -2,6 +2,7 @@
 
 import signal
 
+from ncclwatch.contract.model.preflight import BACKEND
 from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -43,6 +44,11 @@ ADVICE_ABORT = (
     "rank to which a peer sends more than it expects (op.preamble.length <= op.nbytes): compare the sizes and splits "
     "that the ranks pass to the last operation. The aborted rank may be the one with the right sizes."
 )
+ADVICE_ABORT_NCCL = (
+    "Look for an NCCL error in the output of this rank: torch's watchdog aborts a process when NCCL reports one. With "
+    "'message truncated', ranks passed different sizes or have different NCCL settings. With 'Connection closed by "
+    "remote peer', another rank ended first."
+)
 ADVICE_SPLITS = (
     "It was in all_to_all, whose splits are not recorded: print input_split_sizes and output_split_sizes on all ranks. "
     "What one rank sends to another must be as much as that one expects from it."
@@ -59,6 +65,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
     echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
     advice = _advice(ending, echoes=echoes)
+    if advice is ADVICE_ABORT and "nccl" in case.snapshot.setup.of(root.ranks[0]).get(BACKEND):
+        advice = ADVICE_ABORT_NCCL
     if (
         not ending.exception
         and ending.signal in (None, signal.SIGABRT)

@@ -11,7 +11,7 @@ from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
 from ncclwatch_server.judge.telling.words import at, group_words, op_words
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.finders.out_of_step import OutOfStep, find_out_of_step
+from ncclwatch_server.judge.theory.finders.out_of_step import OutOfStep, comparable, find_out_of_step
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way
 from ncclwatch_server.judge.theory.roots import MismatchRoot, Place, Root
 
@@ -87,7 +87,7 @@ def _divergence(found: OutOfStep) -> Divergence | None:
 def _evidence(views: Mapping[int, RankView], found: OutOfStep) -> tuple[Evidence, ...]:
     facts = []
     for ranks in found.sides:
-        group = next(each for each in views[ranks[0]].groups if each.name == found.group and not each.destroyed)
+        group = next(each for each in comparable(views[ranks[0]]) if each.name == found.group)
         fact = f"{ranks_words(ranks)}: {group.enqueued} operations of {found.group}, hash {group.prefix_hash:016x}"
         facts.append(Evidence(source="ring", rank=ranks[0], fact=fact))
     return tuple(facts)

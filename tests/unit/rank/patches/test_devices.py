@@ -104,6 +104,7 @@ def test_sharing_is_legal_under_mps(monkeypatch: pytest.MonkeyPatch):
     assert chosen_device.environment({})["sharing"] == ""
     assert chosen_device.environment({"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"})["sharing"] == "MPS"
     assert chosen_device.environment({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})["sharing"] == ""
+    assert chosen_device.environment({"NCCL_HOSTID": "rank-1"})["sharing"] == "NCCL_HOSTID=rank-1"
 
 
 def test_a_rank_that_changes_its_device_for_ever_fills_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):

@@ -1,10 +1,12 @@
 """Adds to an alarm in what its ranks were known to differ, where such a difference leads to such a hang."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch_server.judge.rules.drift.findings import Finding
+from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.theory.case import Case
 
 
@@ -16,14 +18,15 @@ def with_drift(case: Case, verdict: Verdict, found: Sequence[Finding]) -> Verdic
     """
     if not found or verdict.severity is not Severity.CRITICAL:
         return verdict
-    concerned = {*(culprit.rank for culprit in verdict.culprits), *verdict.victims}
-    reasons = [each for each in found if verdict.cause in each.explains and not concerned.isdisjoint(each.odd)]
+    end = Cause.TRANSPORT if _aborted_inside(case, verdict) else verdict.cause
+    concerned = {*(each.rank for each in verdict.culprits), *verdict.victims}
+    reasons = [each for each in found if end in each.explains and not concerned.isdisjoint(each.odd)]
     if not reasons:
         return verdict
     reason = next((each for each in reasons if each.certain), reasons[0])
     begun = any(view.steps for view in case.views.values())
-    if verdict.cause in _VAGUE and reason.certain and not begun:
-        return _caused(verdict, reason)
+    if end in _VAGUE and reason.certain and not begun:
+        return _caused(case, verdict, reason)
     return replace(
         verdict,
         explanation=f"{verdict.explanation} The ranks are configured differently, which may be why: {reason.summary}",
@@ -35,9 +38,22 @@ def with_drift(case: Case, verdict: Verdict, found: Sequence[Finding]) -> Verdic
 _VAGUE = frozenset((Cause.TRANSPORT, Cause.UNDETERMINED))
 
 
-def _caused(verdict: Verdict, reason: Finding) -> Verdict:
-    odd = tuple(culprit for culprit in verdict.culprits if culprit.rank in reason.odd) or verdict.culprits
-    others = {culprit.rank for culprit in verdict.culprits} - {culprit.rank for culprit in odd}
+def _aborted_inside(case: Case, verdict: Verdict) -> bool:
+    """Whether native code aborted a rank within a collective: torch does so a minute after an error of NCCL."""
+    if verdict.cause is not Cause.RANK_CRASHED or not verdict.culprits:
+        return False
+    view = case.views.get(verdict.culprits[0].rank)
+    if view is None or view.ending is None or view.ending.signal != signal.SIGABRT:
+        return False
+    return not view.ending.exception and any(not op.completed for op in view.history[-1:])
+
+
+def _caused(case: Case, verdict: Verdict, reason: Finding) -> Verdict:
+    known = {each.rank: each for each in verdict.culprits}
+    odd = tuple(
+        known.get(rank) or culprit(case.views[rank], None, reason.doing) for rank in reason.odd if rank in case.views
+    )
+    others = {*known, *verdict.victims}.difference(reason.odd)
     return replace(
         verdict,
         cause=Cause.CONFIGURATION_DRIFT,
@@ -45,7 +61,8 @@ def _caused(verdict: Verdict, reason: Finding) -> Verdict:
         explanation=reason.explanation,
         advice=reason.advice,
         culprits=odd,
-        victims=tuple(sorted({*verdict.victims, *others})),
+        victims=tuple(sorted(others)),
         one_of=reason.one_of,
+        certainty=Certainty.STALLED if verdict.certainty is Certainty.PROVEN else verdict.certainty,
         evidence=(*reason.evidence[:4], *verdict.evidence),
     )

@@ -4,7 +4,8 @@ Two ranks that have issued equally much in a group, with different hashes over w
 operation: a proof that needs no history. Where the history still holds it, the operation is named.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import GroupView, OpView, RankView
@@ -29,13 +30,26 @@ class OutOfStep:
         return tuple(sorted(rank for ranks in self.sides[1:] for rank in ranks))
 
 
+def comparable(view: RankView) -> Iterator[GroupView]:
+    """Yield the groups of a rank whose hash is over all that it issued in what other ranks know by that name.
+
+    A living rank that has destroyed a group may be about to make another one of that name.
+    """
+    if view.dropped:
+        return
+    names = Counter(group.name for group in view.groups)
+    for group in view.groups:
+        anew = group.destroyed and (view.ending is None or names[group.name] > 1)
+        if group.enqueued and not (group.late or anew):
+            yield group
+
+
 def find_out_of_step(views: Mapping[int, RankView]) -> OutOfStep | None:
     """Return the first group whose members have issued different operations."""
     issued: dict[str, list[tuple[int, GroupView]]] = {}
     for rank, view in sorted(views.items()):
-        for group in view.groups:
-            if group.enqueued and not (group.destroyed or group.late or view.dropped):
-                issued.setdefault(group.name, []).append((rank, group))
+        for group in comparable(view):
+            issued.setdefault(group.name, []).append((rank, group))
     for name in sorted(issued):
         sides = _sides(issued[name])
         if len(sides) > 1:
