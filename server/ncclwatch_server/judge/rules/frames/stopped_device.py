@@ -4,6 +4,7 @@ No member is through before all have come, so such a rank waits for nobody: its 
 alone has, or what tells of its end. Nothing that is recorded tells these apart, so the cause stays open.
 """
 
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Cause, Culprit
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
@@ -29,7 +30,7 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
             f"{through}; {waiting_words(case, root.blocks, root.ranks)}."
         ),
         explanation=(
-            f"Nobody completes it before all members have come, so {ranks_words(root.ranks)} "
+            f"{_law(root)}, so {ranks_words(root.ranks)} "
             f"{'wait' if many else 'waits'} for no rank there: the device has stopped, the transfer to it has, "
             "or what tells of its end. Which of these, the records do not tell."
         ),
@@ -48,7 +49,15 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     )
 
 
+def _law(root: StoppedRoot) -> str:
+    if root.still_in[0].operation.kind is WaitKind.SEND:
+        return "What was received had been sent"
+    return "Nobody completes it before all members have come"
+
+
 def _through_words(root: StoppedRoot) -> str:
+    if root.still_in[0].operation.kind is WaitKind.SEND:
+        return f"which {ranks_words(root.through)} received"
     others = len(root.still_in[0].operation.members) - 1
     if not others:
         return "of which it is the only member"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.moments import is_outdated, is_timed, lasted, may_go_on, perhaps_older
@@ -93,6 +94,8 @@ def _stands(case: Case, block: Block) -> bool:
 
 
 def _through(case: Case, operation: Operation) -> tuple[int, ...]:
+    if operation.kind is WaitKind.SEND:
+        return (operation.target,)
     return tuple(
         rank
         for rank in operation.members

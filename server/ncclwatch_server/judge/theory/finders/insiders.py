@@ -148,10 +148,14 @@ def _is_in_nothing_before(case: Case, block: Block) -> bool:
 def _comes_later(case: Case, rank: int, block: Block) -> bool:
     """Say whether the device of a member may stand in something that it was given before an operation."""
     operation, view = block.operation, case.views[rank]
-    if not block.on_device or operation.kind is not WaitKind.COLLECTIVE:
+    if not block.on_device:
+        return False
+    if rank in case.graph.behind[operation]:
+        return True
+    if operation.kind is not WaitKind.COLLECTIVE:
         return False
     issued = find_issued(view, operation.group, operation.seq)
-    return rank in case.graph.behind[operation] or (issued is not None and may_wait_in_p2p(view, issued))
+    return issued is not None and may_wait_in_p2p(view, issued)
 
 
 def _patience_s(case: Case, block: Block) -> float:

@@ -139,10 +139,10 @@ def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding])
 def stopped_devices(
     found: Mapping[int, RankStanding], absent: Mapping[Operation, tuple[int, ...]], mismatched: set[Operation]
 ) -> Mapping[int, Block]:
-    """Return the ranks that are still in a collective which another member has completed, and none is absent from.
+    """Return the ranks that are still in an operation which another member has completed, and none is absent from.
 
-    No member completes a synchronising collective before all are in it, so such a rank waits for nobody there: its
-    device has stopped, or what tells of its end. So has that of a rank alone in the group of its oldest operation.
+    No member completes a synchronising collective before all are in it, and nothing is received before it was sent, so
+    such a rank waits for nobody there: its device has stopped, or what tells of its end. So has that of a rank alone in the group of its oldest operation.
     """
     stopped: dict[int, Block] = {}
     for rank, each in found.items():
@@ -163,8 +163,17 @@ def _may_be_in_p2p(view: RankView, block: Block) -> bool:
 
 
 def is_settled(found: Mapping[int, RankStanding], block: Block) -> bool:
-    """Say whether all members have come to a collective, because one is through with it."""
+    """Say whether all members have come to an operation, because one is through with it.
+
+    What was received had been sent; a send may end before its receive has begun.
+    """
     operation = block.operation
+    if operation.kind is WaitKind.SEND:
+        return any(
+            (peer.group, peer.peer) == (operation.group, block.rank) and peer.recvs_completed >= operation.seq
+            for peer in (found[operation.target].view.peers if operation.target in found else ())
+            if peer.told
+        )
     if operation.kind is not WaitKind.COLLECTIVE or block.wait.op not in SYNCHRONISING or operation.unnamed:
         return False
     through = (
