@@ -141,8 +141,9 @@ def stopped_devices(
 ) -> Mapping[int, Block]:
     """Return the ranks that are still in an operation which another member has completed, and none is absent from.
 
-    No member completes a synchronising collective before all are in it, and nothing is received before it was sent, so
-    such a rank waits for nobody there: its device has stopped, or what tells of its end. So has that of a rank alone in the group of its oldest operation.
+    No member completes a synchronising collective before all are in it, and nothing is received before it was sent. So
+    such a rank waits for nobody there: its device has stopped, or what tells of its end. So has that of a rank alone in
+    the group of its oldest operation.
     """
     stopped: dict[int, Block] = {}
     for rank, each in found.items():
