@@ -112,7 +112,21 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     if view.process.state in FROZEN_STATES:
         return RankStanding(rank=view.rank, standing=Standing.FROZEN, view=view, blocks=blocks)
     standing = Standing.BLOCKED if blocks and not _has_free_thread(view, blocks) else Standing.OUTSIDE
-    return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks)
+    queued = _queued(view, blocks) if standing is Standing.BLOCKED else ()
+    return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks, queued=queued)
+
+
+def _queued(view: RankView, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Return what a device has to do after what the rank is blocked in: the oldest unfinished of other groups."""
+    front = next((block for block in blocks if block.on_device), None)
+    if front is None:
+        return ()
+    mentioned = {block.operation.group for block in blocks}
+    return tuple(
+        device_block(view, front.thread, group.pending)
+        for group in view.groups
+        if group.pending is not None and group.asynchronous and not group.destroyed and group.name not in mentioned
+    )
 
 
 def _has_free_thread(view: RankView, blocks: Sequence[Block]) -> bool:
