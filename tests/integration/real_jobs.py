@@ -52,6 +52,13 @@ def mine(runtime: Path) -> list[psutil.Process]:
     return found
 
 
+def kill_all(runtime: Path) -> None:
+    """Kill this test's processes. One may end while another is killed."""
+    for process in mine(runtime):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
 def running(runtime: Path, name: str) -> list[psutil.Process]:
     """Return this test's processes that run something. A process may end while it is looked at."""
     found = []
@@ -72,9 +79,7 @@ def runtime(tmp_path: Path) -> Iterator[Path]:
     """Give a runtime directory, and kill whatever still carries it afterwards."""
     place = tmp_path / "runtime"
     yield place
-    for process in mine(place):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+    kill_all(place)
 
 
 def agent_environment(runtime: Path, **more: str) -> dict[str, str]:
@@ -117,7 +122,5 @@ def server(port: int, store: Path) -> subprocess.Popen[str]:
 def end(job: subprocess.Popen[str], runtime: Path) -> None:
     """Kill a job and whatever carries its runtime directory."""
     job.kill()
-    for process in mine(runtime):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+    kill_all(runtime)
     job.communicate(timeout=DEADLINE_S)

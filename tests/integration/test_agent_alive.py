@@ -19,7 +19,7 @@ from ncclwatch.contract.machine.liveness import EXIT_STOOD_STILL
 from tests.integration.agent_node import NO_SERVER, ROOT, Node
 from tests.integration.agent_stub import Stub, url_of
 from tests.integration.fake_agent import until
-from tests.integration.real_jobs import mine, runtime, torchrun
+from tests.integration.real_jobs import kill_all, runtime, torchrun
 
 __all__ = ["runtime"]  # a fixture
 
@@ -160,7 +160,5 @@ def test_the_ranks_of_an_agent_that_was_killed_start_another(runtime: Path) -> N
         until(lambda: card.exists() and int(json.loads(card.read_text())["pid"]) != first, 60.0, "another one")
         assert psutil.Process(int(json.loads(card.read_text())["pid"])).is_running()
     finally:
-        for process in mine(runtime):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        kill_all(runtime)
         job.communicate()

@@ -3,16 +3,15 @@
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-import psutil
 import pytest
 
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import until
-from tests.integration.real_jobs import mine, torchrun
+from tests.integration.real_jobs import kill_all, torchrun
 from tests.integration.server_process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
@@ -41,9 +40,7 @@ def hanging(server: ServerProcess, runtime: Path, token: str) -> Iterator["subpr
     try:
         yield job
     finally:
-        for process in mine(runtime):
-            with suppress(psutil.Error):
-                process.kill()
+        kill_all(runtime)
         job.communicate()
 
 

@@ -1,16 +1,14 @@
 """A real job that hangs, looked at with the command line: through the server, the agents and py-spy."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.integration.real_jobs import incidents, mine, runtime, server, torchrun, until
+from tests.integration.real_jobs import incidents, kill_all, runtime, server, torchrun, until
 from tests.ports import free_port
 
 __all__ = ["runtime"]
@@ -43,9 +41,7 @@ def test_a_hung_gloo_job_is_seen_through_its_agents_and_reported_in_one_file(run
         ncclwatch(url, "report", incident["id"], "-o", str(page))
     finally:
         job.kill()
-        for process in mine(runtime):  # the agent holds the job's pipes, and so do ranks that outlive their launcher
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(runtime)  # the agent holds the job's pipes, and so do ranks that outlive their launcher
         watching.terminate()
         watching.wait(20)
         job.communicate(timeout=60)

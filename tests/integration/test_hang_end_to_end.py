@@ -14,6 +14,7 @@ from tests.integration.real_jobs import (
     agents,
     end,
     incidents,
+    kill_all,
     mine,
     running,
     runtime,
@@ -82,8 +83,7 @@ def test_a_job_started_again_by_hand_at_the_same_address_gets_its_verdict_too(ru
     finally:
         process.kill()
         process.wait()
-        for left in mine(runtime):
-            left.kill()
+        kill_all(runtime)
     assert known["id"] == before["id"]
     assert (after["job"], after["where"]) == (before["job"], before["where"])
 

@@ -17,7 +17,7 @@ import pytest
 from ncclwatch.contract.model.rank import Ending
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import FakeAgent, until
-from tests.integration.real_jobs import incidents, mine, running, runtime, torchrun
+from tests.integration.real_jobs import incidents, kill_all, running, runtime, torchrun
 from tests.integration.receiver import Received, Receiver
 from tests.integration.server_process import ServerProcess
 
@@ -72,9 +72,7 @@ def test_a_real_job_that_hangs_is_told_to_its_end(tmp_path: Path, runtime: Path)
             server.terminate()
             server.wait()
             job.kill()
-            for process in mine(runtime):  # the agent holds the job's output open
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            kill_all(runtime)  # the agent holds the job's output open
             job.communicate()
     first, update, last = (received.json["incidents"][0] for received in receiver.taken)
     assert seen == 1

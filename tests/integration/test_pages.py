@@ -1,13 +1,11 @@
 """The pages in a real browser, made by the real server of what agents sent over the real wire."""
 
-import contextlib
 import json
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
@@ -29,7 +27,7 @@ from tests.integration.pages_scene import (
     server,
     settled,
 )
-from tests.integration.real_jobs import mine, torchrun
+from tests.integration.real_jobs import kill_all, torchrun
 from tests.integration.server_process import ServerProcess
 from tests.integration.wire_fleet import WireFleet, stuck
 
@@ -49,9 +47,7 @@ def runtime(tmp_path: Path) -> Iterator[Path]:
 
 def kill(runtime: Path) -> None:
     """Kill the processes of one test's job."""
-    for process in mine(runtime):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+    kill_all(runtime)
 
 
 def test_an_incident_is_told_sentence_first_and_drawn(scene: Scene, browser: Browser):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration import confined
 from tests.integration.launch import PROGRAMS, environment
-from tests.integration.real_jobs import mine, until
+from tests.integration.real_jobs import kill_all, until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -83,8 +83,7 @@ def test_the_agent_takes_stacks_within_its_unit(tmp_path: Path) -> None:
             said = _until_told(ranks[0])
             assert "Seccomp:\t2" in Path(f"/proc/{agent.pid}/status").read_text()
         finally:
-            for process in mine(tmp_path):
-                process.kill()
+            kill_all(tmp_path)
             for rank in ranks:
                 rank.wait()
                 assert rank.stderr is not None

@@ -1,17 +1,15 @@
 """`ncclwatch trace` on a real job: live, by its incident, and of the rings that it leaves behind."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from tests.integration.command_line import ncclwatch
 from tests.integration.fake_agent import until
-from tests.integration.real_jobs import mine, torchrun
+from tests.integration.real_jobs import kill_all, torchrun
 from tests.integration.server_process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -35,9 +33,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hung]:
             yield Hung(server, runtime)
         finally:
             job.kill()
-            for process in mine(runtime):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            kill_all(runtime)
             job.communicate(timeout=30)
 
 
