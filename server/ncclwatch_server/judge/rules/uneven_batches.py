@@ -9,7 +9,7 @@ What it cannot see is a loop that makes up for the missing batches afterwards, b
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView, SourceNote
@@ -22,7 +22,8 @@ from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at, at_line, counts_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.endings import last_site
+from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well, uneven_counts
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
 from ncclwatch_server.judge.theory.roots import CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, OutsideRoot, Root
 from ncclwatch_server.judge.theory.stillness import Trouble
@@ -44,7 +45,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which some ranks came to the end of their batches before the others."""
     if isinstance(root, MismatchRoot):
         ended = kin_of(root.partings[0], in_forward=root.forward is not None) is Way.BATCHES
-        return mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out) if ended else None
+        said = mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out)
+        return _with_short(case, root, said) if ended else None
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.BATCHES:
         reason = f"Batches drawn: {counts_words(root.circle.counts or {})}."
         drawn, call = root.circle.counts or {}, circle.own_call(root)
@@ -61,6 +63,25 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         counts = uneven_counts(case.views, root.ranks[:1], others)
         return standstill.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(counts) if counts else "")
     return None
+
+
+def _with_short(case: Case, root: MismatchRoot, said: Explanation) -> Explanation:
+    """Add the ranks that ran out of batches as well, and wait in a call of another group after the loop."""
+    if not root.decided or not root.partings[0].counts:
+        return said
+    sides = {rank for side in root.sides for rank in side.ranks}
+    short = tuple(r for r in ran_out_as_well(case.views, root.ranks, case.blocked) if r not in sides)
+    if not short:
+        return said
+    return replace(
+        said,
+        explanation=f"{said.explanation} {ranks_words(short).capitalize()} ran out of batches as well.",
+        culprits=(
+            *said.culprits,
+            *(culprit(case.views[rank], last_site(case.views[rank]), "ran out of batches, too") for rank in short),
+        ),
+        victims=tuple(rank for rank in said.victims if rank not in short),
+    )
 
 
 def _ran_out(found: Parting) -> str:
