@@ -94,8 +94,10 @@ def _ran_out(found: Parting) -> str:
 def _ran_out_words(own: set[int], counts: Mapping[int, int]) -> str:
     """Return "ran out of batches (24, other ranks 25)" where that is what sets the culprits apart, else nothing."""
     others = sorted(set(counts.values()) - own)
-    if len(own) != 1 or not others or others[0] < min(own):
+    if len(own) != 1 or not others or others[0] < min(own) < others[-1]:
         return ""
+    if others[-1] < min(own):
+        return f"drew {min(own)} batches (other ranks {'-'.join(map(str, dict.fromkeys((others[0], others[-1]))))})"
     return f"ran out of batches ({min(own)}, other ranks {'-'.join(map(str, dict.fromkeys((others[0], others[-1]))))})"
 
 

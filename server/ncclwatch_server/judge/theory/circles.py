@@ -6,7 +6,7 @@ from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, Op, SourceNote, WaitKind
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import drew_as_most, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure
@@ -242,7 +242,7 @@ def _by_order(case: Case, found: Circle) -> Circle:
 
 
 def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:
-    """Return a circle as closed by all of its sides that ran out of batches which another one still draws."""
+    """Return a circle as closed by its sides that ran out of batches, or by the others, where most ranks ran out."""
     counts: dict[int, int] = {}
     short: list[int] = []
     for side in sides:
@@ -250,7 +250,11 @@ def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:
         for each in filter(None, uneven):
             counts |= each
         short += side.ranks if any(each is not None for each in uneven) else ()
-    return replace(found, closed=Closed.BATCHES, guilty=tuple(sorted(short)), counts=dict(sorted(counts.items())))
+    guilty = tuple(sorted(short))
+    long = tuple(sorted({rank for side in sides for rank in side.ranks} - set(short)))
+    if long and drew_as_most(case.views, guilty, long):
+        guilty = long
+    return replace(found, closed=Closed.BATCHES, guilty=guilty, counts=dict(sorted(counts.items())))
 
 
 def _sides_of(blocks: Iterable[Block]) -> tuple[Side, ...]:

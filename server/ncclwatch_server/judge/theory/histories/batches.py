@@ -53,14 +53,28 @@ def uneven_counts(
 
 def drew_few(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> bool:
     """Say whether `short` ran out of data in a pass in which most ranks of the job drew more, in whatever group."""
+    few, more = _few_and_more(views, short, long)
+    return bool(more) and majority((more, few)) is more
+
+
+def drew_as_most(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> bool:
+    """Say whether `short` ran out of data in a pass in which most ranks of the job did, and `long` drew more."""
+    few, more = _few_and_more(views, short, long)
+    return bool(few) and majority((more, few)) is few
+
+
+def _few_and_more(
+    views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks of the job that ran out of data where `short` did, and those that drew more there."""
     others = furthest(views, long)
     found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
     if found is None:
-        return False
+        return (), ()
     most = max(_drawn(views[rank], *found) for rank in short)
     more = tuple(rank for rank, view in views.items() if _drawn(view, *found) > most)
     few = tuple(rank for rank, view in views.items() if rank not in more and ran_out(view, others) == found)
-    return majority((more, few)) is more
+    return few, more
 
 
 def _drawn(view: RankView, site: CallSite, number: int) -> int:
