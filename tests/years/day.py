@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ncclwatch_server.watch.tick import Watch
 from tests.years import noise
@@ -16,7 +16,7 @@ from tests.years.virtual_time import VirtualLoop
 
 DAY_S = 86_400.0
 QUIET_S = 30.0  # in which nothing changes but ages: then only some moments are looked at
-DENSE_S, PROBE_S, LAST_S, GROWTH = 20.0, 2.4, 6.0, 1.35
+DENSE_S, PROBE_S, LAST_S, GROWTH = 16.0, 1.8, 4.0, 1.5
 
 
 @dataclass
@@ -38,11 +38,12 @@ class Played:
 class Playing:
     """One job on its way through time."""
 
-    def __init__(self, seed: int, worlds: tuple[int, ...] = (), *, dense: bool = False) -> None:
+    def __init__(self, seed: int, worlds: tuple[int, ...] = (), *, dense: bool = False, norm: bool = False) -> None:
         self.rng = random.Random(seed)
         self.dense = dense
         self.loop = VirtualLoop()
-        self.plan = draw(self.rng, seed, worlds)
+        drawn = draw(self.rng, seed, worlds)
+        self.plan = replace(drawn, norm=True) if norm else drawn
         self.cluster = Cluster(self.plan, self.loop, random.Random(seed + 1))
         self.counts, self.attempt = Counts(), 0
         self.played = Played(self.plan)
@@ -90,7 +91,7 @@ class Playing:
                 await asyncio.sleep(min(1.0, began_s + last_s - self.loop.now_s))
                 if until():
                     return sights
-        self.counts = stretch.counted()
+        self.counts = stretch.counted(sights)
         return sights
 
     def _looked_at(self, sights: Sights, stretch: Stretch, end_s: float) -> list[tuple[float, float]]:

@@ -125,19 +125,19 @@ def lag(stretch: Stretch) -> None:
     """Let digests of a node come late, and some never."""
     began_s = stretch.rng.uniform(0.0, 5.0)
     stretch.outages.append(Outage(_node(stretch), "lag", began_s, began_s + between(stretch.rng, 3.0, 60.0)))
-    stretch.train(min(60.0, 20 * stretch.plan.step_s))
+    stretch.train(20.0)
 
 
 def agent_restarts(stretch: Stretch) -> None:
     """Let an agent be started again, with training going on."""
     stretch.outages.append(Outage(_node(stretch), "agent", 2.0, 2.0 + between(stretch.rng, 2.0, 40.0)))
-    stretch.train(30.0)
+    stretch.train(15.0)
 
 
 def cut_off(stretch: Stretch) -> None:
     """Let nothing come from a node for minutes, with training going on."""
     stretch.outages.append(Outage(_node(stretch), "cut", 2.0, 2.0 + between(stretch.rng, 20.0, 900.0)))
-    stretch.train(30.0)
+    stretch.train(15.0)
 
 
 def _node(stretch: Stretch) -> int:
@@ -251,7 +251,7 @@ def stretch_with(stretch: Stretch, noise: Noise) -> Stretch:
         if noise not in (*NETWORK, preempted) and stretch.rng.random() < TOGETHER:
             other = stretch.rng.choice(NETWORK)
             _beside(stretch, other)
-        stretch.train(AFTER_S + 2.0)
+        stretch.train(AFTER_S)
     elif stretch.killed:
         stretch.train(BEFORE_S)
     return stretch

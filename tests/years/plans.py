@@ -11,8 +11,8 @@ from tests.spmd.program import Kind, Ranks, Step
 
 WORLD, INIT = "0", "init"  # names of groups; the second stands for the rendezvous
 TRAIN, VALIDATE, SAVE = 30, 70, 60  # lines of the program
-_WORLDS = (2, 2, 4, 4, 4, 8, 8, 8, 8, 16, 16, 32, 64)
-BIG_WORLD, BIG_SHARE = 1024, 0.0005
+_WORLDS = (2,) * 24 + (4,) * 36 + (8,) * 32 + (16,) * 6 + (32, 64)
+BIG_WORLD, BIG_SHARE = 1024, 0.0002
 TIMEOUTS_S = (600.0, 1800.0, 1800.0, 1800.0, 3600.0)
 
 

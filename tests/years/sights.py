@@ -49,6 +49,11 @@ class Counts:
     calls: dict[tuple[int, str], int] = field(default_factory=dict)  # collectives, by rank and group
     messages: dict[tuple[int, str, Op, int], int] = field(default_factory=dict)  # by rank, group, way and peer
     issued: dict[int, int] = field(default_factory=dict)
+    prefixes: dict[tuple[int, str], int] = field(default_factory=dict)  # hash over the collectives
+
+    def copied(self) -> "Counts":
+        """Return a copy: what was seen of a stretch stays as it was."""
+        return Counts(self.steps, dict(self.calls), dict(self.messages), dict(self.issued), dict(self.prefixes))
 
     def add(self, rank: int, steps: Sequence[Step], times: int = 1) -> None:
         """Count steps of a rank so many times."""
@@ -82,6 +87,7 @@ class Sights:
     ) -> None:  # fmt: skip
         self.plan, self.run, self.counts, self.doings, self.attempt = plan, run, counts, doings, attempt
         self.background = background
+        self.onset_s = 0.0  # since when a rank waits that will do so for ever
         self.own = [[name for name, members in plan.groups.items() if rank in members] for rank in range(plan.world)]
         self.calls: list[list[Call]] = [[c for c in calls if c.group != INIT] for calls in run.calls]
         self.times = [[call.issued_s for call in calls] for calls in self.calls]
@@ -132,10 +138,12 @@ class Sights:
         key, label = key_of(name, self.plan)
         pending_s = at_s - issued_s[done] if done < issued else 0.0
         enqueued = self.counts.calls.get((rank, name), 0) + issued
-        return rank, pending_s, key, enqueued, self._prefix(name, calls, issued), issued - done, label
+        return rank, pending_s, key, enqueued, self.prefix(rank, name, issued), issued - done, label
 
-    def _prefix(self, name: str, calls: Sequence[Call], issued: int) -> int:
-        return (calls[issued - 1].prefix if issued else 1) + text_key(name) & _MASK
+    def prefix(self, rank: int, name: str, issued: int) -> int:
+        """Return the hash over the collectives of a rank when it has issued so many of this stretch."""
+        before, calls = self.counts.prefixes.get((rank, name), 1), self.by_group[rank][name][0]
+        return (before * 31 + calls[issued - 1].prefix if issued else before) & _MASK
 
     def _saves(self, rank: int, at_s: float) -> list[tuple[str, float, float | None]]:
         """Return the saves of a rank that are told of: path, since when, and since when over."""
@@ -215,7 +223,7 @@ class Sights:
         before = self.counts.calls.get((rank, name), 0)
         return GroupView(
             name=name, desc="default_pg" if name == "0" else "undefined", ranks=self.plan.groups[name],
-            enqueued=before + issued, completed=before + done, prefix_hash=self._prefix(name, calls, issued),
+            enqueued=before + issued, completed=before + done, prefix_hash=self.prefix(rank, name, issued),
             pending=self._op(calls[done], at_s) if done < issued else None, timeout_s=self.plan.timeout_s,
         )  # fmt: skip
 

@@ -12,7 +12,9 @@ from tests.years.doing import Doing
 from tests.years.plans import INIT, Plan
 from tests.years.sights import Background, Counts, Sights
 
-BEFORE_S, AFTER_S, STEPS_MIN = 3.0, 8.0, 3
+FOR_EVER_S = 1e9
+_MASK = 0xFFFFFFFFFFFFFFFF
+BEFORE_S, AFTER_S, STEPS_MIN = 2.0, 5.0, 3
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,11 @@ class Stretch:
             _kill(run, began_s + 0.5, self.rng)
         if self.frozen is not None:
             self._freeze(run)
+        self.outages = [o if o.ended_s < FOR_EVER_S else Outage(o.node, o.kind, began_s, o.ended_s) for o in self.outages]
         background = [Background(rank, path, began_s, began_s + lasts_s) for rank, path, lasts_s in self.background]
-        return Sights(self.plan, run, self.counts, self.doings, attempt, background)
+        sights = Sights(self.plan, run, self.counts, self.doings, attempt, background)
+        sights.onset_s = _onset_s(run)
+        return sights
 
     def _freeze(self, run: Run) -> None:
         node, kind = self.frozen or (0, "")
@@ -97,12 +102,15 @@ class Stretch:
         if spans:
             self.outages.append(Outage(node, kind, min(span[0] for span in spans), max(span[1] for span in spans)))
 
-    def counted(self) -> Counts:
+    def counted(self, sights: Sights) -> Counts:
         """Return what the ranks have counted after it."""
+        counts = self.counts.copied()
         for rank, steps in enumerate(self.steps):
-            self.counts.add(rank, steps)
-        self.counts.steps += self.trained
-        return self.counts
+            counts.add(rank, steps)
+            for name, (calls, _, _) in sights.by_group[rank].items():
+                counts.prefixes[rank, name] = sights.prefix(rank, name, len(calls))
+        counts.steps += self.trained
+        return counts
 
 
 def skip(plan: Plan, counts: Counts, seconds: float) -> None:
@@ -110,7 +118,10 @@ def skip(plan: Plan, counts: Counts, seconds: float) -> None:
     times = int(seconds / plan.step_s)
     if times > 0:
         for rank in range(plan.world):
-            counts.add(rank, plan.train(rank, counts.steps), times)
+            steps = plan.train(rank, counts.steps)
+            counts.add(rank, steps, times)
+            for name in {step.group for step in steps if step.group and not step.op.is_p2p}:
+                counts.prefixes[rank, name] = hash((counts.prefixes.get((rank, name), 1), times)) & _MASK
         counts.steps += times
 
 
@@ -151,6 +162,12 @@ def run_of(plan: Plan, steps: list[list[Step]], seed: int) -> Run:
     source = _Source(plan.world, (), (), plan.eager)
     source.plan = plan
     return _Machine(source, steps, _Jitter(seed)).run
+
+
+def _onset_s(run: Run) -> float:
+    """Return since when some rank waits that will do so for ever."""
+    waits = [call.issued_s for calls in run.calls for call in calls if call.done_s == NEVER]
+    return min(waits, default=run.rest_s)
 
 
 def _kill(run: Run, at_s: float, rng: random.Random) -> None:

@@ -123,10 +123,15 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
 
 
 def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]:
-    """Return the waits for ranks of quiet nodes, by host."""
+    """Return the waits for ranks of quiet nodes, by host.
+
+    A rank of a node that is quiet itself was seen to wait before, and nobody knows whether it still does.
+    """
     host_of = {rank: node.host for node in quiet for rank in node.ranks}
     found: dict[str, list[Block]] = {}
     for block in unexplained_blocks(case):
+        if block.rank in host_of:
+            continue
         hosts = {host_of[rank] for rank in case.graph.unseen[block.operation] if rank in host_of}
         for host in hosts:
             found.setdefault(host, []).append(block)
