@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -53,7 +53,7 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -n 2 --dist worksteal --search-share $(SEARCH_SHARE) -m "not integration and not fresh" tests/unit tests/properties \
-	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd tests/dumps $(PYTEST_ARGS)
+	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd tests/years tests/dumps $(PYTEST_ARGS)
 
 check: lint types imports unit ## what to run before each commit
 
@@ -99,6 +99,9 @@ fuzz: $(BIN)/.installed ## what others send, changed at random: a minute for eac
 spmd: $(BIN)/.installed ## the judge against random programs of which is known what is so; SEED=n COUNT=m
 	$(BIN)/python -m tests.spmd $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
+years: $(BIN)/.installed ## simulated days of healthy jobs, and faulty jobs, through the real watch and judge; SEED=n JOB_DAYS=m FAULTY=k
+	$(BIN)/python -m tests.years $(if $(SEED),--seed $(SEED)) --job-days $(or $(JOB_DAYS),100) --faulty $(or $(FAULTY),300)
+
 fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
 
@@ -138,7 +141,7 @@ test: $(BIN)/.installed ## what CI runs: everything that does not depend on the 
 	  --live integration --live zoo-core
 
 test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches: two hours
-	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz integration long frameworks zoo-once zoo-stream wheel dashboard-types demo \
+	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz years integration long frameworks zoo-once zoo-stream wheel dashboard-types demo \
 	  --live integration --live long --live frameworks --live zoo-once --live zoo-stream
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README

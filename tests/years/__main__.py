@@ -1,4 +1,4 @@
-"""Plays many days of simulated jobs to a real watch and judge: python -m tests.years --seed 1 --job-days 100 --faulty 100.
+"""Plays days of simulated jobs to a real watch and judge: python -m tests.years --seed 1 --job-days 99 --faulty 99.
 
 Ends with 1 where a healthy job had a critical incident other than in a pause of a whole node, a verdict named a rank
 that the fault did not touch, or the judge failed. The same seed plays the same; job n of a run has seed + n.

@@ -153,7 +153,7 @@ class Node:
         self.asked_s = None
         self._announce()
 
-    def _contact(self):  # noqa: ANN202 - of this connection, also when there is another one
+    def _contact(self):
         state: list[tuple[Contact, float]] = []
 
         def contact() -> tuple[Contact, float]:

@@ -1,6 +1,7 @@
 """Plays days of one job: stretches in which something happens, with the time between them left out."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -106,7 +107,7 @@ class Playing:
         found: list[tuple[float, float]] = []
         began_s = 0.0
         known = sorted(each for each in events if 0.0 <= each <= end_s)
-        for one, other in zip(known, known[1:], strict=False):
+        for one, other in itertools.pairwise(known):
             if other - one < QUIET_S:
                 continue
             found.append((began_s, one + DENSE_S))

@@ -181,7 +181,7 @@ def _over(number: int, *, even: bool = False) -> Step:
 
 def starts(stretch: Stretch) -> None:
     """Let all ranks come to the rendezvous, build the model, and skip batches where they resume."""
-    rng, plan = stretch.rng, stretch.plan
+    rng = stretch.rng
     spread_s = between(rng, 0.5, 60.0)
     imports, skips = stretch.how(doing.IMPORTS), stretch.how(doing.SKIPS)
     resumes_s = _bounded(stretch, 5, 900) if stretch.counts.steps or rng.random() < 0.3 else 0.0
@@ -207,10 +207,13 @@ def ends(stretch: Stretch) -> None:
     pieces = doing.saves("/ckpt/last.pt")
     logs = stretch.how(doing.LOGS)
     stretch.ends = True
-    stretch.all(lambda rank: [call(95, WORLD)] + (
-        [work(96, last_s / 2, stretch.how(pieces[0])), work(96, last_s / 2, stretch.how(pieces[1])), work(97, 2.0, logs)]
-        if rank == 0 else [work(97, rng.uniform(0.0, spread_s), logs)]
-    ))  # fmt: skip
+    saves = [work(96, last_s / 2, stretch.how(piece)) for piece in pieces[:2]]
+
+    def steps(rank: int) -> list[Step]:
+        own = [*saves, work(97, 2.0, logs)] if rank == 0 else [work(97, rng.uniform(0.0, spread_s), logs)]
+        return [call(95, WORLD), *own]
+
+    stretch.all(steps)
 
 
 # What happens in a day of a job: between which numbers of times, of which each job draws its own.
@@ -263,4 +266,3 @@ def _beside(stretch: Stretch, noise: Noise) -> None:
     kind, most_s = {lag: ("lag", 60.0), agent_restarts: ("agent", 40.0), cut_off: ("cut", 300.0)}[noise]
     stretch.outages.append(Outage(_node(stretch), kind, began_s, began_s + between(rng, 3.0, most_s)))
     stretch.names.append(noise.__name__)
-

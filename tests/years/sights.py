@@ -127,13 +127,13 @@ class Sights:
         row = (
             rank, _STATES[state], int(at.ended), int(at.initialised), 0, at.pulse_age_s,
             wait.age_s if wait is not None and not at.ended else 0.0,
-            self.counts.issued.get(rank, 0) + issued, completed, self.counts.steps, *waits_in, self._saves_to(rank, at_s),
-            0, 0, *digests.NO_PACE,
+            self.counts.issued.get(rank, 0) + issued, completed, self.counts.steps, *waits_in,
+            self._saves_to(rank, at_s), 0, 0, *digests.NO_PACE,
         )  # fmt: skip
         return row, [self._group_row(rank, name, at_s) for name in self.own[rank]] if at.initialised else []
 
     def _group_row(self, rank: int, name: str, at_s: float) -> tuple[float, ...]:
-        calls, issued_s, done_s = self.by_group[rank][name]
+        _, issued_s, done_s = self.by_group[rank][name]
         issued, done = bisect_right(issued_s, at_s), bisect_right(done_s, at_s)
         key, label = key_of(name, self.plan)
         pending_s = at_s - issued_s[done] if done < issued else 0.0
@@ -147,8 +147,11 @@ class Sights:
 
     def _saves(self, rank: int, at_s: float) -> list[tuple[str, float, float | None]]:
         """Return the saves of a rank that are told of: path, since when, and since when over."""
-        found = [(b.path, at_s - b.began_s, at_s - b.ended_s if b.ended_s <= at_s else None)
-                 for b in self.background if b.rank == rank and b.began_s <= at_s < b.ended_s + SAVE_SHOWN_S]  # fmt: skip
+        found = [
+            (each.path, at_s - each.began_s, at_s - each.ended_s if each.ended_s <= at_s else None)
+            for each in self.background
+            if each.rank == rank and each.began_s <= at_s < each.ended_s + SAVE_SHOWN_S
+        ]
         at = self.at(rank, at_s)
         if at.doing.saves:
             found.append((at.doing.saves, at.activity_s, None))
@@ -198,7 +201,8 @@ class Sights:
                 state=ProcessState.GONE if at.ended else at.state, cpu_still_s=at.still_s("cpu"),
                 io_still_s=at.still_s("io"), in_kernel=at.doing.kernel,
             ),
-            pulse_age_s=at.pulse_age_s, initialised=at.initialised, ending=self._ending(rank, at_s) if at.ended else None,
+            pulse_age_s=at.pulse_age_s, initialised=at.initialised,
+            ending=self._ending(rank, at_s) if at.ended else None,
             threads=(at.thread(self.counts.issued.get(rank, 0) + len(issued)),),
             groups=tuple(self._group(rank, name, at_s) for name in self.own[rank]) if at.initialised else (),
             peers=self._peers(rank, issued, at_s),
@@ -376,4 +380,3 @@ def key_of(name: str, plan: Plan) -> tuple[int, int]:
 def site_at(line: int, function: str = "train") -> CallSite:
     """Return a line of the program."""
     return CallSite(file=FILE, line=line, function=function)
-

@@ -86,7 +86,9 @@ class Stretch:
             _kill(run, began_s + 0.5, self.rng)
         if self.frozen is not None:
             self._freeze(run)
-        self.outages = [o if o.ended_s < FOR_EVER_S else Outage(o.node, o.kind, began_s, o.ended_s) for o in self.outages]
+        self.outages = [
+            o if o.ended_s < FOR_EVER_S else Outage(o.node, o.kind, began_s, o.ended_s) for o in self.outages
+        ]
         background = [Background(rank, path, began_s, began_s + lasts_s) for rank, path, lasts_s in self.background]
         sights = Sights(self.plan, run, self.counts, self.doings, attempt, background)
         sights.onset_s = _onset_s(run)
@@ -152,7 +154,7 @@ class _Source(Program):
     plan: Plan
 
     @property
-    def groups(self):  # noqa: ANN201 - as of a program
+    def groups(self):
         """The members of each group."""
         return {**self.plan.groups, INIT: self.plan.groups["0"]}
 
