@@ -80,7 +80,7 @@ def mismatches(stretch: Stretch, rank: int) -> tuple[int, ...]:
 
 def one_more_batch(stretch: Stretch, rank: int) -> tuple[int, ...]:
     """Let a rank have one batch more than the others, which come to the end of their epoch."""
-    number = stretch.counts.steps + stretch.trained - 1
+    number = stretch.counts.steps + stretch.trained - MIDST - 1  # the last one that all have made
 
     def change(each: int) -> list[Step]:
         more = stretch.plan.train(each, number + 1) if each == rank else []

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -114,6 +114,9 @@ def _times(outcomes: Iterable[Outcome]) -> list[float]:
 
 def keep(path: Path, healthy: Healthy, faulty: Faulty) -> None:
     """Write what was counted, for other programs."""
-    figures = {"healthy": asdict(healthy), "faulty": len(faulty.outcomes), "wrong": faulty.wrong,
-               "text": [*healthy.lines(), *faulty.lines()]}  # fmt: skip
-    path.write_text(json.dumps(figures, indent=1, default=str) + "\n")
+    figures = {
+        "job_days": healthy.days, "judgements": healthy.judgements, "failures": healthy.failures,
+        "critical": healthy.critical, "warnings": dict(healthy.warnings), "happened": dict(healthy.happened),
+        "faulty": len(faulty.outcomes), "wrong": faulty.wrong, "text": [*healthy.lines(), *faulty.lines()],
+    }  # fmt: skip
+    path.write_text(json.dumps(figures, indent=1) + "\n")

@@ -45,7 +45,7 @@ def test_the_same_seed_plays_the_same() -> None:
 
 def test_time_that_is_left_out_changes_no_incident() -> None:
     async def story(playing: Playing) -> None:
-        for what in (noise.starts, noise.hiccup, noise.validation):
+        for what in (noise.starts, noise.save, noise.hiccup, noise.validation):
             await playing.happens(what)
 
     dense, sparse = (Playing(5, (2,), dense=dense).run(story) for dense in (True, False))
