@@ -58,15 +58,15 @@ def said(job: "subprocess.Popen[str]", words: str) -> str:
 def test_a_job_in_a_namespace_hangs_and_is_found_by_its_name_everywhere(server: ServerProcess, tmp_path: Path) -> None:
     with hanging(server, tmp_path / "runtime", TEAM_A) as job:
         said(job, "ncclwatch: CRITICAL")
-    until(lambda: [each["job"] for each in server.incidents()] == [JOB], what="the incident is listed")
-    for path in (f"/api/v1/jobs/{JOB}", f"/api/v1/jobs/{quote(JOB, safe='')}"):
-        assert server.get(path).json()["id"] == JOB
-    report = server.get(f"/api/v1/jobs/{quote(JOB, safe='')}/report").json()
-    assert (report["job"], [each["state"] for each in report["incidents"]]) == (JOB, ["open"])
-    assert f'data-source="/matrix/{quote(JOB, safe="")}"' in server.get(f"/jobs/{quote(JOB, safe='')}").text
-    assert f'ncclwatch_job_hung{{job_id="{JOB}"}} 1.0' in server.get("/metrics").text
-    asked = ncclwatch("status", JOB, "--json", server=server.url, NCCLWATCH_TOKEN=READER)
-    assert [each["id"] for each in json.loads(asked.stdout)["jobs"]] == [JOB]
+        until(lambda: [each["job"] for each in server.incidents()] == [JOB], what="the incident is listed")
+        for path in (f"/api/v1/jobs/{JOB}", f"/api/v1/jobs/{quote(JOB, safe='')}"):
+            assert server.get(path).json()["id"] == JOB
+        report = server.get(f"/api/v1/jobs/{quote(JOB, safe='')}/report").json()
+        assert (report["job"], [each["state"] for each in report["incidents"]]) == (JOB, ["open"])
+        assert f'data-source="/matrix/{quote(JOB, safe="")}"' in server.get(f"/jobs/{quote(JOB, safe='')}").text
+        assert f'ncclwatch_job_hung{{job_id="{JOB}"}} 1.0' in server.get("/metrics").text
+        asked = ncclwatch("status", JOB, "--json", server=server.url, NCCLWATCH_TOKEN=READER)
+        assert [each["id"] for each in json.loads(asked.stdout)["jobs"]] == [JOB]
 
 
 def test_a_job_in_the_namespace_of_another_team_is_refused_on_its_terminal(
