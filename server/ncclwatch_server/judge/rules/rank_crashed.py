@@ -64,9 +64,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if ending.exception and len(root.ranks) > 1 and len(root.ranks) == case.snapshot.world_size:
         return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
     echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
-    advice = _advice(ending, echoes=echoes)
-    if advice is ADVICE_ABORT and "nccl" in case.snapshot.setup.of(root.ranks[0]).get(BACKEND):
-        advice = ADVICE_ABORT_NCCL
+    backend = case.snapshot.setup.of(root.ranks[0]).get(BACKEND)
+    advice = _advice(ending, echoes=echoes, by_nccl="nccl" in backend)
     if (
         not ending.exception
         and ending.signal in (None, signal.SIGABRT)
@@ -81,7 +80,7 @@ def _is_in_all_to_all(view: RankView) -> bool:
     return last is not None and last.op is Op.ALL_TO_ALL and not last.completed
 
 
-def _advice(ending: Ending, *, echoes: bool) -> str:
+def _advice(ending: Ending, *, echoes: bool, by_nccl: bool) -> str:
     if is_victim(ending) and not is_of_a_pipe(ending):
         return ADVICE_STORE
     if is_victim(ending):
@@ -89,7 +88,7 @@ def _advice(ending: Ending, *, echoes: bool) -> str:
     if ending.exception:
         return f"{ADVICE_EXCEPTION} {ADVICE_ECHO}" if echoes else ADVICE_EXCEPTION
     if ending.signal == signal.SIGABRT:
-        return ADVICE_ABORT
+        return ADVICE_ABORT_NCCL if by_nccl else ADVICE_ABORT
     if ending.signal in _FAULTS:
         return ADVICE_FAULT
     return ADVICE_KILLED if ending.signal is not None else ADVICE

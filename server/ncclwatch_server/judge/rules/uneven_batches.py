@@ -44,9 +44,9 @@ _LEAVES = re.compile(r": (break|return)$")
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which some ranks came to the end of their batches before the others."""
     if isinstance(root, MismatchRoot):
-        ended = kin_of(root.partings[0], in_forward=root.forward is not None) is Way.BATCHES
-        said = mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out)
-        return _with_short(case, root, said) if ended else None
+        if kin_of(root.partings[0], in_forward=root.forward is not None) is not Way.BATCHES:
+            return None
+        return _with_short(case, root, mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out))
     if isinstance(root, CircleRoot) and root.circle.closed is Closed.BATCHES:
         reason = f"Batches drawn: {counts_words(root.circle.counts or {})}."
         drawn, call = root.circle.counts or {}, circle.own_call(root)

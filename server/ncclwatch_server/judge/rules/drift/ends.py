@@ -26,7 +26,7 @@ def with_drift(case: Case, verdict: Verdict, found: Sequence[Finding]) -> Verdic
     reason = next((each for each in reasons if each.certain), reasons[0])
     begun = any(view.steps for view in case.views.values())
     if end in _VAGUE and reason.certain and not begun:
-        return _caused(case, verdict, reason)
+        return _caused(case, verdict, reason, concerned)
     return replace(
         verdict,
         explanation=f"{verdict.explanation} The ranks are configured differently, which may be why: {reason.summary}",
@@ -48,12 +48,15 @@ def _aborted_inside(case: Case, verdict: Verdict) -> bool:
     return not view.ending.exception and any(not op.completed for op in view.history[-1:])
 
 
-def _caused(case: Case, verdict: Verdict, reason: Finding) -> Verdict:
+def _caused(case: Case, verdict: Verdict, reason: Finding, concerned: set[int]) -> Verdict:
     known = {each.rank: each for each in verdict.culprits}
     odd = tuple(
-        known.get(rank) or culprit(case.views[rank], None, reason.doing) for rank in reason.odd if rank in case.views
+        known.get(rank) or culprit(case.views[rank], None, reason.doing)
+        for rank in reason.odd
+        if rank in concerned and rank in case.views
     )
-    others = {*known, *verdict.victims}.difference(reason.odd)
+    odd = odd or verdict.culprits
+    others = concerned.difference(each.rank for each in odd)
     return replace(
         verdict,
         cause=Cause.CONFIGURATION_DRIFT,
