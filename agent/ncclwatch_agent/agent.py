@@ -32,6 +32,7 @@ from ncclwatch_agent.ranks.endings import describe, is_abnormal
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob, Runs
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.ranks.rings import RingDirectory
+from ncclwatch_agent.saves.file_places import PLACES
 from ncclwatch_agent.server_choice import Servers
 from ncclwatch_agent.uplink.local_server import LocalServer
 from ncclwatch_agent.uplink.spool import SpooledViews
@@ -98,7 +99,7 @@ class Agent:
         self._stopping = False
         self._alive_ns = time.monotonic_ns()
         self._faults = Faults()
-        self._life = LoopLife("tick", age_s_max=TICK_STILL_S, ends_s=TICK_ENDS_S)
+        self._life = LoopLife("tick", age_s_max=TICK_STILL_S, ends_s=TICK_ENDS_S, vital=True)
 
     async def run(self) -> None:
         """Watch until told to stop or, if a rank started us, until no rank needs us."""
@@ -110,8 +111,17 @@ class Agent:
         gc.collect()
         gc.freeze()  # what is imported stays: no collection needs to look at it again
         log.info("watching %s as pid %d", self._settings.runtime.path, os.getpid())
+        lives = (self._life, self._desk.sources.life, PLACES.life)
+        with Guard(lives, log, who="ncclwatch-agent"):
+            await self._live()
+        log.info("ended")
+
+    async def _live(self) -> None:
+        self._life.task = asyncio.current_task()
+        self._life.began()
         while True:
-            await self._watch()
+            await self._tick_on()
+            self._life.went_round()  # to end may take as long as a tick, and no longer
             for job in list(self._jobs.values()):
                 if job.over_since_ns and not self._is_unheard(job):
                     self._let_go(job)
@@ -127,16 +137,10 @@ class Agent:
         self._kernel_log.close()
         for job in list(self._jobs.values()):
             self._close(job)
-        log.info("ended")
+        self._life.rests()
 
     def _dial(self) -> Servers:
         return Servers(self._hello, self._desk, self._jobs.values, LocalServer())
-
-    async def _watch(self) -> None:
-        self._life.began()
-        with Guard([self._life], log, who="ncclwatch-agent"):
-            await self._tick_on()
-        self._life.rests()
 
     async def _tick_on(self) -> None:
         while not self._stopping:
@@ -174,6 +178,7 @@ class Agent:
                 self._alive_ns = now_ns
             if job.key in self._jobs:
                 self._try(f"looking at job {job.key.job}", partial(self._look_round, job, now_ns))
+                self._try(f"finding the server of job {job.key.job}", partial(self._find_server, job, now_ns))
                 self._try(f"telling of job {job.key.job}", partial(self._send_news, job, now_ns, pids))
                 self._try(f"letting go of job {job.key.job}", partial(self._bury, job, now_ns))
         self._try("closing connections", lambda: self._servers.drop_unused(now_ns / 1e9))
@@ -205,11 +210,13 @@ class Agent:
         if job.wants_terminal:
             job.terminal.prepare(job.candidates())
 
+    def _find_server(self, job: LocalJob, now_ns: int) -> None:
+        self._servers.tend(job)
+        self._servers.ask_again(job, now_ns / 1e9)
+
     def _send_news(self, job: LocalJob, now_ns: int, pids: set[int]) -> None:
         """Tell a job's server what is new."""
         self._report_ends(job)
-        self._servers.tend(job)
-        self._servers.ask_again(job, now_ns / 1e9)
         if job.announce_again:
             job.announce_again = False
             self._servers.of(job).send(job.announce())

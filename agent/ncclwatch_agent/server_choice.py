@@ -90,20 +90,26 @@ class Servers:
 
     def of(self, job: LocalJob) -> Uplink:
         """Return the way to a job's server, dialling it if it is a new one."""
-        known = self._uplinks.get(_name(job))
-        if known is None:
-            uplink = Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
-            callbacks = Callbacks(
-                picture=lambda: self._picture(uplink),
-                command=lambda command: self._command(uplink, command),
-                failed=lambda failure: self._failed(uplink, failure),
-                job_refused=lambda message: self._job_refused(uplink, message),
-                successor=lambda message: self._successor(uplink, message),
-            )
+        name = _name(job)
+        known = self._uplinks.get(name)
+        uplink = known[0] if known else Uplink(job.server, self._hello, token_for(job.server, job.naming), job.naming)
+        if known is None or known[1].done():
+            if known is not None:  # it was cancelled or lost; what waits to be sent is the uplink's, and stays
+                log.error("the uplink to %s has ended though nobody told it to; it is begun anew", uplink.name)
+            # It has no age: a line that is silent is closed by its pings, and all it waits for has a deadline.
             life = LoopLife(f"uplink to {uplink.name}", age_s_max=math.inf)
-            known = (uplink, asyncio.create_task(keep(life, log, lambda: uplink.run(callbacks))))
-            self._uplinks[_name(job)] = known
-        return known[0]
+            callbacks = self._callbacks(uplink)
+            self._uplinks[name] = uplink, asyncio.create_task(keep(life, log, lambda: uplink.run(callbacks)))
+        return uplink
+
+    def _callbacks(self, uplink: Uplink) -> Callbacks:
+        return Callbacks(
+            picture=lambda: self._picture(uplink),
+            command=lambda command: self._command(uplink, command),
+            failed=lambda failure: self._failed(uplink, failure),
+            job_refused=lambda message: self._job_refused(uplink, message),
+            successor=lambda message: self._successor(uplink, message),
+        )
 
     @property
     def needed_elsewhere(self) -> bool:

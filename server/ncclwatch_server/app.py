@@ -78,7 +78,8 @@ def create_app(
     neighbours = Neighbours(private=private, guarded=guarded, users=settings.users)
     reader = Reader(watch, kept)
     board = Board(watch, reader.desk, job_parts)
-    lag, guesses = LoopLife("lag", age_s_max=limits.PART_STILL_S), LoopLife("guesses", age_s_max=3 * TOLD_EVERY_S)
+    lag = LoopLife("lag", age_s_max=limits.PART_STILL_S, ends_s=limits.PART_ENDS_S)
+    guesses = LoopLife("guesses", age_s_max=3 * TOLD_EVERY_S, ends_s=3 * TOLD_EVERY_S + limits.PART_ENDS_S)
     parts = (watch, board, store, records, notifier, reader.desk, reader.archivist, door.desk)
     watch.counters.lives = (*(part.life for part in parts if part is not None), lag, guesses)
 
@@ -89,6 +90,7 @@ def create_app(
             store.recalled = lambda known: _call_in(loop, lambda: watch.recall(*known))
             store.lost = lambda: _call_in(loop, watch.keep_again)
         guard = Guard(watch.counters.lives, log, who="ncclwatch-server")
+        watch.counters.lives += (guard.life,)
         with store or contextlib.nullcontext(), records, notifier, guard:
             notifier.recall(book.all())
             tasks = [

@@ -101,6 +101,7 @@ WATCH_STILL_S = 15.0  # a watch that has not gone on for so long does no good: /
 WATCH_ENDS_S = 60.0  # and after so long the process ends, to be started again
 LEADER_STILL_S = 4.0  # a leader whose judging has not gone round for so long lets another server lead
 PART_STILL_S = 30.0  # any other loop that has not finished a round for so long is reported
+PART_ENDS_S = 300.0  # and after so long the process ends, unless the loop waits for a disk or a database
 
 # What is asked for.
 INSPECT_ALL_MAX = 256  # up to this world size all ranks are inspected

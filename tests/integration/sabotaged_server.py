@@ -101,6 +101,51 @@ def hang_thread(owner: object, name: str) -> Callable[[], None]:
     return sabotage
 
 
+def spin(owner: type, name: str) -> Callable[[], None]:
+    """Return what lets a method compute for ever, in the event loop."""
+
+    def sabotage() -> None:
+        real = getattr(owner, name)
+
+        def spinning(*arguments: object) -> object:
+            while _due([]):
+                pass
+            return real(*arguments)
+
+        setattr(owner, name, spinning)
+
+    return sabotage
+
+
+def cancel_task(owner: type, name: str) -> Callable[[], None]:
+    """Return what lets the task that calls a method be cancelled there."""
+
+    def sabotage() -> None:
+        real, once = getattr(owner, name), []
+
+        def cancelling(*arguments: object) -> object:
+            if _due(once):
+                once.append(1)
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            return real(*arguments)
+
+        setattr(owner, name, cancelling)
+
+    return sabotage
+
+
+def soon(sabotage: Callable[[], None]) -> Callable[[], None]:
+    """Return a sabotage of a part that is no vital one, whose process ends within seconds."""
+
+    def begin() -> None:
+        limits.PART_ENDS_S = 4.0
+        sabotage()
+
+    return begin
+
+
 ERROR = ValueError("sabotaged")
 
 
@@ -135,6 +180,10 @@ SABOTAGES = {
     "store hangs": hang_thread(incident_store.Store, "_write"),
     "records hangs": hang_thread(records.Records, "_write"),
     "desk hangs": hang_thread(queries, "_json"),
+    "event loop is blocked": spin(Timings, "lagged"),
+    "watch is cancelled": cancel_task(tick.Watch, "_tick"),
+    "pages is cancelled": soon(cancel_task(Board, "_note_lag")),
+    "notifier hangs": soon(hang_thread(Courier, "take")),
 }
 
 if __name__ == "__main__":

@@ -150,6 +150,46 @@ def test_an_agent_whose_tick_hangs_ends_and_lets_go_of_its_lock(node: Node) -> N
     assert "ncclwatch-agent ends with code 4, to be started again" in node.log()
 
 
+def test_an_agent_whose_end_hangs_ends_all_the_same(node: Node) -> None:
+    node.rank(0, NO_SERVER)
+    sabotaged(node, "its end hangs")
+    assert node.service is not None
+    until(lambda: (node.directory / "agent.log").exists() and "job job1" in node.log())
+    node.service.terminate()
+    assert node.service.wait(30) == EXIT_STOOD_STILL
+    assert not node.is_locked()
+    assert "in stuck" in node.log()
+
+
+def test_an_agent_whose_tick_is_cancelled_ends_with_a_word(node: Node) -> None:
+    node.rank(0, NO_SERVER)
+    when = sabotaged(node, "tick is cancelled")
+    assert node.service is not None
+    until(lambda: (node.directory / "agent.log").exists() and "job job1" in node.log())
+    when.touch()
+    assert node.service.wait(30) != 0
+    assert not node.is_locked()
+    assert "the agent ends: this is a bug in ncclwatch; the next rank that looks starts another" in node.log()
+
+
+def test_a_line_whose_task_is_cancelled_is_begun_anew(node: Node) -> None:
+    async def scenario() -> None:
+        async with serving() as (stub, url):
+            node.world_size = 1
+            node.rank(0, url)
+            when = sabotaged(node, "line is cancelled")
+            await digest_of(stub, [0])
+            when.touch()
+            await stub.sockets[-1].close()
+            until(lambda: "has ended though nobody told it to" in node.log())
+            when.unlink()
+            while len(stub.sockets) < 2:
+                await stub.next()
+            await digest_of(stub, [0])
+
+    asyncio.run(scenario())
+
+
 def test_the_ranks_of_an_agent_that_was_killed_start_another(runtime: Path) -> None:
     job = torchrun(runtime, "hang.py", 2, NCCLWATCH_SERVER=NO_SERVER)
     card = runtime / f"ncclwatch-{os.getuid()}" / "agent.json"

@@ -117,6 +117,38 @@ def test_a_watch_that_hangs_is_told_and_ends_the_process(tmp_path: Path, receive
         assert "in stuck" in log  # where it stands
 
 
+def test_an_event_loop_that_is_blocked_is_told_with_its_line_and_ends_the_process(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    with sabotaged(tmp_path, "event loop is blocked", receiver) as (server, when):
+        when.touch()
+        with pytest.raises(httpx2.HTTPError):  # health turns bad before the process ends: nobody answers
+            while server.process.poll() is None:
+                httpx2.get(f"{server.url}/healthz", timeout=1.0)
+        until(lambda: "the loop 'watch' has not finished a round for" in server.log.read_text(), what="its line")
+        assert "in spinning" in server.log.read_text()
+        assert server.process.wait(30) == EXIT_STOOD_STILL
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "name"),
+    [("watch is cancelled", "watch"), ("pages is cancelled", "pages"), ("notifier hangs", "notifier")],
+)
+def test_a_loop_that_does_not_come_back_ends_the_process(
+    tmp_path: Path, receiver: Receiver, sabotage: str, name: str
+) -> None:
+    with sabotaged(tmp_path, sabotage, receiver) as (server, when):
+        when.touch()
+        with contextlib.suppress(Exception), FakeAgent(server.url) as agent:  # it loses its server
+            agent.hang(1)
+            server.process.wait(30)
+        assert server.process.wait(30) == EXIT_STOOD_STILL
+        log = server.log.read_text()
+        assert re.search(
+            rf"the loop '{name}' has not finished a round for \d+ s: ncclwatch-server ends with code 4", log
+        )
+
+
 def test_a_watch_that_is_begun_anew_in_vain_is_told_by_its_last_round(tmp_path: Path, receiver: Receiver) -> None:
     with sabotaged(tmp_path, "watch dies for long", receiver) as (server, when):
         when.touch()

@@ -14,7 +14,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
+from ncclwatch_agent.log import log
+
 PATHS_MAX = 64  # remembered
+LOOK_STILL_S = 30.0  # a mount that has not answered for so long is reported
 MOUNTS_BYTES_MAX = 1 << 20
 # File systems on which the same file is seen from several nodes, under a source that names it.
 NETWORKED = frozenset(
@@ -162,6 +166,7 @@ class FilePlaces:
         self._known: OrderedDict[str, FilePlace] = OrderedDict()
         self._asked: dict[str, int] = {}  # path -> when, of looks that have not come back
         self._paths: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.life = LoopLife("file places", age_s_max=LOOK_STILL_S)  # it waits for a file system
         self._thread: threading.Thread | None = None
 
     def ask(self, path: str) -> None:
@@ -169,7 +174,7 @@ class FilePlaces:
         if path in self._asked or len(self._asked) >= PATHS_MAX:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="file places", daemon=True)
+            self._thread = threading.Thread(target=self._live, name="file places", daemon=True)
             self._thread.start()
         self._asked[path] = time.monotonic_ns()
         self._paths.put(path)
@@ -183,13 +188,21 @@ class FilePlaces:
         asked_ns = self._asked.get(path, 0)
         return max(0.0, (now_ns - asked_ns) / 1e9) if asked_ns else 0.0
 
+    def _live(self) -> None:
+        keep_thread(self.life, log, self._work, threading.Event())
+
     def _work(self) -> None:
         while True:
+            self.life.rests()
             path = self._paths.get()
+            self.life.went_round()
             try:
                 found = look(path)
             except Exception as error:  # noqa: BLE001  a name that is too long, or a file system that nobody foresaw
                 found = FilePlace(path=path, refused=str(error))
+            except BaseException:  # the thread begins anew; a look that nobody makes must not pass for a dead mount
+                self._asked.pop(path, None)
+                raise
             self._known[path] = found
             self._known.move_to_end(path)
             while len(self._known) > PATHS_MAX:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract import config
+from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
 from ncclwatch.contract.model.rank import CallSite, SourceNote
 from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.words.masking import masked_line
@@ -34,6 +35,7 @@ SHEBANG_BYTES_MAX = 256
 FILES_MAX = 32  # parsed files kept
 NOTES_MAX = 512
 READ_S_MAX = 2.0
+LOOK_STILL_S = 30.0  # a mount that has not answered for so long is reported
 AROUND = 3  # lines before and after a call site
 AROUND_CHARS_MAX = 160  # of each
 _LINE_END = re.compile("\r\n|\r|\n")
@@ -170,6 +172,7 @@ class SourceDesk:
     def __init__(self) -> None:
         self._reader = SourceReader()
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self.life = LoopLife("sources", age_s_max=LOOK_STILL_S)  # it waits for a disk
         self._thread: threading.Thread | None = None
         self._stuck = False
 
@@ -178,7 +181,7 @@ class SourceDesk:
         if not sites:
             return ()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="sources", daemon=True)
+            self._thread = threading.Thread(target=self._live, name="sources", daemon=True)
             self._thread.start()
         if self._stuck and not self._jobs.empty():
             return ()
@@ -193,9 +196,14 @@ class SourceDesk:
         self._stuck = False
         return found
 
+    def _live(self) -> None:
+        keep_thread(self.life, log, self._work, threading.Event())
+
     def _work(self) -> None:
         while True:
+            self.life.rests()
             sites, loop, future = self._jobs.get()
+            self.life.went_round()
             try:
                 found = tuple(self._reader.note_of(site) for site in sites)
             except Exception:  # noqa: BLE001  a source that no parser likes: the thread must live for the next one

@@ -1,10 +1,12 @@
 """Knows when each loop of a process last went round, begins an ended one anew, and ends a process that stands still.
 
 A loop is a task or a thread that is to run as long as its process. It says so at each round, and `keep` and
-`keep_thread` begin it anew when it ends or raises, with growing pauses. A loop that hangs cannot say anything: the
-`Guard`, a thread, sees it by the age of its last round. All else depends on a vital loop: where one stands still for
-long, or ends again and again, the process ends with a sentence and a code that is not 0, and whoever started it
-starts it again. Of any other loop the age is told, and that is all.
+`keep_thread` begin it anew when it ends or raises, with growing pauses. A loop that hangs, or whose task was cancelled
+or lost, cannot say anything: the `Guard`, a thread, sees it by the age of its last round, and logs where it stands.
+Where it does not come back the process ends with a sentence and a code that is not 0, and whoever started it starts it
+again. A loop that waits for a disk or a database is only reported: a new process would wait for the same.
+
+All else depends on a vital loop: it has less time, and one that ends again and again ends the process, too.
 
 Time in which the whole process was halted (SIGSTOP, a machine that was frozen) is nobody's fault: the guard counts its
 own rounds, and never more than two seconds for one.
@@ -23,9 +25,11 @@ from types import FrameType, TracebackType
 
 EXIT_STOOD_STILL = 4
 LOOK_S = 1.0
+GUARD_STILL_S = 30.0
 PAUSES_S = (0.1, 1.0, 5.0, 15.0, 30.0)  # before a loop that has ended again and again is begun anew
 WELL_S = 300.0  # a loop that ran for so long ended for a new reason
 FRAMES_MAX = 12  # told of where a loop stands
+LOG_S_MAX = 2.0  # the log is waited for: the thread that blocks may hold its lock, or nobody reads the pipe behind it
 
 
 class LoopLife:
@@ -37,11 +41,13 @@ class LoopLife:
         *,
         age_s_max: float,
         ends_s: float = math.inf,
+        vital: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.age_s_max = age_s_max  # older, and it stands still
-        self.ends_s = ends_s  # and for so long, and its process ends; never if it is not vital
+        self.ends_s = ends_s  # and for so long, and its process ends
+        self.vital = vital  # a process without it is better ended
         self.restarts = 0
         self.rounds = 0
         self.given_up = False  # it ended again and again, and is not begun any more
@@ -52,11 +58,6 @@ class LoopLife:
         self._at = self._began_at = clock()
         self._in_a_row = 0
         self._said = ""
-
-    @property
-    def vital(self) -> bool:
-        """Whether a process without this loop is better ended."""
-        return self.ends_s < math.inf
 
     def went_round(self) -> None:
         """Note a round, or the beginning of one."""
@@ -162,6 +163,8 @@ class Guard:
         self._still_s = dict.fromkeys(self._lives, 0.0)
         self._rounds = {life: life.rounds for life in self._lives}
         self._told: set[LoopLife] = set()
+        # It cannot look at itself: /healthz does.
+        self.life = LoopLife("guard", age_s_max=GUARD_STILL_S, vital=True)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ncclwatch-guard", daemon=True)
 
@@ -175,8 +178,14 @@ class Guard:
         self._stop.set()
 
     def _run(self) -> None:
+        keep_thread(self.life, self._log, self._watch, self._stop)
+        if self.life.given_up:
+            self._give_up(f"the loop {self.life.name!r} has ended again and again")
+
+    def _watch(self) -> None:
         before = time.monotonic()
         while not self._stop.wait(self._look_s):
+            self.life.went_round()
             now = time.monotonic()
             self.look(now - before)
             before = now
@@ -199,31 +208,47 @@ class Guard:
         still = self._still_s[life] > life.age_s_max
         if still and life not in self._told:
             self._told.add(life)
-            self._log.error(
-                "the loop %r has not finished a round for %.0f s; it is at\n%s",
-                life.name, self._still_s[life], where(life),
-            )  # fmt: skip
+            text = "the loop %r has not finished a round for %.0f s; it is at\n%s"
+            self._say(logging.ERROR, text, life.name, self._still_s[life], where(life))
         elif not still and life in self._told:
             self._told.discard(life)
-            self._log.warning("the loop %r goes round again", life.name)
+            self._say(logging.WARNING, "the loop %r goes round again", life.name)
 
     def _give_up(self, why: str) -> None:
-        self._log.critical("%s: %s ends with code %d, to be started again", why, self._who, EXIT_STOOD_STILL)
-        sys.stderr.flush()
-        self._end(EXIT_STOOD_STILL)
+        try:
+            text = "%s: %s ends with code %d, to be started again"
+            self._say(logging.CRITICAL, text, why, self._who, EXIT_STOOD_STILL)
+        finally:  # whatever the log does
+            self._end(EXIT_STOOD_STILL)
+
+    def _say(self, level: int, text: str, *values: object) -> None:
+        """Write a line to the log, and wait for it only so long."""
+
+        def write() -> None:
+            self._log.log(level, text, *values)
+            sys.stderr.flush()
+
+        writing = threading.Thread(target=write, name="ncclwatch-guard-log", daemon=True)
+        writing.start()
+        writing.join(LOG_S_MAX)
 
 
 def where(life: LoopLife) -> str:
-    """Return the lines at which a loop stands, the innermost last."""
+    """Return the lines at which a loop stands, the innermost last, and then those of its thread.
+
+    A task may wait for nothing wrong, while something else blocks the event loop: the thread shows what.
+    """
+    if life.task is not None and life.task.done():
+        return "  no line: its task was cancelled" if life.task.cancelled() else "  no line: its task has ended"
     frames = _frames_of(life.task) if life.task is not None else []
+    waits = traceback.format_list(
+        [traceback.FrameSummary(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames]
+    )
     inside = sys._current_frames().get(life.thread)
-    if frames:
-        lines = traceback.format_list(
-            [traceback.FrameSummary(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames]
-        )
-    else:
-        lines = traceback.format_stack(inside) if inside is not None else []
-    return "".join(lines[-FRAMES_MAX:]).rstrip() or "  no frame of it can be seen"
+    runs = traceback.format_stack(inside) if inside is not None else []
+    if waits and runs:
+        return "".join([*waits[-FRAMES_MAX:], "and its thread is at\n", *runs[-FRAMES_MAX:]]).rstrip()
+    return "".join((waits or runs)[-FRAMES_MAX:]).rstrip() or "  no frame of it can be seen"
 
 
 def _frames_of(task: "asyncio.Task[None]") -> list[FrameType]:

@@ -6,6 +6,7 @@ is asked for in another one: a database that does not answer delays those who as
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +27,6 @@ from ncclwatch_server.watch.tick import Watch
 
 log = logging.getLogger("ncclwatch.server")
 
-ARCHIVE_THREADS = 1  # the store is no place for a crowd
 LOSSES_MAX = 50_000  # hangs in one report
 ARCHIVE_S = 3.0  # an answer of the store is waited for so long; then what is in memory has to do
 
@@ -56,7 +56,7 @@ class Reader:
         self.watch = watch
         self.desk = Desk()
         self._archive = archive
-        self.archivist = Desk(ARCHIVE_THREADS, "ncclwatch-archive")
+        self.archivist = Desk("ncclwatch-archive", ends_s=math.inf)  # a new process would wait for the same database
 
     def close(self) -> None:
         """Let the threads go."""

@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BeforeValidator
 
 from ncclwatch.contract import config, job_labels, job_names
-from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.http import rank_views
@@ -34,6 +33,8 @@ from ncclwatch_server.jobs.group_progress import Frontier
 from ncclwatch_server.jobs.read_model import JobStatus
 from ncclwatch_server.metrics import Losses, PerRank, Scrapes
 from ncclwatch_server.metrics import Wanted as WantedFigures
+from ncclwatch_server.runtime import loop_views
+from ncclwatch_server.runtime.loop_views import LoopView
 from ncclwatch_server.security.access import AuditedGate, Gate
 from ncclwatch_server.security.audit import Act, AuditTrail
 from ncclwatch_server.security.scopes import Access, Scope
@@ -63,17 +64,6 @@ JobLabels = Annotated[
     tuple[str, ...], Query(max_length=16, description="NAME, or NAME=PATTERN as in a shell; a job has all of them")
 ]
 LineWidth = Annotated[int, Query(ge=terminal_text.WIDTH_MIN, le=terminal_text.WIDTH_MAX)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopView:
-    """How long ago a loop of the server went round last."""
-
-    name: str
-    age_s: float
-    stands_still: bool
-    vital: bool  # without it the server is no good, and ends
-    restarts: int  # how often it ended and was begun anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +124,13 @@ def _health_routes(reader: Reader) -> APIRouter:
 
     def health(lack: str = "") -> Response:
         lives = watch.counters.lives
-        still = [
-            f"the loop {each.name!r} has not finished a round for {each.age_s():.0f} s"
-            for each in lives
-            if _lacks(each)
-        ]
+        still = [said for each in lives if (said := loop_views.trouble_of(each))]
         found = Health(
             service="ncclwatch",
             version=VERSION,
             detail=", ".join([*still, lack] if lack else still),
             store_works=reader.store_works(),
-            loops=tuple(_view_of(each) for each in lives),
+            loops=tuple(loop_views.view_of(each) for each in lives),
         )
         return Response(
             msgspec.json.encode(found), 503 if found.detail else 200, {"Cache-Control": "no-store"}, "application/json"
@@ -152,7 +138,7 @@ def _health_routes(reader: Reader) -> APIRouter:
 
     @router.get("/healthz", response_model=Health)
     async def healthz() -> Response:
-        """Say what this is, and whether its vital loop goes round: the watch. 503: it should be started again.
+        """Say what this is, and whether its vital loops go round. 503: it should be started again.
 
         Of other loops and of the store only how they are is told: a new process would not better them.
         """
@@ -164,20 +150,6 @@ def _health_routes(reader: Reader) -> APIRouter:
         return health("" if watch.ready else "the first tick is not over yet")
 
     return router
-
-
-def _lacks(life: LoopLife) -> bool:
-    return life.vital and life.stands_still
-
-
-def _view_of(life: LoopLife) -> LoopView:
-    return LoopView(
-        name=life.name,
-        age_s=round(life.age_s(), 3),
-        stands_still=life.stands_still,
-        vital=life.vital,
-        restarts=life.restarts,
-    )
 
 
 def _metrics_routes(watch: Watch, losses: Losses) -> APIRouter:

@@ -325,7 +325,7 @@ class Door:
         self.host_names = HostNames(bounds)
         self.namespaces = frozenset(each for _, bound in bounds for each in bound.namespaces)
         self._sessions: dict[int, _Session] = {}
-        self.desk = Desk(1, "ncclwatch-views")
+        self.desk = Desk("ncclwatch-views", ends_s=limits.WATCH_ENDS_S, vital=True)  # no verdict without it
         self._looking: asyncio.TimerHandle | None = None
         self.budget = LineBudget()
         self.turns = Turns()

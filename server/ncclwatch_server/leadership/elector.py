@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch_server.leadership.lease import Candidate, Lease, LeaseUnavailable
 
 log = logging.getLogger("ncclwatch.server")
@@ -22,6 +23,9 @@ RENEW_S = 1.0  # between two rounds
 LOST_S = 0.1  # in which a leader that lost its lease begins to end
 CONFIRMED_S = 5.0  # after the last confirmation a leader judges no more
 LEASE_S = 6.0  # a lease that a follower has seen unchanged for so long is free. Longer than CONFIRMED_S
+# Each question to the database has a deadline. A server whose round lasts for longer neither leads nor follows.
+ROUND_STILL_S = 60.0
+ROUND_ENDS_S = 300.0  # the first round may bring an older database up to this version
 SILENT_S = 120.0  # a candidate that shows no life for so long is forgotten
 
 
@@ -60,6 +64,7 @@ class Elector:
         """`ask` returns the term in which the server at a URL leads, None if it does not, or does not answer."""
         self.lease: Lease | None = None  # of this server
         self.problem = ""  # why the database cannot be used, "" while it can
+        self.life = LoopLife("election", age_s_max=ROUND_STILL_S, ends_s=ROUND_ENDS_S, vital=True)
         self._leases = leases
         self._ask = ask
         self._clock = clock
@@ -194,7 +199,10 @@ class Reign:
 
     def _run(self) -> None:
         sick = False
+        life = self._elector.life
+        life.began()
         while not self._stopping.wait(RENEW_S):
+            life.went_round()
             try:
                 if self.healthy():
                     sick = False
@@ -206,7 +214,8 @@ class Reign:
                         log.error("this server is too slow to lead: the lease is not renewed")
                     sick = True
                     continue
-            except Exception:  # a server that knows nothing of its lease must not lead
+            except (Exception, SystemExit):  # a server that knows nothing of its lease must not lead
                 log.exception("renewing the lease failed in an unforeseen way")
+            life.rests()
             self.lost.set()
             return

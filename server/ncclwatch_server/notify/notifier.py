@@ -44,7 +44,7 @@ class Notifier:
         rhythm: Rhythm | None = None,
     ) -> None:
         """Check that all targets can be used here. Raises `ConfigError`."""
-        self.life = LoopLife("notifier", age_s_max=limits.PART_STILL_S)
+        self.life = LoopLife("notifier", age_s_max=limits.PART_STILL_S, ends_s=limits.PART_ENDS_S)
         self.leads: Callable[[], bool] = lambda: True  # this server may notify now
         self._base = targets.link
         self._records = records

@@ -22,9 +22,12 @@ T = TypeVar("T")
 class Desk:
     """Makes answers beside the event loop."""
 
-    def __init__(self, threads: int = THREADS, name: str = "ncclwatch-desk") -> None:
-        self.life = LoopLife(name.removeprefix("ncclwatch-"), age_s_max=limits.PART_STILL_S)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def __init__(
+        self, name: str = "ncclwatch-desk", *, ends_s: float = limits.PART_ENDS_S, vital: bool = False
+    ) -> None:
+        """`ends_s`, `vital`: see `LoopLife`. One thread: the life of several would tell of the one that goes on."""
+        self.life = LoopLife(name.removeprefix("ncclwatch-"), age_s_max=limits.PART_STILL_S, ends_s=ends_s, vital=vital)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
 
     async def make(self, task: Callable[[], T]) -> T:
         """Return what a task returns, which runs in a thread and so must touch nothing that the loop changes."""

@@ -89,6 +89,7 @@ def _lead(elector: Elector, make_app: Callable[[Elector], FastAPI], serving: Ser
     with Reign(elector) as reign:  # before anything that takes its time, such as to read the store
         app = make_app(elector)
         watch: Watch = app.state.watch
+        watch.counters.lives += (elector.life,)
         reign.healthy = lambda: watch.life.age_s() < limits.LEADER_STILL_S
         serve(app, replace(serving, announced=True, ready_fd=None), listener.dup(), reign.end)  # uvicorn closes it
     return reign.lost.is_set()

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.machine.liveness import Guard
 from ncclwatch_server.leadership.elector import RENEW_S, Elector
 from ncclwatch_server.security.crowd import Crowd, raise_limit, room
 from ncclwatch_server.security.neighbours import NEIGHBOURS, Neighbours, as_upgrade_refused
@@ -72,11 +73,13 @@ async def _follow(
 
     settings = uvicorn_settings(guard(relay_app(elector, lifespan, client)), serving, http=FollowerHttp)
     server = SeatedServer(settings, Crowd(room(raise_limit()), many_from=serving.trusted), None)
-    electing = asyncio.create_task(_elect(elector, server))
+    electing = elector.life.task = asyncio.create_task(_elect(elector, server))
     announcing = asyncio.create_task(announce(server, serving, listener))
     try:
-        await server.serve(sockets=[listener.dup()])  # uvicorn closes it
+        with Guard([elector.life], log, who="ncclwatch-server"):
+            await server.serve(sockets=[listener.dup()])  # uvicorn closes it
     finally:
+        elector.life.task = None
         electing.cancel()
         announcing.cancel()
         ended, _ = await asyncio.gather(electing, announcing, return_exceptions=True)
@@ -88,7 +91,9 @@ async def _follow(
 async def _elect(elector: Elector, server: SeatedServer) -> None:
     """Go round until this server leads. Raises `ConfigError` for a database that it cannot use."""
     known = ""
+    elector.life.began()
     while not server.should_exit:
+        elector.life.went_round()
         try:
             if await asyncio.to_thread(elector.follow):
                 break

@@ -5,6 +5,7 @@ What this server knows itself, its own health and figures, it answers itself. To
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 import httpx
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -19,6 +20,7 @@ from ncclwatch.contract.network import tls
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.leadership.elector import Elector
 from ncclwatch_server.leadership.roles import leader_route
+from ncclwatch_server.runtime import loop_views
 
 ANSWER_S = 30.0  # between two parts of an answer; streams of events have signs of life in between
 DIAL_S = 3.0
@@ -64,8 +66,8 @@ class Relay:
         return passed
 
     async def healthz(self, _: Request) -> Response:
-        """Return what this is. A database that is away is no reason to start it again."""
-        return self._health("")
+        """Return what this is, and whether it takes part in the election. A database that is away restarts nothing."""
+        return self._health(loop_views.trouble_of(self._elector.life))
 
     async def readyz(self, _: Request) -> Response:
         """Return whether requests to this server are answered: whether there is a leader."""
@@ -74,7 +76,8 @@ class Relay:
     def _health(self, lack: str) -> Response:
         said = {
             "service": "ncclwatch", "version": VERSION, "detail": lack,
-            "store_works": not self._elector.problem, "loops": [],
+            "store_works": not self._elector.problem,
+            "loops": [asdict(loop_views.view_of(self._elector.life))],
         }  # fmt: skip
         return JSONResponse(said, 503 if lack else 200, {"cache-control": "no-store"})
 

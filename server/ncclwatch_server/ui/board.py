@@ -79,7 +79,7 @@ class Board:
 
     def __init__(self, watch: Watch, desk: Desk, render: Render) -> None:
         self.lag_s = 0.0  # by how much the event loop was late when it was due last, the worst of a minute
-        self.life = LoopLife("pages", age_s_max=limits.PART_STILL_S)
+        self.life = LoopLife("pages", age_s_max=limits.PART_STILL_S, ends_s=limits.PART_ENDS_S)
         self._watch = watch
         self._desk = desk
         self._render = render

@@ -54,7 +54,7 @@ class Watch:
         self.ready = False  # the first tick is over
         self.leads: Callable[[], bool] = lambda: True  # it may judge now, see `ncclwatch_server.leadership`
         self.successions: Successions | None = None  # of a server that an agent started for one job
-        self.life = LoopLife("watch", age_s_max=limits.WATCH_STILL_S, ends_s=limits.WATCH_ENDS_S)
+        self.life = LoopLife("watch", age_s_max=limits.WATCH_STILL_S, ends_s=limits.WATCH_ENDS_S, vital=True)
         self._keeping = keeping or settings.Keeping()
         self._clock = clock
         self._wall = wall

@@ -97,7 +97,7 @@ def test_the_same_end_again_is_told_without_its_traceback(caplog: pytest.LogCapt
 
 
 def test_pauses_grow_and_a_vital_loop_is_given_up_at_last() -> None:
-    life, other = at([0.0], ends_s=60.0), at([0.0])
+    life, other = at([0.0], ends_s=60.0, vital=True), at([0.0])
     pauses = [life.pause_s(LOG, None) for _ in range(len(PAUSES_S) + 1)]
     assert pauses == [*PAUSES_S, None]
     assert (life.given_up, life.stands_still, life.restarts) == (True, True, len(PAUSES_S))
@@ -107,7 +107,7 @@ def test_pauses_grow_and_a_vital_loop_is_given_up_at_last() -> None:
 
 def test_a_loop_that_ran_well_in_between_ended_for_the_first_time() -> None:
     clock = [0.0]
-    life = at(clock, ends_s=60.0)
+    life = at(clock, ends_s=60.0, vital=True)
     assert [life.pause_s(LOG, None), life.pause_s(LOG, None)] == [PAUSES_S[0], PAUSES_S[1]]
     life.began()
     clock[0] = WELL_S
@@ -145,7 +145,7 @@ def test_a_process_whose_vital_loop_stands_still_ends_after_its_time(
     looks: int, codes: list[int], ended: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [0.0]
-    life = at(clock, ends_s=60.0)
+    life = at(clock, ends_s=60.0, vital=True)
     life.went_round()
     guard = guarding(life, ended)
     clock[0] = 1e6
@@ -157,7 +157,7 @@ def test_a_process_whose_vital_loop_stands_still_ends_after_its_time(
 
 def test_time_in_which_the_whole_process_was_halted_does_not_count(ended: list[int]) -> None:
     clock = [0.0]
-    life = at(clock, ends_s=60.0)
+    life = at(clock, ends_s=60.0, vital=True)
     life.went_round()
     guard = guarding(life, ended)
     guard.look(1.0)
@@ -184,7 +184,7 @@ def test_a_loop_that_is_not_vital_is_told_of_once_and_when_it_goes_round_again(
 
 
 def test_a_vital_loop_that_is_given_up_ends_the_process_at_the_next_look(ended: list[int]) -> None:
-    life = at([0.0], ends_s=60.0)
+    life = at([0.0], ends_s=60.0, vital=True)
     guard = guarding(life, ended)
     life.given_up = True
     guard.look(1.0)
@@ -221,3 +221,105 @@ def test_where_a_thread_stands_is_told_too() -> None:
         assert time.monotonic() < deadline
     halt.set()
     thread.join(20)
+
+
+def test_what_else_blocks_the_event_loop_is_told_beside_where_the_task_waits() -> None:
+    life, blocked, halt = at([0.0]), threading.Event(), threading.Event()
+
+    async def waits_for_its_turn() -> None:
+        await asyncio.Event().wait()
+
+    def blocks_all() -> None:
+        blocked.set()
+        halt.wait(20)
+
+    async def main() -> None:
+        task = asyncio.create_task(keep(life, LOG, waits_for_its_turn))
+        await asyncio.sleep(0)
+        blocks_all()
+        task.cancel()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert blocked.wait(20)
+    found = where(life)
+    halt.set()
+    thread.join(20)
+    assert "in waits_for_its_turn" in found
+    assert "in blocks_all" in found
+
+
+def test_a_loop_whose_task_was_cancelled_ends_the_process(ended: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    clock = [0.0]
+    life = at(clock, ends_s=60.0)
+
+    async def run() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.create_task(keep(life, LOG, run))
+        await asyncio.sleep(0)
+        task.cancel()  # by whatever: nobody said that the loop was to end
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    guard = guarding(life, ended)
+    clock[0] = 1e6
+    for _ in range(61):
+        guard.look(1.0)
+    assert "its task was cancelled" in caplog.text
+    assert ended == [EXIT_STOOD_STILL]
+
+
+class Locked(logging.Handler):
+    """A handler whose lock the blocked thread holds: it writes to a pipe that nobody reads."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AssertionError("nothing can be written")
+
+
+def test_a_log_that_is_blocked_keeps_no_process_from_ending(monkeypatch: pytest.MonkeyPatch, ended: list[int]) -> None:
+    monkeypatch.setattr(liveness, "LOG_S_MAX", 0.01)
+    log, handler = logging.Logger("blocked"), Locked()
+    log.addHandler(handler)
+    clock, done = [0.0], threading.Event()
+    life = at(clock, ends_s=60.0)
+    life.went_round()
+    clock[0] = 1e6
+    guard = Guard([life], log, who="ncclwatch-test", end=ended.append)
+
+    def look_on() -> None:
+        for _ in range(61):
+            guard.look(1.0)
+        done.set()
+
+    handler.acquire()
+    try:
+        threading.Thread(target=look_on, daemon=True).start()
+        assert done.wait(20)
+    finally:
+        handler.createLock()  # those that wait for the old one are daemons
+    assert ended == [EXIT_STOOD_STILL]
+
+
+@pytest.mark.parametrize(("failures", "codes"), [(2, []), (3, [EXIT_STOOD_STILL])])
+def test_a_guard_that_fails_is_begun_anew_and_ends_the_process_if_that_is_in_vain(
+    monkeypatch: pytest.MonkeyPatch, ended: list[int], failures: int, codes: list[int]
+) -> None:
+    monkeypatch.setattr(liveness, "PAUSES_S", (0.0, 0.0))
+    guard = Guard([], LOG, who="ncclwatch-test", look_s=0.001, end=ended.append)
+    looks: list[float] = []
+    through = threading.Event()
+
+    def look(passed_s: float) -> None:
+        looks.append(passed_s)
+        if len(looks) <= failures:
+            raise MemoryError
+        through.set()
+
+    monkeypatch.setattr(guard, "look", look)
+    with guard:
+        while not through.wait(0.01) and not ended:
+            pass
+    assert ended == codes
+    assert (guard.life.restarts, guard.life.vital) == (2, True)
