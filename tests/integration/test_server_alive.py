@@ -221,3 +221,18 @@ def test_a_server_that_cannot_know_whether_it_is_needed_ends_with_a_code() -> No
     server = uvicorn_server.SeatedServer(uvicorn.Config("nothing:app"), Crowd(100), None)
     asyncio.run(uvicorn_server._then_stop(server, broken()))
     assert (server.should_exit, server.blind) == (True, True)
+
+
+@pytest.mark.parametrize(("ending", "blind"), [(False, True), (True, False)])
+def test_a_server_whose_end_nobody_waits_for_any_more_ends_with_a_code(ending: bool, blind: bool) -> None:
+    server = uvicorn_server.SeatedServer(uvicorn.Config("nothing:app"), Crowd(100), None)
+    server.should_exit = ending
+
+    async def main() -> None:
+        task = asyncio.create_task(uvicorn_server._then_stop(server, asyncio.Event().wait()))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert (server.should_exit, server.blind) == (True, blind)

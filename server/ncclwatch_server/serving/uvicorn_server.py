@@ -262,6 +262,12 @@ async def _then_stop(server: SeatedServer, condition: Coroutine[None, None, None
     except Exception:  # a server that nobody would ever end is worse than none
         log.exception("whether this server is still needed cannot be known any more: it ends with %d", EXIT_STOOD_STILL)
         server.blind = True
+    except asyncio.CancelledError:
+        if not server.should_exit:  # nobody ends it: the task was lost
+            log.critical("what ends this server was cancelled: it ends with %d, to be started again", EXIT_STOOD_STILL)
+            server.blind = True
+            server.stop()
+        raise
     server.stop()
 
 
