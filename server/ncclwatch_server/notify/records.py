@@ -173,7 +173,7 @@ class Records:
         except Exception as error:
             if not isinstance(error, SQLAlchemyError | ConfigError | OSError):
                 log.exception("writing what was told of incidents failed in a way that nobody has foreseen")
-            self._failed(error)
+            self._failed(self._engine, error)
             with self._lock:  # what came meanwhile is newer
                 self._new_told = {**told, **self._new_told}
                 self._new_silences = {**silences, **self._new_silences}
@@ -182,8 +182,9 @@ class Records:
             log.info("notifications that were sent can be recorded again")
         self._failing = False
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, engine: Engine, error: Exception) -> None:
         self.failures += 1
+        engine.dispose()  # see `incident_store`
         if not self._failing:
             log.error(
                 "cannot record which notifications were sent (%s); alerting goes on, and writing is retried, but "

@@ -425,6 +425,8 @@ class Store:
 
     def _failed(self, verb: str, error: Exception) -> None:
         self.failures += 1
+        # The next try connects anew: SQLite that could not open its file for writing once has it for reading ever after.
+        self._engine.dispose()
         with self._lock:
             first, self._problem = not self._problem, database.reason(error, self._url)
             if first:
