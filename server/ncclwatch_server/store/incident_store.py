@@ -425,7 +425,7 @@ class Store:
 
     def _failed(self, verb: str, error: Exception) -> None:
         self.failures += 1
-        # The next try connects anew: SQLite that could not open its file for writing once has it for reading ever after.
+        # The next try connects anew: an SQLite that once could not open its file for writing has it for reading only.
         self._engine.dispose()
         with self._lock:
             first, self._problem = not self._problem, database.reason(error, self._url)

@@ -1,4 +1,4 @@
-"""Whichever call of the kernel fails below the store: what was there stays, the error is told, and the next try succeeds."""
+"""Whichever system call fails below the store: what was there stays, the error is told, the next try succeeds."""
 
 import shutil
 import sqlite3
