@@ -52,7 +52,17 @@ class RingDirectory:
 
     def new_rings(self, now_s: float) -> list[Ring]:
         """Open and return the rings that appeared since the last look. A directory that is as before is not read."""
-        found = []
+        found: list[Ring] = []
+        try:
+            self._add_new(found, now_s)
+        except BaseException:  # nobody gets them now: the next look finds them again
+            for ring in found:
+                self.forget(ring.path)
+                ring.close()
+            raise
+        return found
+
+    def _add_new(self, found: list[Ring], now_s: float) -> None:
         for name in self._list_jobs():
             stamp = self._stamp(self._top.stat(name))
             if stamp is not None and self._settled.get(name) == stamp:
@@ -63,11 +73,13 @@ class RingDirectory:
                 continue
             with job:
                 rings = _names(job)
-                found += [ring for each in rings for ring in self._look_at(job, *each, now_s)]
-                known = all(self._known.get(f"{job.path}/{ring}") == inode for ring, inode in rings)
+                for each in rings or ():
+                    found += self._look_at(job, *each, now_s)
+                known = rings is not None and all(
+                    self._known.get(f"{job.path}/{ring}") == inode for ring, inode in rings
+                )  # None: it could not be read
             if known and stamp is not None:
                 self._settled[name] = stamp
-        return found
 
     def _look_at(self, job: PrivateDir, name: str, inode: int, now_s: float) -> list[Ring]:
         known = self._known.get(f"{job.path}/{name}")
@@ -77,13 +89,21 @@ class RingDirectory:
 
     def _open(self, job: PrivateDir, name: str, now_s: float) -> list[Ring]:
         path = f"{job.path}/{name}"
-        place = job.again()
         try:
-            ring = Ring(path, place)
+            ring = _opened(path, job)
         except (RingError, OSError, ValueError) as error:
-            place.close()
             self._note_bad(path, str(error), now_s)
             return []
+        try:
+            return self._accepted(ring, path, now_s)
+        except BaseException as error:
+            ring.close()
+            if not isinstance(error, OSError):
+                raise
+            self._note_bad(path, str(error), now_s)
+            return []
+
+    def _accepted(self, ring: Ring, path: str, now_s: float) -> list[Ring]:
         stranger = _user_of_another(ring.header)
         if stranger is not None:
             ring.close()
@@ -92,8 +112,8 @@ class RingDirectory:
         if not ring.identity() and now_s - ring.header.created_ns / 1e9 < IDENTITY_S:
             ring.close()  # its writer is not ready; it is opened again at the next look
             return []
-        self._bad.pop(path, None)
         self._known[path] = ring.inode
+        self._bad.pop(path, None)
         return [ring]
 
     def _list_jobs(self) -> tuple[str, ...]:
@@ -158,12 +178,22 @@ class RingDirectory:
         return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _names(job: PrivateDir) -> list[tuple[str, int]]:
+def _opened(path: str, job: PrivateDir) -> Ring:
+    place = job.again()
+    try:
+        return Ring(path, place)
+    except BaseException:
+        place.close()
+        raise
+
+
+def _names(job: PrivateDir) -> list[tuple[str, int]] | None:
+    """Return names and inodes of the rings in a directory, None if it cannot be read now."""
     with contextlib.suppress(OSError):
         entries = os.scandir(job.fd)
         files = (each for each in entries if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False))
         return [(each.name, each.inode()) for each in files]
-    return []
+    return None
 
 
 def _user_of_another(header: RingHeader) -> int | None:

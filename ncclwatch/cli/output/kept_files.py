@@ -34,12 +34,7 @@ def keep_capture(job: str, data: bytes, environ: Mapping[str, str] = os.environ)
     # Several nodes may write to one directory, and of one job several hangs in one second.
     own = f"{boot.host_name()}-{secrets.token_hex(2)}"
     path = place / f"{_stem(job)}-{own}.zip"
-    file = prepare(path, "the capture", config.ENV_CAPTURES)
-    try:
-        file.write(data)
-    except OSError:
-        file.discard()
-        raise
+    prepare(path, "the capture", config.ENV_CAPTURES).write(data)
     if not named:
         _forget_old(place, "*.zip")
     return path

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError
+from ncclwatch.contract.machine.private_dirs import closed_on_error
 
 _STREAMS = ("/dev", "/proc")  # where links lead to what is open already
 _MEMORY = "/dev/shm"
@@ -25,20 +26,23 @@ class ReportFile:
     fd: int = -1  # of the draft
 
     def write(self, data: bytes) -> None:
-        """Write the report. Raises OSError."""
+        """Write the report. Raises OSError; then nothing of it is left."""
         if self.draft is None:
             # Standard output may be a file that others write to as well: behind what is there.
             _write(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), data, keep=False)
             return
-        _write(self.fd, data, keep=True)
-        self.draft.replace(self.path)
+        try:
+            _write(self.fd, data, keep=True)
+            self.draft.replace(self.path)
+        except BaseException:
+            self.discard()
+            raise
 
     def put(self, data: bytes, what: str, option: str) -> None:
         """Write it, or nothing. Raises `ConfigError`, which says `what` it is and which option names another file."""
         try:
             self.write(data)
         except OSError as error:
-            self.discard()
             raise ConfigError(
                 f"cannot write {what} to {self.path} ({error.strerror}); name another file with {option}"
             ) from error
@@ -80,7 +84,9 @@ def is_stream(path: Path) -> bool:
 
 
 def _write(fd: int, data: bytes, *, keep: bool) -> None:
-    with os.fdopen(fd, "wb") as file:
+    with closed_on_error(fd):
+        file = os.fdopen(fd, "wb")
+    with file:
         file.write(data)
         file.flush()
         if keep:

@@ -11,6 +11,7 @@ Root is trusted, and so is who may write the directories above one that a user h
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import NcclwatchError
@@ -34,9 +35,11 @@ class PrivateDir:
     """A directory held open. Names are single components. Use as a context manager, or close it."""
 
     def __init__(self, path: str, fd: int) -> None:
+        """Hold this descriptor; where that fails it is closed."""
         self.path = path
         self.fd = fd
-        found = os.fstat(fd)
+        with closed_on_error(fd):
+            found = os.fstat(fd)
         self._identity = (found.st_dev, found.st_ino)
 
     def __enter__(self) -> "PrivateDir":
@@ -66,10 +69,15 @@ class PrivateDir:
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a plain file of this user. Raises `NotOwnError` for any other, OSError as open() does."""
         fd = os.open(name, flags | _NEVER_ELSEWHERE, mode, dir_fd=self._checked(name))
-        trouble = not_own(os.fstat(fd))
-        if trouble:
-            os.close(fd)
-            raise NotOwnError(1, trouble, f"{self.path}/{name}")
+        with closed_on_error(fd):
+            try:
+                trouble = not_own(os.fstat(fd))
+            except BaseException:
+                if flags & os.O_EXCL:  # made just now
+                    self.unlink(name)
+                raise
+            if trouble:
+                raise NotOwnError(1, trouble, f"{self.path}/{name}")
         return fd
 
     def inside(self, name: str, *, make: bool = False) -> "PrivateDir":
@@ -81,7 +89,9 @@ class PrivateDir:
         """Return what a file says, b"" where there is none."""
         with contextlib.suppress(OSError):
             fd = self.open(name, os.O_RDONLY)
-            with os.fdopen(fd, "rb") as file:
+            with closed_on_error(fd):
+                file = os.fdopen(fd, "rb")
+            with file:
                 return file.read(bytes_max)
         return b""
 
@@ -90,9 +100,15 @@ class PrivateDir:
         unfinished = f"{name}.new"
         self.unlink(unfinished)
         fd = self.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        self.rename(unfinished, name)
+        try:
+            with closed_on_error(fd):
+                file = os.fdopen(fd, "wb")
+            with file:
+                file.write(data)
+            self.rename(unfinished, name)
+        except BaseException:
+            self.unlink(unfinished)
+            raise
 
     def rename(self, name: str, other: str) -> None:
         """Give a file another name here. Raises OSError."""
@@ -141,16 +157,26 @@ def _open(path: str, name: str, within: int | None, *, make: bool) -> PrivateDir
         if whose is None:
             raise
         raise NotPrivateError(f"{path} {whose}. {ADVICE}") from None
-    found = os.fstat(fd)
-    if found.st_uid == os.geteuid() and os.path.basename(path) == config.runtime_name():
-        # Ours by its name. Earlier versions left it open to readers; whatever somebody put into it is looked at singly.
-        os.fchmod(fd, MODE)
+    with closed_on_error(fd):
         found = os.fstat(fd)
-    trouble = not_private(found)
-    if trouble:
-        os.close(fd)
-        raise NotPrivateError(f"{path} {trouble}")
+        if found.st_uid == os.geteuid() and os.path.basename(path) == config.runtime_name():
+            # Ours by its name. Earlier versions left it open to readers; what somebody put into it is looked at singly.
+            os.fchmod(fd, MODE)
+            found = os.fstat(fd)
+        trouble = not_private(found)
+        if trouble:
+            raise NotPrivateError(f"{path} {trouble}")
     return PrivateDir(path, fd)
+
+
+@contextlib.contextmanager
+def closed_on_error(fd: int) -> Iterator[None]:
+    """Close a descriptor if what is done with it fails."""
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _owner(name: str, within: int | None) -> str | None:

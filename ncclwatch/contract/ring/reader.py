@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ncclwatch.contract import config, foreign_json
 from ncclwatch.contract.errors import RingError
-from ncclwatch.contract.machine.private_dirs import PrivateDir
+from ncclwatch.contract.machine.private_dirs import PrivateDir, closed_on_error
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import (
     BATCH_BITS,
@@ -137,14 +137,11 @@ class Ring:
         self.place = place
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if place is None else place.open(self.file_name, os.O_RDONLY)
         self._map = _Pieces(fd)
-        try:
+        with closed_on_error(fd):
             size = os.fstat(fd).st_size
             if size < RING_BYTES:
                 raise RingError(f"{path}: {size} bytes, a ring has {RING_BYTES}; it is truncated or not a ring")
             self.header = self._read_header()
-        except (RingError, OSError):
-            os.close(fd)
-            raise
         self._strings: dict[int, str] = {}
         self._strings_chars = 0
         self._rosters: dict[tuple[int, int, int], Roster] = {}

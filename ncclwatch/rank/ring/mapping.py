@@ -48,7 +48,7 @@ def create(place: PrivateDir, name: str) -> Mapping:
     try:
         os.posix_fallocate(fd, 0, layout.RING_BYTES)
         return _map(fd)
-    except OSError:
+    except BaseException:
         place.unlink(name)
         raise
     finally:

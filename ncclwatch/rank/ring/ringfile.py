@@ -91,7 +91,7 @@ class RingFile:
         self.clock: Callable[[], int] = time.monotonic_ns  # another one where a ring is written of what never ran
         try:
             self._bytes = memoryview(create(self.place, self.file_name)).cast("B")
-        except OSError:
+        except BaseException:
             self.place.close()
             raise
         self._all_words = self._bytes.cast("Q")
