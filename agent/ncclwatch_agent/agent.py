@@ -194,7 +194,11 @@ class Agent:
         """Look at one rank. One that cannot be looked at is dropped, and left alone for a while."""
         try:
             if rank.ring.is_whole():
+                recorded = not rank.detached
                 rank.observe(now_ns)
+                if recorded and rank.detached:
+                    said = "job %s: rank %d (pid %d) has detached: it is not recorded and not judged any more"
+                    log.warning(said, job.key.job, rank.rank, rank.header.pid)
                 return
         except Exception as error:  # noqa: BLE001  it is told, once
             self._faults.note(f"looking at rank {rank.rank} of job {job.key.job}", error)

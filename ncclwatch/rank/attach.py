@@ -133,8 +133,6 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
     `meets`: what a launcher would have put into the environment of where the ranks meet, if this one says so itself.
     """
     global _recorder, _pulse, _place
-    from ncclwatch.rank.patches import chosen_device  # needs torch
-
     _place = (rank, world_size)
     launched = {**_launch_environment(), **meets}
     job, attempt = job_names.from_environment(launched), identity.attempt(launched)
@@ -150,6 +148,24 @@ def _begin(rank: int, world_size: int, meets: Mapping[str, str] = _NOWHERE) -> N
         _take_off()  # nothing is recorded, so nothing stays patched
         warn(_without_ring(directory, error))
         return
+    try:
+        _record(ring, directory, launched, job)
+    except BaseException:  # as where no thread can be started: nobody may judge by a ring that nobody writes
+        ring.set_word(Word.DETACHED, 1)
+        if _pulse is not None:
+            _pulse.stop(0.0)
+        _recorder = _pulse = None
+        _take_off()
+        raise
+
+
+def _record(ring: RingFile, directory: str, launched: dict[str, str], job: str) -> None:
+    """Begin to write into a ring."""
+    global _recorder, _pulse
+    from ncclwatch.rank.patches import chosen_device  # needs torch
+
+    rank, world_size = _place
+    local_rank, _ = identity.on_this_node(_place)
     witness = worker_server.socket_of_this_rank(directory)
     wishes = listener.in_force(_wishes, launched)
     mine = {"witness": witness, **wishes}
@@ -297,7 +313,8 @@ def _begin_if_rank(said: Mapping[str, object] | None) -> None:
     Asked before with what the caller said, and afterwards with None, when torch knows what its backend has found out.
     """
     if _recorder is not None:
-        _recorder.ring.set_word(Word.DETACHED, 0)  # a child may have said so, see `_take_over`
+        if _pulse is not None and not _pulse.lost:
+            _recorder.ring.set_word(Word.DETACHED, 0)  # a child may have said so, see `_take_over`
         if said is not None:
             _exchange_by(said)
         return

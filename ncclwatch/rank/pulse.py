@@ -3,6 +3,9 @@
 It needs the GIL to run, and that is the point: a pulse that has stopped in a process that lives
 says that something holds the GIL. It also notes what is complete, sees to the agent, and looks
 where threads are that have issued nothing since it last looked.
+
+Without a pulse nobody notes what is complete: a ring that goes on without one would show a hang that is none. So one
+that fails for good says in the ring that this rank is not recorded any more, warns once, and training goes on.
 """
 
 import ctypes
@@ -30,6 +33,7 @@ from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
 
 AGENT_CHECK_S = 3.0
+BEATS_FAILED_MAX = 20  # in a row: ten seconds
 FRAMES_MAX = 8  # of the user's own, in a sample
 _PR_SET_PTRACER = 0x59616D61
 
@@ -43,7 +47,7 @@ class Pulse:
         directory: str,
         first: bool,
         witness: str,
-        warn: Callable[[str], None],
+        warn: Callable[..., None],
         listener: NoticeListener | None = None,
     ) -> None:
         self._recorder = recorder
@@ -62,6 +66,7 @@ class Pulse:
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
         self._listener = listener
+        self.lost = False  # it has failed for good
         self._thread = threading.Thread(target=self._run, name="ncclwatch-pulse", daemon=True)
 
     def start(self) -> None:
@@ -73,11 +78,29 @@ class Pulse:
         self._stop.set()
         if self._listener is not None:
             self._listener.close()
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:  # it was started
             self._thread.join(timeout=wait_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        try:
+            self._live()
+        except BaseException as error:  # SystemExit as well: a thread that ends by it ends without a word
+            if not self._stop.is_set():
+                self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Say that this rank is not recorded any more, to whoever reads its ring and to its user."""
+        self.lost = True
+        self._recorder.ring.set_word(Word.DETACHED, 1)
+        self._warn(
+            f"this rank is not recorded any more: its pulse failed ({type(error).__name__}: {error}). Training goes "
+            "on; hangs of this rank are not judged until it is started again. This is a bug in ncclwatch.",
+            "pulse",
+        )
+
+    def _live(self) -> None:
+        failures = 0
         try:
             worker_server.start(self._witness)
         except Exception:  # whoever asks sees that nobody answers; without a second witness all goes on as before
@@ -85,9 +108,13 @@ class Pulse:
         while not self._stop.is_set():
             try:
                 self._beat()
+                failures = 0
             except Exception:  # the ring may be closed under us by detach(); nothing may reach training
+                failures += 1
                 if self._stop.is_set():
                     return
+                if failures >= BEATS_FAILED_MAX:
+                    raise
             self._stop.wait(config.PULSE_S)
 
     def _beat(self) -> None:
