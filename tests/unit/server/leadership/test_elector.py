@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch_server.leadership.elector import CONFIRMED_S, LEASE_S, SILENT_S, Elector, Reign
 from ncclwatch_server.leadership.lease import Candidate, Lease, LeaseUnavailable
 
@@ -202,6 +203,7 @@ class Seat:
     def __init__(self, outcome: bool | Exception) -> None:
         self._outcome = outcome
         self.rounds = 0
+        self.life = LoopLife("election", age_s_max=60.0, vital=True)
 
     def lead(self) -> bool:
         self.rounds += 1

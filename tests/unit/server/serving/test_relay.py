@@ -9,6 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from ncclwatch.contract.machine.liveness import LoopLife
 from ncclwatch_server.leadership.lease import Candidate
 from ncclwatch_server.serving.elected import without
 from ncclwatch_server.serving.relay import relay_app
@@ -16,9 +17,17 @@ from ncclwatch_server.serving.relay import relay_app
 Answering = Callable[[httpx.Request], httpx.Response]
 
 
-def follower(answering: Answering, leader: str = "https://leader:8470", problem: str = "") -> TestClient:
+def follower(
+    answering: Answering, leader: str = "https://leader:8470", problem: str = "", life: LoopLife | None = None
+) -> TestClient:
     elector = SimpleNamespace(
-        leader_url=leader, me=Candidate(id="me", url="http://me"), term=3, lease=None, leads=False, problem=problem
+        leader_url=leader,
+        me=Candidate(id="me", url="http://me"),
+        term=3,
+        lease=None,
+        leads=False,
+        problem=problem,
+        life=life or LoopLife("election", age_s_max=60.0, vital=True),
     )
     client = httpx.AsyncClient(transport=httpx.MockTransport(answering))
 
@@ -78,6 +87,18 @@ def test_what_it_knows_itself_it_answers_itself(path: str) -> None:
         answer = reader.get(path)
     assert answer.status_code == 200
     assert "ncclwatch" in answer.text or answer.json()["leader"] == "https://leader:8470"
+
+
+def test_an_election_that_stands_still_is_told_by_its_health() -> None:
+    now = [0.0]
+    life = LoopLife("election", age_s_max=60.0, vital=True, clock=lambda: now[0])
+    life.went_round()
+    with follower(never, life=life) as reader:
+        assert reader.get("/healthz").status_code == 200
+        now[0] = 61.0
+        answer = reader.get("/healthz")
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the loop 'election' has not finished a round for 61 s"
 
 
 def test_a_path_cannot_lead_to_another_server() -> None:

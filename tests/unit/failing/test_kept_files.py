@@ -9,7 +9,7 @@ import pytest
 
 from ncclwatch.cli.output.kept_files import keep_capture, keep_report
 from ncclwatch.contract.errors import ConfigError
-from tests.unit.failing_system_calls import CALLS, each_failure
+from tests.unit.failing.system_calls import CALLS, each_failure
 
 Keep = Callable[..., Path]
 DATA = b"what is kept" * 100

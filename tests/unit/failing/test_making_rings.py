@@ -9,7 +9,7 @@ from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.ring.reader import Ring
 from ncclwatch.rank.ring import mapping
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
-from tests.unit.failing_system_calls import CALLS, each_failure, no_space
+from tests.unit.failing.system_calls import CALLS, each_failure, no_space
 
 
 def make(top: Path) -> RingFile:

@@ -7,8 +7,8 @@ import pytest
 
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch_agent.ranks.rings import BAD_S, STEADY_NS, RingDirectory
-from tests.unit.failing_system_calls import CALLS, each_failure
-from tests.unit.rank.test_ring_calls_fail import make
+from tests.unit.failing.system_calls import CALLS, each_failure
+from tests.unit.failing.test_making_rings import make
 
 LOOKS = 5
 

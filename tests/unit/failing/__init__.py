@@ -1,0 +1,1 @@
+"""One thing after the other fails below ncclwatch."""
