@@ -1,0 +1,1 @@
+"""Faults put into ourselves, at each step of an incident's life, on real processes."""

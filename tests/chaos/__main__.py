@@ -1,0 +1,92 @@
+"""`python -m tests.chaos`: put each fault at each step of an incident's life, and print what came of it."""
+
+import argparse
+import ctypes
+import math
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.chaos.life import STEPS, Cell
+from tests.chaos.table import FAULTS
+
+SHM = "/dev/shm"
+_CLONE_NEWNS = 0x00020000
+
+
+def main() -> int:
+    """Run the cells; returns 1 if one is red."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="the same one gives the same faults")
+    parser.add_argument("--only", action="append", default=[], metavar="STEP,FAULT", help="either may be empty or *")
+    parser.add_argument("--share", type=float, default=1.0, help="how much of the table, drawn with the seed")
+    parser.add_argument("--jobs", type=int, default=3, help="cells at a time")
+    parser.add_argument("--keep", action="store_true", help="keep what a red cell has left")
+    told = parser.parse_args()
+    cells = chosen(told.seed, told.only, told.share)
+    if not cells:
+        parser.error(f"no such cell; steps: {', '.join(STEPS)}; faults: {', '.join(fault.name for fault in FAULTS)}")
+    _own_mounts()
+    print(f"seed {told.seed}: {len(cells)} cells, {told.jobs} at a time", flush=True)
+    with ThreadPoolExecutor(told.jobs) as pool:
+        for _ in pool.map(lambda cell: _run(cell, told.keep), cells):
+            pass
+    print(table(cells))
+    return 0 if all(cell.green for cell in cells) else 1
+
+
+def chosen(seed: int, only: list[str], share: float) -> list[Cell]:
+    """Return the cells to run, in an order that the seed gives."""
+    wanted = [tuple((each.split(",") + ["*"])[:2]) for each in only] or [("*", "*")]
+    cells = [
+        Cell(step, fault, seed)
+        for fault in FAULTS
+        for step in STEPS
+        if any(s in ("", "*", step) and (f in ("", "*") or fault.name.startswith(f)) for s, f in wanted)
+        and step not in fault.never
+    ]
+    dice = random.Random(seed)
+    dice.shuffle(cells)
+    return cells[: math.ceil(len(cells) * share)]
+
+
+def _run(cell: Cell, keep: bool) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="ncclwatch-chaos-", dir=SHM))
+    cell.run(directory)
+    said = "green" if cell.green else f"RED {directory if keep else ''}"
+    print(f"{cell.step:<10}{cell.fault.name:<18}{cell.seconds:>5.0f} s  {said}  {'; '.join(cell.seen)}", flush=True)
+    for failure in cell.failures:
+        print(f"    {failure[:600]}", flush=True)
+    if cell.green or not keep:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def table(cells: list[Cell]) -> str:
+    """Return the table: a row for each fault, a column for each step."""
+    by_place = {(cell.fault.name, cell.step): cell for cell in cells}
+    lines = ["", f"{'':<18}" + "".join(f"{step:<11}" for step in STEPS)]
+    for fault in FAULTS:
+        row = [by_place.get((fault.name, step)) for step in STEPS]
+        if any(row):
+            words = ["" if cell is None else "green" if cell.green else "RED" for cell in row]
+            lines.append(f"{fault.name:<18}" + "".join(f"{word:<11}" for word in words))
+    red = [cell for cell in cells if not cell.green]
+    lines += ["", f"{len(cells) - len(red)} green, {len(red)} red"]
+    lines += [f"  python -m tests.chaos --seed {c.seed} --only {c.step},{c.fault.name}" for c in red]
+    return "\n".join(lines)
+
+
+def _own_mounts() -> None:
+    """Let what is mounted here be seen by this process and its children alone, and end with them."""
+    if os.geteuid() == 0 and not ctypes.CDLL(None).unshare(_CLONE_NEWNS):
+        subprocess.run(["mount", "--make-rprivate", "/"], check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

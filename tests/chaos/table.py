@@ -1,0 +1,5 @@
+"""All faults of the table."""
+
+from tests.chaos.faults import CORE
+
+FAULTS = CORE

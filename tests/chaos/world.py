@@ -1,0 +1,219 @@
+"""One job on one node with its agent, its server and a receiver of alerts: all of them real processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+from ncclwatch.rank.agents import launch
+from tests.chaos.board import Board, Wish, Word
+from tests.chaos.proxy import Proxy
+from tests.chaos.rank import CULPRIT, GATE
+from tests.integration.launch import environment
+from tests.integration.real_jobs import mine, until
+from tests.integration.receiver import Received, Receiver
+from tests.ports import free_port
+
+JOB = "chaos"
+SECRET = "a secret of at least sixteen bytes"
+ROOT = Path(__file__).parents[2]
+
+
+class HeldReceiver(Receiver):
+    """Takes alerts; the first one is answered only when `let_go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came, self.let_go = threading.Event(), threading.Event()
+
+    def take(self, received: Received) -> int:
+        """Say that one came, and wait until it may be answered."""
+        self.came.set()
+        self.let_go.wait(8)
+        return super().take(received)
+
+
+class World:
+    """A context manager: whatever still runs at the end is killed."""
+
+    def __init__(self, directory: Path, *, ranks: int = 3, preload: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.size = ranks
+        self.runtime = directory / "runtime"
+        self.store = directory / "store" / "incidents.db"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.preload = preload or {}
+        self.proxy, self.receiver = Proxy(self.port), HeldReceiver()
+        self.board = Board(directory / "board", make=True)
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.server: subprocess.Popen[bytes] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "World":
+        self.store.parent.mkdir()
+        self._stack.enter_context(self.receiver)
+        self._stack.enter_context(self.proxy)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.receiver.let_go.set()
+        started = [*self.ranks, *([self.server] if self.server else [])]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+        for left in mine(self.directory):
+            with contextlib.suppress(Exception):
+                left.kill()
+        self._stack.close()
+
+    # -- what runs -----------------------------------------------------------------------------
+
+    def start_server(self) -> None:
+        """Start the server, as systemd would, and wait until it listens."""
+        notify = self.directory / "notify.toml"
+        notify.write_text(f'[[target]]\nkind = "webhook"\nurl = "{self.receiver.url}"\nsecret = "{SECRET}"\n')
+        read, write = os.pipe()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        with (self.directory / "server.log").open("ab") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", "ncclwatch_server", "--port", str(self.port), "--store", str(self.store),
+                 "--notify", str(notify), "--ready-fd", str(write)],
+                env=inherited | self.preload, pass_fds=(write,), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=ROOT,
+            )  # fmt: skip
+        os.close(write)
+        with os.fdopen(read) as ready:
+            assert ready.readline().strip() == str(self.port), self.log("server.log")
+
+    def start_ranks(self) -> None:
+        """Start the job."""
+        for rank in range(self.size):
+            environ = environment(
+                self.runtime, NCCLWATCH_SERVER=self.proxy.url, NCCLWATCH_JOB=JOB,
+                CHAOS_INSTANCE=str(self.directory), CHAOS_BOARD=str(self.directory / "board"),
+            )  # fmt: skip
+            del environ["NCCLWATCH_AGENT"]
+            with (self.directory / "ranks.log").open("ab") as log:
+                self.ranks.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tests.chaos.rank", str(self.directory / "board"), str(rank),
+                         str(self.size)],
+                        env=environ | self.preload, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    )
+                )  # fmt: skip
+
+    def pids(self, who: str, target: int) -> list[int]:
+        """Return the processes of a component that live: "rank", "agent" or "server"."""
+        if who == "rank":
+            return [self.board.get(target, Word.PID)] if self.lives(target) else []
+        if who == "server":
+            return [self.server.pid] if self.server is not None and self.server.poll() is None else []
+        pid = self.agent()
+        return [pid] if pid else []
+
+    def lives(self, rank: int) -> bool:
+        """Whether a rank runs, or is stopped."""
+        return rank < len(self.ranks) and self.ranks[rank].poll() is None
+
+    @property
+    def place(self) -> str:
+        """The directory in which rings and the agent's card lie."""
+        return str(self.runtime / f"ncclwatch-{os.getuid()}")
+
+    def rings(self) -> list[Path]:
+        """Return the rings, those of ranks that ended too."""
+        return sorted(self.runtime.rglob("*.ring"))
+
+    def ring(self, rank: int) -> Path | None:
+        """Return the ring of a rank."""
+        found = [path for path in self.rings() if path.name.startswith(f"{rank}-")]
+        return found[-1] if found else None
+
+    def agent(self) -> int:
+        """Return the pid of the agent that has left its card, and lives."""
+        pid = launch.agent_pid(self.place) if self.runtime.exists() else 0
+        with contextlib.suppress(OSError):
+            return 0 if pid and b"ncclwatch_agent" not in Path(f"/proc/{pid}/cmdline").read_bytes() else pid
+        return 0
+
+    def stop_training(self) -> None:
+        """End the job as a launcher does that was interrupted."""
+        for rank in self.ranks:
+            if rank.poll() is None:
+                rank.send_signal(signal.SIGTERM)
+
+    # -- what is seen --------------------------------------------------------------------------
+
+    def ask(self, path: str) -> object:
+        """Return what the server answers, None while it does not."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=3) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, OSError, ValueError):
+            return None
+
+    def incidents(self) -> list[dict]:
+        """Return all incidents."""
+        found = self.ask("/api/v1/incidents")
+        return found if isinstance(found, list) else []
+
+    def jobs(self) -> list[dict]:
+        """Return all jobs that the server knows."""
+        found = self.ask("/api/v1/jobs")
+        return found if isinstance(found, list) else []
+
+    def watched(self) -> bool:
+        """Whether the server sees all ranks."""
+        return any(job["ranks_seen"] == self.size for job in self.jobs())
+
+    def metric(self, name: str) -> float:
+        """Return a figure of the server's, 0 while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=3) as answer:
+                lines = answer.read().decode().splitlines()
+        except (urllib.error.URLError, OSError):
+            return 0.0
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def steps(self) -> int:
+        """Return how many steps the slowest rank has done."""
+        return min(self.board.get(rank, Word.STEPS) for rank in range(self.size))
+
+    def stands(self) -> bool:
+        """Whether the culprit is away and all others wait for it."""
+        others = [rank for rank in range(self.size) if rank != CULPRIT and self.lives(rank)]
+        seqs = [self.board.get(rank, Word.SEQ) for rank in others]
+        waits = all(self.board.get(rank, Word.WAITS) for rank in others)
+        away = self.board.wish is Wish.STALL or self.board.get(CULPRIT, Word.WAITS)
+        return bool(waits and away and len(set(seqs)) == 1 and self.steps() < min(seqs))
+
+    @property
+    def gate(self) -> Path:
+        """The file whose lock lets a rank stall."""
+        return self.directory / GATE
+
+    def log(self, name: str) -> str:
+        """Return what was written into a log."""
+        found = [path for path in self.directory.rglob(name) if path.is_file()]
+        return "".join(path.read_text(errors="replace") for path in found)
+
+    def told(self) -> str:
+        """Return what a failed wait should show."""
+        seen = [(i["cause"], [c["rank"] for c in i["culprits"]], i["state"]) for i in self.incidents()]
+        board = [[self.board.get(rank, word) for word in Word] for rank in range(self.size)]
+        return f"incidents {seen}, jobs {[(j['state'], j['ranks_seen']) for j in self.jobs()]}, board {board}"
+
+    def wait(self, what: str, within_s: float = 40.0) -> None:
+        """Wait until something of ours is so."""
+        until(getattr(self, what), self.told, within_s)
