@@ -229,7 +229,7 @@ class Life:
             until(lambda: not any(i["state"] == "open" for i in world.incidents()), world.told, WAIT_S)
         time.sleep(LATER_S)
         self._check_incidents("at the end")
-        told = [(r.json["incident"]["id"]) for r in world.receiver.taken if r.event == "firing"]
+        told = [each["id"] for r in world.receiver.taken if r.event == "firing" for each in r.json["incidents"]]
         for each in set(told):
             if told.count(each) > 1 + self.fault.tells_twice:
                 self._fail(f"incident {each} was told {told.count(each)} times")

@@ -200,6 +200,26 @@ def test_a_server_that_will_not_do_is_told_of_in_a_sentence(
     asyncio.run(scenario())
 
 
+def test_a_proxy_whose_server_is_away_is_no_stranger_where_there_was_one() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def scenario() -> None:
+        stub, port = Stub(), free_port()
+        async with running(f"http://127.0.0.1:{port}") as (_, agent):
+            async with serve(stub.welcome, "127.0.0.1", port):
+                assert is_hello(await stub.next())
+                assert await stub.next() == ANNOUNCE
+            async with await asyncio.start_server(hang_up, "127.0.0.1", port):
+                failure = await asyncio.wait_for(_matching(agent, "hung up before it answered"), 10)
+                assert failure.answer is Answer.NOBODY
+            async with serve(stub.welcome, "127.0.0.1", port):
+                while await stub.next() != ANNOUNCE:
+                    pass
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("naming", [config.NAMED, config.UNNAMED])
 @pytest.mark.parametrize("url", ["http://[::1", "http://[zz]:1", "http://127.0.0.1:-1", "http://[127.0.0.1:80]:8470"])
 def test_what_is_no_address_is_told_of_in_a_sentence(url: str, naming: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.http11 import Response
 
 from ncclwatch.contract import config, wire
@@ -138,6 +138,11 @@ def _explain_answer(url: str, response: Response) -> Failure:
         return Failure(answer=Answer.NOBODY, sentence=f"{url} answers HTTP {status}; trying again")
     where = "it names another address, to which nothing is sent: " if 300 <= status < 400 else ""
     return Failure(answer=Answer.STRANGER, sentence=_stranger(url, f"{where}HTTP {status} on {wire.AGENT_PATH}"))
+
+
+def _hung_up(error: Exception) -> bool:
+    """Whether nothing came at all: a proxy does so whose server is away, and a server that is being ended."""
+    return isinstance(error, InvalidMessage) and isinstance(error.__cause__, EOFError)
 
 
 def _stranger(url: str, what: str) -> str:
@@ -309,6 +314,8 @@ class Uplink:
                 return explain(self.url, OSError(f"the connection was closed: {error}"))
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
         except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
+            if self.reached and _hung_up(error):
+                return Failure(answer=Answer.NOBODY, sentence=f"{self.url} hung up before it answered; connecting again")
             return explain(self.url, error)
         except ValueError as error:  # of a port or a name in the address that is none; UnicodeError is one
             return explain(self.url, InvalidURI(self.url, str(error)))
