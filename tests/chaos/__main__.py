@@ -1,23 +1,20 @@
 """`python -m tests.chaos`: put each fault at each step of an incident's life, and print what came of it."""
 
 import argparse
-import ctypes
 import math
-import os
 import random
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.chaos.life import STEPS, Cell
+from tests.chaos.mounts import own_mounts
 from tests.chaos.table import FAULTS
 
 SHM = "/dev/shm"
-_CLONE_NEWNS = 0x00020000
 
 
 def main() -> int:
@@ -32,7 +29,9 @@ def main() -> int:
     cells = chosen(told.seed, told.only, told.share)
     if not cells:
         parser.error(f"no such cell; steps: {', '.join(STEPS)}; faults: {', '.join(fault.name for fault in FAULTS)}")
-    _own_mounts()
+    if not own_mounts():
+        cells = [cell for cell in cells if not cell.fault.mounts]
+        print("nothing can be mounted here: cells that need that are left out")
     print(f"seed {told.seed}: {len(cells)} cells, {told.jobs} at a time", flush=True)
     with ThreadPoolExecutor(told.jobs) as pool:
         for _ in pool.map(lambda cell: _run(cell, told.keep), cells):
@@ -43,7 +42,7 @@ def main() -> int:
 
 def chosen(seed: int, only: list[str], share: float) -> list[Cell]:
     """Return the cells to run, in an order that the seed gives."""
-    wanted = [tuple((each.split(",") + ["*"])[:2]) for each in only] or [("*", "*")]
+    wanted = [tuple([*each.split(","), "*"][:2]) for each in only] or [("*", "*")]
     cells = [
         Cell(step, fault, seed)
         for fault in FAULTS
@@ -80,12 +79,6 @@ def table(cells: list[Cell]) -> str:
     lines += ["", f"{len(cells) - len(red)} green, {len(red)} red"]
     lines += [f"  python -m tests.chaos --seed {c.seed} --only {c.step},{c.fault.name}" for c in red]
     return "\n".join(lines)
-
-
-def _own_mounts() -> None:
-    """Let what is mounted here be seen by this process and its children alone, and end with them."""
-    if os.geteuid() == 0 and not ctypes.CDLL(None).unshare(_CLONE_NEWNS):
-        subprocess.run(["mount", "--make-rprivate", "/"], check=False)
 
 
 if __name__ == "__main__":

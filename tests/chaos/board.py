@@ -1,4 +1,4 @@
-"""A page of shared memory through which the ranks of a small job meet, and through which a test steers and watches them."""
+"""A page of shared memory: the ranks of a small job meet there, and a test steers and watches them."""
 
 import mmap
 import os

@@ -41,7 +41,11 @@ class Fault:
     deadly: bool = False  # the target rank does not live on
     blind: bool = False  # what a rank did may be gone for good: "undetermined" and nothing at all are honest
     tells_twice: bool = False  # whether an alert was taken may be unknown to who has sent it
-    preload: bool = False  # needs a clock that can be moved
+    lost: bool = False  # the ring of the target cannot be read any more
+    preload: bool = False  # needs a clock that can be set
+    small_shm: bool = False  # needs a small file system of its own for the rings
+    mounts: bool = False  # needs the right to mount
+    real: bool = False  # with ranks of torch
     never: frozenset[str] = frozenset()  # steps at which it means nothing
 
     def hits(self, who: str) -> bool:
@@ -103,17 +107,17 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 # A rank that was killed or stopped is a true root of its own; who is killed while it holds others up is so for them.
-_DEAD = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED, Cause.INIT_INCOMPLETE, Cause.NODE_LOST})
-_HALTED = frozenset({Cause.PROCESS_FROZEN, Cause.HOST_STALL, Cause.STRAGGLER})
+DEAD = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED, Cause.INIT_INCOMPLETE, Cause.NODE_LOST})
+HALTED = frozenset({Cause.PROCESS_FROZEN, Cause.HOST_STALL, Cause.STRAGGLER})
 
 CORE = (
-    Fault(name="kill.rank", who="rank", put=kill, lasts_s=1.0, blames=_DEAD, deadly=True),
+    Fault(name="kill.rank", who="rank", put=kill, lasts_s=1.0, blames=DEAD, deadly=True),
     Fault(name="kill.agent", who="agent", put=kill, lasts_s=1.0),
     Fault(name="kill.server", who="server", put=kill, lasts_s=1.0, tells_twice=True),
-    Fault(name="stop.rank", who="rank", put=stop, lasts_s=STOPPED_S, blames=_HALTED),
+    Fault(name="stop.rank", who="rank", put=stop, lasts_s=STOPPED_S, blames=HALTED),
     Fault(name="stop.agent", who="agent", put=stop, lasts_s=STOPPED_S),
     Fault(name="stop.server", who="server", put=stop, lasts_s=STOPPED_S),
-    Fault(name="slow.rank", who="rank", put=slow, lasts_s=STOPPED_S, blames=_HALTED),
+    Fault(name="slow.rank", who="rank", put=slow, lasts_s=STOPPED_S, blames=HALTED),
     Fault(name="slow.agent", who="agent", put=slow, lasts_s=STOPPED_S),
     Fault(name="slow.server", who="server", put=slow, lasts_s=STOPPED_S),
 )

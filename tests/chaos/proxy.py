@@ -1,4 +1,4 @@
-"""A TCP proxy between agents and a server that knows the frames of their WebSocket, and can lose, double, swap and cut them.
+"""A TCP proxy between agents and a server that can lose, double, swap and cut the frames of their WebSocket.
 
 Agents use no compression (`uplink.connection`), so that a frame of the server's can be read as it is.
 """
@@ -55,10 +55,14 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        for pair in self._pairs:
-            _hang_up(*pair)
+        self.hang_up()
         for thread in self._threads:
             thread.join(5)
+
+    def hang_up(self) -> None:
+        """End all connections."""
+        for pair in self._pairs:
+            _hang_up(*pair)
 
     def _start(self, target, *arguments) -> None:  # type: ignore[no-untyped-def]
         thread = threading.Thread(target=target, args=arguments, daemon=True)

@@ -142,7 +142,7 @@ def main() -> None:
     rank = Rank(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
     try:
         rank.attach()
-    except Exception as error:  # as attach() does: training goes on
+    except Exception as error:  # noqa: BLE001 as attach() does: training goes on
         _warn(f"not watching this rank: {error}")
     rank.board.set(rank.rank, Word.PID, os.getpid())
     rank.train()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,14 +15,16 @@ from types import TracebackType
 
 from ncclwatch.rank.agents import launch
 from tests.chaos.board import Board, Wish, Word
+from tests.chaos.mounts import mount, unmount
 from tests.chaos.proxy import Proxy
 from tests.chaos.rank import CULPRIT, GATE
-from tests.integration.launch import environment
+from tests.integration.launch import PROGRAMS, environment
 from tests.integration.real_jobs import mine, until
 from tests.integration.receiver import Received, Receiver
 from tests.ports import free_port
 
 JOB = "chaos"
+SHM_BYTES = 32 * 1024 * 1024  # of a small file system: enough for the rings of a few ranks
 SECRET = "a secret of at least sixteen bytes"
 ROOT = Path(__file__).parents[2]
 
@@ -43,14 +46,16 @@ class HeldReceiver(Receiver):
 class World:
     """A context manager: whatever still runs at the end is killed."""
 
-    def __init__(self, directory: Path, *, ranks: int = 3, preload: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *, ranks: int = 3, clock: bool = False, small_shm: bool = False) -> None:
         self.directory = directory
         self.size = ranks
         self.runtime = directory / "runtime"
         self.store = directory / "store" / "incidents.db"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.preload = preload or {}
+        self.clock = directory / "clock"  # by how many seconds the clock of ranks and server is wrong
+        self._preload = self._wrong_clock() if clock else {}
+        self._small_shm = small_shm
         self.proxy, self.receiver = Proxy(self.port), HeldReceiver()
         self.board = Board(directory / "board", make=True)
         self.ranks: list[subprocess.Popen[bytes]] = []
@@ -59,6 +64,10 @@ class World:
 
     def __enter__(self) -> "World":
         self.store.parent.mkdir()
+        if self._small_shm:
+            self.runtime.mkdir(mode=0o700)
+            assert mount("-t", "tmpfs", "-o", f"size={SHM_BYTES},mode=0700", "tmpfs", str(self.runtime))
+            self._stack.callback(unmount, str(self.runtime))
         self._stack.enter_context(self.receiver)
         self._stack.enter_context(self.proxy)
         return self
@@ -77,6 +86,12 @@ class World:
                 left.kill()
         self._stack.close()
 
+    def _wrong_clock(self) -> dict[str, str]:
+        self.clock.write_bytes(bytes(8))
+        library, source = self.directory / "wrong_clock.so", PROGRAMS / "wrong_clock.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
+        return {"LD_PRELOAD": str(library), "CLOCK_FILE": str(self.clock)}
+
     # -- what runs -----------------------------------------------------------------------------
 
     def start_server(self) -> None:
@@ -89,7 +104,7 @@ class World:
             self.server = subprocess.Popen(
                 [sys.executable, "-m", "ncclwatch_server", "--port", str(self.port), "--store", str(self.store),
                  "--notify", str(notify), "--ready-fd", str(write)],
-                env=inherited | self.preload, pass_fds=(write,), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=inherited | self._preload, pass_fds=(write,), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 cwd=ROOT,
             )  # fmt: skip
         os.close(write)
@@ -109,7 +124,7 @@ class World:
                     subprocess.Popen(
                         [sys.executable, "-m", "tests.chaos.rank", str(self.directory / "board"), str(rank),
                          str(self.size)],
-                        env=environ | self.preload, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                        env=environ | self._preload, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     )
                 )  # fmt: skip
 
@@ -186,6 +201,16 @@ class World:
             return 0.0
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
+    def stored(self) -> bool:
+        """Whether the store works, and has all that is to be in it."""
+        health = self.ask("/health")
+        return isinstance(health, dict) and health["store"]["working"] and not health["store"]["waiting"]
+
+    def kept(self) -> set[str]:
+        """Return the incidents that are in the store's file."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True)) as store:
+            return {str(row[0]) for row in store.execute("SELECT id FROM incidents")}
+
     def steps(self) -> int:
         """Return how many steps the slowest rank has done."""
         return min(self.board.get(rank, Word.STEPS) for rank in range(self.size))
@@ -195,7 +220,8 @@ class World:
         others = [rank for rank in range(self.size) if rank != CULPRIT and self.lives(rank)]
         seqs = [self.board.get(rank, Word.SEQ) for rank in others]
         waits = all(self.board.get(rank, Word.WAITS) for rank in others)
-        away = self.board.wish is Wish.STALL or self.board.get(CULPRIT, Word.WAITS)
+        ops = {self.board.get(rank, Word.OP) for rank in (*others, CULPRIT)}
+        away = self.board.wish is Wish.STALL or (self.board.get(CULPRIT, Word.WAITS) and len(ops) > 1)
         return bool(waits and away and len(set(seqs)) == 1 and self.steps() < min(seqs))
 
     @property
