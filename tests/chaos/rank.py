@@ -42,7 +42,7 @@ class Rank:
     def __init__(self, board: Path, rank: int, world_size: int) -> None:
         self.board, self.gate = Board(board), board.with_name(GATE)
         self.rank, self.world_size = rank, world_size
-        self.said = time.monotonic()
+        self.said = 0.0
         self.recorder: Recorder | None = None
         self.group: Group | None = None
 
@@ -69,6 +69,7 @@ class Rank:
     def train(self) -> None:
         """Train until the test wants the end."""
         step = 0
+        self.said = time.monotonic()
         while self.board.wish is not Wish.END:
             step += 1
             if self.board.wish is Wish.STALL and self.rank == CULPRIT:

@@ -42,18 +42,22 @@ def store_locked(world: World, aim: Aim) -> Iterator[None]:
 
 @contextlib.contextmanager
 def store_read_only(world: World, aim: Aim) -> Iterator[None]:
-    """The server finds its store on a file system that is mounted read-only, and later on one that is not.
+    """A server that is started again finds its store on a file system that is read-only: it says so, and ends.
 
-    Files that are open for writing keep their file system from becoming so: the server is started again.
+    Files that are open for writing keep their file system from becoming so.
     """
     place = str(world.store.parent)
+    assert world.server is not None
     assert mount("--bind", place, place) and mount("-o", "remount,ro,bind", place), "needs root, and its own mounts"
     try:
-        with kill(world, Aim("server", aim.target, aim.dice)):
-            pass
+        world.server.kill()
+        world.server.wait()
+        said = world.server_that_ends()
+        assert "Read-only file system" in said and "--store" in said, said
         yield
     finally:
         unmount(place)
+    world.start_server()
 
 
 @contextlib.contextmanager

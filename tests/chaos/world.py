@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ncclwatch.rank.agents import launch
 from tests.chaos.board import Board, Wish, Word
@@ -96,20 +97,28 @@ class World:
 
     def start_server(self) -> None:
         """Start the server, as systemd would, and wait until it listens."""
-        notify = self.directory / "notify.toml"
-        notify.write_text(f'[[target]]\nkind = "webhook"\nurl = "{self.receiver.url}"\nsecret = "{SECRET}"\n')
         read, write = os.pipe()
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
         with (self.directory / "server.log").open("ab") as log:
-            self.server = subprocess.Popen(
-                [sys.executable, "-m", "ncclwatch_server", "--port", str(self.port), "--store", str(self.store),
-                 "--notify", str(notify), "--ready-fd", str(write)],
-                env=inherited | self._preload, pass_fds=(write,), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=ROOT,
-            )  # fmt: skip
+            self.server = self._serve("--ready-fd", str(write), pass_fds=(write,), stdout=log, stderr=log)
         os.close(write)
         with os.fdopen(read) as ready:
             assert ready.readline().strip() == str(self.port), self.log("server.log")
+
+    def server_that_ends(self) -> str:
+        """Start a server that will not do, and return what it says."""
+        self.server = self._serve(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        said = self.server.communicate(timeout=60)[1]
+        return str(said.decode())
+
+    def _serve(self, *more: str, **streams: Any) -> "subprocess.Popen[bytes]":
+        notify = self.directory / "notify.toml"
+        notify.write_text(f'[[target]]\nkind = "webhook"\nurl = "{self.receiver.url}"\nsecret = "{SECRET}"\n')
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
+        command = ["--port", str(self.port), "--store", str(self.store), "--notify", str(notify), *more]
+        return subprocess.Popen(
+            [sys.executable, "-m", "ncclwatch_server", *command],
+            env=inherited | self._preload, stdin=subprocess.DEVNULL, cwd=ROOT, **streams,
+        )  # fmt: skip
 
     def start_ranks(self) -> None:
         """Start the job."""

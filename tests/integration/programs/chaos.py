@@ -1,4 +1,4 @@
-"""Two or more ranks of gloo train; a page of memory says when rank 1 goes to a barrier, waits for a lock, or all end."""
+"""Ranks of gloo train; a page of memory says when rank 1 goes to a barrier, waits for a lock, or all end."""
 
 import fcntl
 import os
