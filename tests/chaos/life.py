@@ -249,8 +249,8 @@ class Life:
 
     def _check_end(self) -> None:
         world = self.world
-        # An agent that is killed together with the last rank is started again by nobody, and one whose server is away for
-        # ten seconds then has ended: such a job is given up after two minutes (`limits.ABANDONED_S`).
+        # An agent that is killed together with the last rank is started again by nobody, and one whose server is away
+        # for ten seconds then has ended: such a job is given up after two minutes (`limits.ABANDONED_S`).
         until(lambda: all(job["state"] == "ended" for job in world.jobs()), world.told, WAIT_S + ABANDONED_S)
         until(lambda: not any(i["state"] == "open" for i in world.incidents()), world.told, WAIT_S + ABANDONED_S)
         time.sleep(LATER_S)

@@ -136,6 +136,7 @@ class IncidentBook:
     def __init__(self, known: Iterable[Incident] = ()) -> None:
         self._all: dict[str, Incident] = {incident.id: incident for incident in known}
         self._accounts: dict[str, tuple[str, ...]] = {}  # of the open ones, by id
+        self._remembered = {each.id for each in self._all.values() if each.open}  # of a store, and not seen since
         self.refused = 0  # incidents that found no room
 
     def get(self, incident: str) -> Incident | None:
@@ -257,8 +258,9 @@ class IncidentBook:
         return all(held[account] < limits.OPEN_SHARE_MAX for account in opening.accounts)
 
     def update(self, incident: Incident, verdict: Verdict, shown: frozenset[str], now: float = 0.0) -> Incident | None:
-        """Let a standing verdict confirm or improve its incident. Returns it if it changed.
+        """Let a standing verdict confirm or improve its incident. Returns it if that is news.
 
+        It is news that an incident of the store still stands: whoever was to be told of it may have heard nothing.
         `shown` are the ids of the incidents whose own verdict the judge still shows. `now` is in seconds since 1970.
         """
         changed = incident
@@ -268,6 +270,9 @@ class IncidentBook:
         if late or _better(verdict, incident, incident.id in shown):
             changed = replace(changed, verdict=verdict)
         self._all[incident.id] = replace(changed, misses=0)
+        if incident.id in self._remembered:
+            self._remembered.discard(incident.id)
+            return self._all[incident.id]
         if changed == incident or (late and changed.open == incident.open and not _moved_on(verdict, incident.verdict)):
             return None
         return self._all[incident.id]
@@ -328,6 +333,8 @@ class IncidentBook:
         for incident in known:
             if incident.id not in self._all:
                 self._put(incident)
+                if incident.open:
+                    self._remembered.add(incident.id)
 
     def forget(self, job: str) -> int:
         """Forget the incidents of a job, by the name it is listed under. Returns how many there were."""

@@ -40,7 +40,7 @@ class Matter:
     incident: Incident
     told: Told | None
     settled: bool  # no more stacks are expected
-    owed: bool  # it has opened since this server started, and the target does not know
+    owed: bool  # it was opened or seen to stand since this server started, and the target does not know
     muted: bool  # by a silence
     known_s: float  # for how long this server has known it
     closed_s: float  # for how long it has been closed; 0 while it is open

@@ -24,6 +24,16 @@ def test_an_incident_says_how_long_after_the_onset_it_opened() -> None:
     assert opened(IncidentBook()).onset_to_open_s == 2.5
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_it_is_news_once_that_an_incident_of_the_store_still_stands(late: bool) -> None:
+    known = opened(IncidentBook())
+    book = IncidentBook([] if late else [known])
+    if late:  # the store came after the server had begun
+        book.recall([known])
+    assert book.update(known, VERDICT, NONE) == known
+    assert book.update(known, VERDICT, NONE) is None
+
+
 def test_the_fingerprint_depends_on_what_hangs_and_not_on_how_it_is_told() -> None:
     assert fingerprint(KEY, VERDICT) == fingerprint(KEY, replace(VERDICT, summary="other", onset_s=9.0))
     for other in (verdict(culprits=(2,)), verdict(seq=8), verdict(group="1")):
