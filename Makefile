@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years chaos fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -102,6 +102,9 @@ spmd: $(BIN)/.installed ## the judge against random programs of which is known w
 years: $(BIN)/.installed ## simulated days of healthy jobs, and faulty jobs, through the real watch and judge; SEED=n JOB_DAYS=m FAULTY=k
 	$(BIN)/python -m tests.years $(if $(SEED),--seed $(SEED)) --job-days $(or $(JOB_DAYS),100) --faulty $(or $(FAULTY),300)
 
+chaos: $(BIN)/.installed ## faults in ranks, agent, server, store and line at each step of a hang (an hour); SEED=n ONLY=step,fault CHAOS_SHARE=0.1
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') --share $(or $(CHAOS_SHARE),1)
+
 fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
 
@@ -140,8 +143,8 @@ test: $(BIN)/.installed ## what CI runs: everything that does not depend on the 
 	$(BIN)/python -m tests.gate lint types imports unit docs integration zoo-core wheel dashboard-types demo \
 	  --live integration --live zoo-core
 
-test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches: two hours
-	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz years integration long frameworks zoo-once zoo-stream wheel dashboard-types demo \
+test-all: $(BIN)/.installed ## that, the whole zoo on gloo and with NCCL's semantics, other frameworks, long searches, all faults of chaos: four hours
+	$(BIN)/python -m tests.gate lint types imports unit docs fresh fuzz years integration long chaos frameworks zoo-once zoo-stream wheel dashboard-types demo \
 	  --live integration --live long --live frameworks --live zoo-once --live zoo-stream
 
 bench: $(BIN)/.installed ## what recording and the agent cost, as in the README

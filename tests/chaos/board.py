@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import time
 from enum import IntEnum
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Word(IntEnum):
     OP = 2
     STEPS = 3
     POLLS = 4  # grows while its program runs
-    GAP_MS = 5  # the longest time between two of these
+    GAP_MS = 5  # the longest time between two of these, without that in which it waited for a core
     WAITS = 6  # 1: in a collective
 
 
@@ -63,3 +64,29 @@ class Board:
             self.get(rank, Word.SEQ) > seq or (self.get(rank, Word.SEQ), self.get(rank, Word.OP)) == (seq, op)
             for rank in ranks
         )
+
+
+class Gaps:
+    """Says on the board that a thread runs, and for how long it did not though a core was free for it."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self._board, self._rank = board, rank
+        self._said_s, self._queued_s = time.monotonic(), _queued_s()
+
+    def skip(self) -> None:
+        """Leave out the time since it last said something."""
+        self._said_s, self._queued_s = time.monotonic(), _queued_s()
+
+    def say(self) -> None:
+        """Say that it runs."""
+        now_s, queued_s = time.monotonic(), _queued_s()
+        gap_ms = max(0, round(1000 * (now_s - self._said_s - (queued_s - self._queued_s))))
+        self._said_s, self._queued_s = now_s, queued_s
+        self._board.set(self._rank, Word.POLLS, self._board.get(self._rank, Word.POLLS) + 1)
+        if gap_ms > self._board.get(self._rank, Word.GAP_MS):
+            self._board.set(self._rank, Word.GAP_MS, gap_ms)
+
+
+def _queued_s() -> float:
+    """Return for how long this thread has waited for a core (proc(5), schedstat)."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9

@@ -21,7 +21,7 @@ from ncclwatch.rank.operations import Group
 from ncclwatch.rank.pulse import Pulse
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.ring.ringfile import RingFile, place_of_rings
-from tests.chaos.board import Board, Wish, Word
+from tests.chaos.board import Board, Gaps, Wish, Word
 
 CULPRIT = 1
 POLL_S = 0.01
@@ -42,7 +42,7 @@ class Rank:
     def __init__(self, board: Path, rank: int, world_size: int) -> None:
         self.board, self.gate = Board(board), board.with_name(GATE)
         self.rank, self.world_size = rank, world_size
-        self.said = 0.0
+        self.gaps = Gaps(self.board, rank)
         self.recorder: Recorder | None = None
         self.group: Group | None = None
 
@@ -69,7 +69,7 @@ class Rank:
     def train(self) -> None:
         """Train until the test wants the end."""
         step = 0
-        self.said = time.monotonic()
+        self.gaps.skip()
         while self.board.wish is not Wish.END:
             step += 1
             if self.board.wish is Wish.STALL and self.rank == CULPRIT:
@@ -80,14 +80,14 @@ class Rank:
             self.board.set(self.rank, Word.STEPS, step)
             if self.recorder is not None:
                 self.recorder.count_step(step)
-            self.say()
+            self.gaps.say()
             time.sleep(STEP_S)
 
     def load(self) -> None:
         """Wait for a lock that the test holds."""
         with self.gate.open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
-        self.said = time.monotonic()
+        self.gaps.skip()
 
     def all_reduce(self, seq: int) -> None:
         """Meet all others."""
@@ -104,7 +104,7 @@ class Rank:
             board.set(rank, Word.SEQ, seq)
             board.set(rank, Word.WAITS, 1)
             while not board.met(range(self.world_size), seq, code) and board.wish is not Wish.END:
-                self.say()
+                self.gaps.say()
                 time.sleep(POLL_S)
             board.set(rank, Word.WAITS, 0)
 
@@ -123,15 +123,6 @@ class Rank:
         work.through = True
         recorder.leave(outer)
         recorder.drain(group)
-
-    def say(self) -> None:
-        """Say that this program runs, and how long it did not."""
-        now = time.monotonic()
-        gap_ms = round((now - self.said) * 1000)
-        self.said = now
-        self.board.set(self.rank, Word.POLLS, self.board.get(self.rank, Word.POLLS) + 1)
-        if gap_ms > self.board.get(self.rank, Word.GAP_MS):
-            self.board.set(self.rank, Word.GAP_MS, gap_ms)
 
 
 def _warn(sentence: str) -> None:

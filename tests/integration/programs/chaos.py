@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ncclwatch
-from tests.chaos.board import Board, Wish, Word
+from tests.chaos.board import Board, Gaps, Wish, Word
 
 BOARD = Path(os.environ["CHAOS_BOARD"])
 CULPRIT = 1
@@ -18,13 +18,10 @@ CULPRIT = 1
 
 def say(board: Board, rank: int) -> None:
     """Say that this process runs, and how long it did not."""
-    said = time.monotonic()
+    gaps = Gaps(board, rank)
     while True:
         time.sleep(0.05)
-        now = time.monotonic()
-        board.set(rank, Word.POLLS, board.get(rank, Word.POLLS) + 1)
-        board.set(rank, Word.GAP_MS, max(board.get(rank, Word.GAP_MS), round((now - said) * 1000)))
-        said = now
+        gaps.say()
 
 
 def main() -> None:
