@@ -315,7 +315,8 @@ class Uplink:
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
         except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
             if self.reached and _hung_up(error):
-                return Failure(answer=Answer.NOBODY, sentence=f"{self.url} hung up before it answered; connecting again")
+                sentence = f"{self.url} hung up before it answered; connecting again"
+                return Failure(answer=Answer.NOBODY, sentence=sentence)
             return explain(self.url, error)
         except ValueError as error:  # of a port or a name in the address that is none; UnicodeError is one
             return explain(self.url, InvalidURI(self.url, str(error)))
