@@ -325,6 +325,8 @@ class Courier:
             await asyncio.wait_for(self._channel.send(message), self._rhythm.send_s)
         except asyncio.TimeoutError as error:
             raise Undelivered(f"no answer within {self._rhythm.send_s:.0f} s") from error
+        except (OSError, MemoryError) as error:  # such as no free descriptor: clients do not put that into words
+            raise Undelivered(getattr(error, "strerror", None) or type(error).__name__) from error
 
     def _message(self, case: _Case, stage: Stage) -> Message:
         told = self._told(case)

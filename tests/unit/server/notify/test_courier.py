@@ -1,6 +1,7 @@
 """How one target gets its messages: in order, again after failures, in bounds, whatever happens to others."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -120,6 +121,25 @@ def test_an_update_that_comes_while_the_first_message_is_under_way_is_not_lost()
         gate.set()
         await until(lambda: len(post.taken) == 2)
         assert post.stages == [Stage.FIRING, Stage.UPDATED]
+
+    play(scene())
+
+
+@pytest.mark.parametrize("lacks", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_what_this_machine_lacks_for_a_moment_costs_no_message(lacks: Exception) -> None:
+    async def scene() -> None:
+        post = Post()
+
+        async def once(_: Message) -> None:
+            if len(post.tried) == 1:
+                raise lacks
+
+        post.answer = once
+        courier = hired(post)
+        courier.take(News(incident=BARE))
+        await until(lambda: post.taken)
+        await idle(courier)
+        assert (courier.outcomes[Outcome.RETRIED], courier.outcomes[Outcome.GIVEN_UP]) == (1, 0)
 
     play(scene())
 
