@@ -1,18 +1,24 @@
 """`python -m tests.chaos`: put each fault at each step of an incident's life, and print what came of it."""
 
 import argparse
+import contextlib
 import math
+import os
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 from tests.chaos.life import STEPS, Cell
 from tests.chaos.mounts import own_mounts
 from tests.chaos.table import FAULTS
+from tests.integration.real_jobs import mine
 
 SHM = "/dev/shm"
 
@@ -33,10 +39,23 @@ def main() -> int:
         cells = [cell for cell in cells if not cell.fault.mounts]
         print("nothing can be mounted here: cells that need that are left out")
     print(f"seed {told.seed}: {len(cells)} cells, {told.jobs} at a time", flush=True)
-    with ThreadPoolExecutor(told.jobs) as pool:
-        for _ in pool.map(lambda cell: _run(cell, told.keep), cells):
-            pass
+    directory = Path(tempfile.mkdtemp(prefix="ncclwatch-chaos-", dir=SHM))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pool = ThreadPoolExecutor(told.jobs)
+    try:
+        list(pool.map(lambda cell: _run(cell, directory, told.keep), cells))
+    except KeyboardInterrupt:  # the cells under way are not waited for
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        for left in mine(directory):
+            with contextlib.suppress(psutil.Error):
+                left.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+        print(table([cell for cell in cells if cell.seconds]), flush=True)
+        os._exit(130)
     print(table(cells))
+    if not told.keep:
+        shutil.rmtree(directory, ignore_errors=True)
     return 0 if all(cell.green for cell in cells) else 1
 
 
@@ -55,8 +74,8 @@ def chosen(seed: int, only: list[str], share: float) -> list[Cell]:
     return cells[: math.ceil(len(cells) * share)]
 
 
-def _run(cell: Cell, keep: bool) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="ncclwatch-chaos-", dir=SHM))
+def _run(cell: Cell, parent: Path, keep: bool) -> None:
+    directory = Path(tempfile.mkdtemp(dir=parent))
     cell.run(directory)
     said = "green" if cell.green else f"RED {directory if keep else ''}"
     print(f"{cell.step:<10}{cell.fault.name:<18}{cell.seconds:>5.0f} s  {said}  {'; '.join(cell.seen)}", flush=True)

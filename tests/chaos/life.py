@@ -203,7 +203,8 @@ class Life:
             if rank == self.target and self.fault.who == "rank":
                 continue
             gap_ms = world.board.get(rank, Word.GAP_MS)
-            if gap_ms > GAP_MS_MAX:
+            # A rank that has just attached shares its interpreter with its pulse's first beat, which may lack a core.
+            if gap_ms > GAP_MS_MAX and self.cell.step != "attaches":
                 self._fail(f"rank {rank} stood still for {gap_ms} ms")
             if not world.lives(rank):
                 self._fail(f"rank {rank} ended: {world.log('ranks.log')[-300:]}")
