@@ -13,13 +13,14 @@ from tests.integration.real_jobs import mine
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
+LONG = pytest.mark.long
 SHARE = [
-    ("begins", "kill.agent"),
-    ("opened", "kill.server"),
-    ("notified", "stop.server"),
-    ("steady", "store.full"),
-    ("healthy", "ring.garbage"),
-    ("healthy", "frames.cut"),
+    pytest.param("begins", "kill.agent"),
+    pytest.param("notified", "stop.server"),
+    pytest.param("healthy", "frames.cut"),
+    pytest.param("opened", "kill.server", marks=LONG),
+    pytest.param("steady", "store.full", marks=LONG),
+    pytest.param("healthy", "ring.garbage", marks=LONG),
 ]
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
