@@ -9,7 +9,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.batches import drew_as_most, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
-from ncclwatch_server.judge.theory.histories.habits import Departure, departure
+from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.majority import majority
@@ -214,10 +214,12 @@ def _first_time(pairs: list[Block]) -> list[Block]:
 
 
 def _departed(case: Case, found: Circle) -> Circle | None:
-    """Return who of a circle broke what it repeated; None: nobody, or most, and the others may have stayed away."""
+    """Return who of a circle broke what it repeated, where all others are seen to keep to what they repeat."""
     left = {rank: each for rank in found.guilty if (each := departure(case.views[rank])) is not None}
-    kept = tuple(rank for rank in found.guilty if rank not in left)
+    kept = [rank for rank in found.guilty if rank not in left]
     if not left or majority((tuple(left), kept)) == tuple(left):
+        return None  # nobody did, or most, and the others may have stayed away
+    if not all(keeps_habit(case.views[rank]) for rank in kept):
         return None
     return replace(found, guilty=tuple(left), departure=next(iter(left.values())))
 

@@ -9,7 +9,7 @@ one batch ahead of the others at every collective, long before anything hangs.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
@@ -146,26 +146,37 @@ def departure(view: RankView) -> Departure | None:
     Of all periods the one counts that the history keeps to for longest. A rank that left a call out keeps to it
     afterwards too, one place on: that is why the break is looked for, and not where the rank stands now.
     """
+    for start, reach, period in _habits(view):
+        if start + reach < len(view.history):
+            return Departure(op=view.history[start + reach], usual=view.history[start + reach - period])
+    return None
+
+
+def keeps_habit(view: RankView) -> bool:
+    """Say whether a rank has repeated a list of operations, and has kept to it until now."""
+    return any(start + reach == len(view.history) for start, reach, _ in _habits(view))
+
+
+def _habits(view: RankView) -> Iterator[tuple[int, int, int]]:
+    """Yield from where, for how many operations and by what period a rank repeated what it did."""
     numbers: dict[tuple[object, ...], int] = {}
     keys = [numbers.setdefault(_sized_key(op), len(numbers)) for op in view.history]
     counts = Counter(keys)
     first = next((n for n, key in enumerate(keys) if counts[key] > REPEATS_MIN), 0)
     for start in sorted({0, first}):  # what is made at the start of training alone, to agree on shapes, is no habit
-        found = _break(keys[start:])
-        if found is not None:
-            reach, habit = found
-            return Departure(op=view.history[start + reach], usual=view.history[start + reach - habit])
-    return None
+        reach, period = _repeated(keys[start:])
+        if reach:
+            yield start, reach, period
 
 
-def _break(keys: Sequence[int]) -> tuple[int, int] | None:
-    """Return where a list stops to repeat itself, and by what period it did, None if it never did or never stops."""
+def _repeated(keys: Sequence[int]) -> tuple[int, int]:
+    """Return for how long a list repeats itself, and by what period; (0, 0) if it does not."""
     reach, habit = 0, 0
     for period in range(1, len(keys) // REPEATS_MIN + 1):
         kept = next((n for n in range(len(keys) - period) if keys[n] != keys[n + period]), len(keys) - period)
         if kept >= max(2, period * (REPEATS_MIN - 1)) and kept + period > reach:
             reach, habit = kept + period, period
-    return (reach, habit) if 0 < reach < len(keys) else None
+    return reach, habit
 
 
 def _habit_key(op: OpView) -> tuple[object, ...]:
