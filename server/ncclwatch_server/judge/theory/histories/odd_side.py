@@ -73,10 +73,16 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None) -> OddSid
         if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
             return OddSide(side=next(side for side in sides if side is not few), sign=Sign.LEFT_LOADER)
         return OddSide(side=next(side for side in sides if side.ranks is not usual), sign=Sign.MINORITY)
+    if slip is not None and usual is None and not slip.decided:
+        return _none(sides)  # where they are now only follows from where they fell out of step
     for sign, shows in _SIGNS:
         chosen = [side for side in sides if shows(views, side, tuple(s for s in sides if s is not side))]
         if len(chosen) == 1:
             return OddSide(side=chosen[0], sign=sign)
+    return _none(sides)
+
+
+def _none(sides: tuple[Side, ...]) -> OddSide:
     return OddSide(side=min(sides, key=lambda side: len(side.ranks)), sign=Sign.NONE)
 
 
