@@ -102,6 +102,20 @@ def _is_of_whole_steps(slip: Slip, by_rank: Mapping[int, Mapping[int, OpView]], 
     return not step or slip.offset % step == 0
 
 
+def jumped(view: RankView, slip: Slip) -> bool | None:
+    """Say whether a rank's own clock went by another step at a slip than from call to call before; None: not known.
+
+    Who left a call out went two steps there, and who repeated one none, while the other ranks went one as ever.
+    """
+    ops = {op.seq: op for op in view.history if op.group == slip.group and not op.op.is_p2p and op.seq <= slip.seq}
+    last = ops.get(slip.seq)
+    if last is None:
+        return None
+    calls = [op for _, op in sorted(ops.items()) if _habit_key(op) == _habit_key(last) and op.loader == last.loader]
+    steps = [_clock(after, slip.clock) - _clock(op, slip.clock) for op, after in itertools.pairwise(calls)]
+    return steps[-1] != steps[0] if len(set(steps[:-1])) == 1 else None
+
+
 def _by_value(values: Mapping[int, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for rank, value in values.items():

@@ -12,7 +12,7 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import left_by_rank, loop_left, rank_condition, route_of
-from ncclwatch_server.judge.theory.histories.habits import Slip, departs_from_habit, departs_in_arguments
+from ncclwatch_server.judge.theory.histories.habits import Slip, departs_from_habit, departs_in_arguments, jumped
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
@@ -94,7 +94,11 @@ def _first_to_slip(views: Views, sides: tuple[Side, ...], slip: Slip) -> OddSide
             return OddSide(side=slipped[0], sign=Sign.SLIPPED_FIRST)
         return None
     departed = [side for side in sides if departed_at(views, side, slip.group, slip.seq)]
-    return OddSide(side=departed[0], sign=Sign.DEPARTED_FIRST) if len(departed) == 1 else None
+    if len(departed) == 1:
+        return OddSide(side=departed[0], sign=Sign.DEPARTED_FIRST)
+    jumps = {side: jumped(views[side.ranks[0]], slip) for side in sides}
+    odd = [side for side, each in jumps.items() if each]
+    return OddSide(side=odd[0], sign=Sign.SLIPPED_FIRST) if len(odd) == 1 and None not in jumps.values() else None
 
 
 def departed_at(views: Views, side: Side, group: str, seq: int) -> bool:
