@@ -14,7 +14,7 @@ from ncclwatch_server.judge.telling.words import at, group_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.habits import Slip
-from ncclwatch_server.judge.theory.histories.odd_side import Sign
+from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, GoneRoot, MismatchRoot, OutsideRoot, Root
@@ -80,6 +80,12 @@ def _slip_words(found: Parting, slip: Slip) -> str:
     own = ranks_words(found.culprit.ranks)
     ahead = f"{ranks_words(slip.ranks)} was at {slip.clock} {slip.value + slip.offset}, other ranks at {slip.value}"
     after = "Each later call was paired with the wrong call of the other ranks."
+    if not found.decided:
+        behind = ranks_words([rank for side in (found.culprit, *found.others) for rank in _besides(side, slip)])
+        return (
+            f"It began earlier: at operation #{slip.seq} {ahead}. Either {ranks_words(slip.ranks)} skipped a call "
+            f"before, or {behind} made one too many. {after}"
+        )
     if set(found.culprit.ranks) <= set(slip.ranks) and slip.offset > 0:
         unit = slip.clock if slip.offset == 1 else f"{slip.clock}es" if slip.clock == "batch" else f"{slip.clock}s"
         where = f" A rank may skip on its own at line {found.escapes[0]}." if found.escapes else ""
@@ -90,6 +96,10 @@ def _slip_words(found: Parting, slip: Slip) -> str:
     return (
         f"It began earlier: before operation #{slip.seq} {own} made a call the others did not make ({ahead}). {after}"
     )
+
+
+def _besides(side: Side, slip: Slip) -> list[int]:
+    return [rank for rank in side.ranks if rank not in slip.ranks]
 
 
 def _in_circle(case: Case, found: Circle) -> str:

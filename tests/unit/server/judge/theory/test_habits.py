@@ -13,6 +13,8 @@ from ncclwatch_server.judge.theory.histories.habits import (
     departs_in_arguments,
     departure,
     find_slip,
+    jumped,
+    keeps_habit,
     made_before,
     never_called_there,
     parted_in_a_loop,
@@ -198,6 +200,37 @@ def test_of_all_periods_the_one_counts_that_was_kept_to_for_longest():
     found = departure(rank(0, lines(44, 44, 44, 50, 44, 44, 44, 50, 90)))
     assert found is not None
     assert (found.op.seq, found.usual.site) == (9, at(44))
+
+
+@pytest.mark.parametrize(
+    ("made", "keeps"),
+    [
+        ([], False),
+        ([44, 90], False),
+        ([44, 50, 44, 50], True),
+        ([70, 44, 50, 44, 50, 44], True),
+        ([44] * 3 + [90], False),
+    ],
+)
+def test_a_rank_of_which_too_little_is_known_is_not_said_to_keep_its_habit(made: list[int], keeps: bool):
+    assert keeps_habit(rank(0, lines(*made))) is keeps
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([1, 2, 3, 5], True),  # it left the call of the fourth batch out
+        ([1, 2, 3, 3], True),  # it made that of the third one twice
+        ([1, 2, 3, 4], False),
+        ([2, 4, 6, 8], False),
+        ([1, 2, 4, 5], None),  # it never went by one step
+        ([1, 2], None),
+    ],
+)
+def test_who_slipped_went_by_another_step_of_its_own_clock(batches: list[int], expected: bool | None):
+    slip = Slip(ranks=(1,), group="dp", seq=len(batches), offset=1, clock="batch", value=4, decided=False)
+    ops = [op(seq, batch=batch, loader=1) for seq, batch in enumerate(batches, 1)]
+    assert jumped(rank(0, ops), slip) is expected
 
 
 # -- what ranks did before -------------------------------------------------------------------------
