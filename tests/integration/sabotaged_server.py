@@ -4,13 +4,9 @@ python -m tests.integration.sabotaged_server PORT [STORE], with SABOTAGE=NAME an
 within tenths of seconds.
 """
 
-import asyncio
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 from ncclwatch.contract.machine import liveness
 from ncclwatch_server import limits
@@ -28,115 +24,12 @@ from ncclwatch_server.ui.board import Board  # noqa: E402
 from ncclwatch_server.watch import tick  # noqa: E402
 from ncclwatch_server.watch.timings import Timings  # noqa: E402
 from tests.integration import stub_server  # noqa: E402
+from tests.integration.sabotage import Sabotage, before, cancel, hang_task, raising, spin, stuck  # noqa: E402
 
 incident_store.ROUND_S = records.ROUND_S = 0.1
 
 
-def _due(once: list[int]) -> bool:
-    return not once and Path(os.environ["SABOTAGE_WHEN"]).exists()
-
-
-def die_once(owner: type, name: str, error: BaseException) -> Callable[[], None]:
-    """Return what lets a method raise once."""
-
-    def sabotage() -> None:
-        real, once = getattr(owner, name), []
-
-        def broken(*arguments: object) -> object:
-            if _due(once):
-                once.append(1)
-                raise error
-            return real(*arguments)
-
-        setattr(owner, name, broken)
-
-    return sabotage
-
-
-def die_always(owner: type, name: str) -> Callable[[], None]:
-    """Return what lets a method raise from then on."""
-
-    def sabotage() -> None:
-        real = getattr(owner, name)
-
-        def broken(*arguments: object) -> object:
-            if _due([]):
-                raise ValueError("sabotaged")
-            return real(*arguments)
-
-        setattr(owner, name, broken)
-
-    return sabotage
-
-
-def hang_task(owner: type, name: str) -> Callable[[], None]:
-    """Return what lets a coroutine wait for ever."""
-
-    def sabotage() -> None:
-        real = getattr(owner, name)
-
-        async def stuck(*arguments: object) -> object:
-            if _due([]):
-                await asyncio.Event().wait()
-            return await real(*arguments)
-
-        setattr(owner, name, stuck)
-
-    return sabotage
-
-
-def hang_thread(owner: object, name: str) -> Callable[[], None]:
-    """Return what lets a function never come back, in a thread that is not the event loop's."""
-
-    def sabotage() -> None:
-        real = getattr(owner, name)
-
-        def stuck(*arguments: object) -> object:
-            if _due([]):
-                threading.Event().wait()
-            return real(*arguments)
-
-        setattr(owner, name, stuck)
-
-    return sabotage
-
-
-def spin(owner: type, name: str) -> Callable[[], None]:
-    """Return what lets a method compute for ever, in the event loop."""
-
-    def sabotage() -> None:
-        real = getattr(owner, name)
-
-        def spinning(*arguments: object) -> object:
-            while _due([]):
-                pass
-            return real(*arguments)
-
-        setattr(owner, name, spinning)
-
-    return sabotage
-
-
-def cancel_task(owner: type, name: str) -> Callable[[], None]:
-    """Return what lets the task that calls a method be cancelled there."""
-
-    def sabotage() -> None:
-        real, once = getattr(owner, name), []
-
-        def cancelling(*arguments: object) -> object:
-            if _due(once):
-                once.append(1)
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-            return real(*arguments)
-
-        setattr(owner, name, cancelling)
-
-    return sabotage
-
-
-def soon(sabotage: Callable[[], None]) -> Callable[[], None]:
+def soon(sabotage: Sabotage) -> Sabotage:
     """Return a sabotage of a part that is no vital one, whose process ends within seconds."""
 
     def begin() -> None:
@@ -146,13 +39,13 @@ def soon(sabotage: Callable[[], None]) -> Callable[[], None]:
     return begin
 
 
-ERROR = ValueError("sabotaged")
+FAIL = raising(ValueError("sabotaged"))
 
 
 def fail_slowly() -> None:
     """Let every tick raise from then on, and each new beginning of the watch come half a second later."""
     liveness.PAUSES_S = (0.5,) * 100
-    die_always(tick.Watch, "_tick")()
+    before(tick.Watch, "_tick", FAIL)()
 
 
 def clock_ahead() -> None:
@@ -163,27 +56,27 @@ def clock_ahead() -> None:
 
 SABOTAGES = {
     "clock ahead": clock_ahead,
-    "watch dies": die_once(tick.Watch, "_tick", ERROR),
-    "watch dies by exit": die_once(tick.Watch, "_tick", SystemExit()),
-    "look dies by exit": die_once(tick.Watch, "_look_at", SystemExit()),
-    "timer dies by exit": die_once(tick.Watch, "_wake", SystemExit()),
-    "pages dies": die_once(Board, "_note_lag", ERROR),
-    "lag dies": die_once(Timings, "lagged", ERROR),
-    "store dies": die_once(incident_store.Store, "_write", ERROR),
-    "store dies by exit": die_once(incident_store.Store, "_write", SystemExit(7)),
-    "records dies": die_once(records.Records, "_write", ERROR),
-    "notifier dies by exit": die_once(Courier, "take", SystemExit(7)),
-    "watch dies always": die_always(tick.Watch, "_tick"),
+    "watch dies": before(tick.Watch, "_tick", FAIL, once=True),
+    "watch dies by exit": before(tick.Watch, "_tick", raising(SystemExit()), once=True),
+    "look dies by exit": before(tick.Watch, "_look_at", raising(SystemExit()), once=True),
+    "timer dies by exit": before(tick.Watch, "_wake", raising(SystemExit()), once=True),
+    "pages dies": before(Board, "_note_lag", FAIL, once=True),
+    "lag dies": before(Timings, "lagged", FAIL, once=True),
+    "store dies": before(incident_store.Store, "_write", FAIL, once=True),
+    "store dies by exit": before(incident_store.Store, "_write", raising(SystemExit(7)), once=True),
+    "records dies": before(records.Records, "_write", FAIL, once=True),
+    "notifier dies by exit": before(Courier, "take", raising(SystemExit(7)), once=True),
+    "watch dies always": before(tick.Watch, "_tick", FAIL),
     "watch dies for long": fail_slowly,
     "watch hangs": hang_task(tick.Watch, "_sleep"),
     "pages hangs": hang_task(Board, "_paint"),
-    "store hangs": hang_thread(incident_store.Store, "_write"),
-    "records hangs": hang_thread(records.Records, "_write"),
-    "desk hangs": hang_thread(queries, "_json"),
-    "event loop is blocked": spin(Timings, "lagged"),
-    "watch is cancelled": cancel_task(tick.Watch, "_tick"),
-    "pages is cancelled": soon(cancel_task(Board, "_note_lag")),
-    "notifier hangs": soon(hang_thread(Courier, "take")),
+    "store hangs": before(incident_store.Store, "_write", stuck),
+    "records hangs": before(records.Records, "_write", stuck),
+    "desk hangs": before(queries, "_json", stuck),
+    "event loop is blocked": before(Timings, "lagged", spin),
+    "watch is cancelled": before(tick.Watch, "_tick", cancel),
+    "pages is cancelled": soon(before(Board, "_note_lag", cancel)),
+    "notifier hangs": soon(before(Courier, "take", stuck)),
 }
 
 if __name__ == "__main__":

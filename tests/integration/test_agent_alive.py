@@ -152,9 +152,10 @@ def test_an_agent_whose_tick_hangs_ends_and_lets_go_of_its_lock(node: Node) -> N
 
 def test_an_agent_whose_end_hangs_ends_all_the_same(node: Node) -> None:
     node.rank(0, NO_SERVER)
-    sabotaged(node, "its end hangs")
+    when = sabotaged(node, "its end hangs")
     assert node.service is not None
     until(lambda: (node.directory / "agent.log").exists() and "job job1" in node.log())
+    when.touch()
     node.service.terminate()
     assert node.service.wait(30) == EXIT_STOOD_STILL
     assert not node.is_locked()

@@ -245,6 +245,15 @@ def test_a_real_job_is_on_its_page_with_its_source_and_stacks(server: ServerProc
             page.keyboard.press("Escape")
             page.get_by_role("button", name="Silence for 1 h").click()
             expect(page.locator("#copied")).to_contain_text("no alerts about this job", timeout=PATIENCE_MS)
+            page.evaluate(
+                """() => {
+                const part = document.querySelector("[data-part=incident]"), other = part.cloneNode(true);
+                other.querySelector("#copied").textContent = "";
+                part.replaceChildren(...other.childNodes);
+                document.dispatchEvent(new CustomEvent("parts"));
+                }"""
+            )
+            assert "no alerts about this job" in page.locator("#copied").inner_text(), "an update took the answer away"
     finally:
         job.kill()
         kill(runtime)

@@ -126,7 +126,7 @@ def test_an_event_loop_that_is_blocked_is_told_with_its_line_and_ends_the_proces
             while server.process.poll() is None:
                 httpx2.get(f"{server.url}/healthz", timeout=1.0)
         until(lambda: "the loop 'watch' has not finished a round for" in server.log.read_text(), what="its line")
-        assert "in spinning" in server.log.read_text()
+        assert "in spin" in server.log.read_text()
         assert server.process.wait(30) == EXIT_STOOD_STILL
 
 

@@ -58,8 +58,7 @@ async function copy(id) {
     done = document.execCommand("copy");
   }
   text.classList.toggle("seen", !done);
-  const told = document.getElementById("copied");
-  if (told) told.textContent = done ? "copied" : "press Ctrl+C to copy";
+  tell(done ? "copied" : "press Ctrl+C to copy");
 }
 
 document.addEventListener("click", (event) => {
@@ -72,23 +71,36 @@ function showActs() {
   for (const button of document.querySelectorAll("button.act")) button.hidden = false;
 }
 
-async function act(button) {
+// The place for an answer is part of what is replaced while the page is open, also before the answer has come.
+let answer = "";
+
+function tell(text) {
+  answer = text;
   const told = document.getElementById("copied") ?? line;
-  const tell = (text) => { told.textContent = text; told.hidden = !text; };
+  told.textContent = text;
+  told.hidden = !text;
+}
+
+function tellAgain() {
+  const told = document.getElementById("copied");
+  if (told && answer) told.textContent = answer;
+}
+
+async function act(button) {
   button.disabled = true;
   tell(`${button.dataset.busy} …`);
   try {
     const headers = { "Content-Type": "application/json", Accept: "application/json, */*;q=0.1" };
-    const answer = await fetch(button.dataset.post, { method: "POST", headers, body: button.dataset.body });
-    if (answer.ok && button.dataset.save) {
-      save(await answer.blob(), button.dataset.save);
+    const reply = await fetch(button.dataset.post, { method: "POST", headers, body: button.dataset.body });
+    if (reply.ok && button.dataset.save) {
+      save(await reply.blob(), button.dataset.save);
       tell(button.dataset.done);
       return;
     }
-    const found = await answer.json();
-    if (!answer.ok) {
-      const why = typeof found.detail === "string" ? found.detail : `the server answered ${answer.status}`;
-      tell(answer.status === 401 || answer.status === 403 ? `not allowed: ${why}` : why);
+    const found = await reply.json();
+    if (!reply.ok) {
+      const why = typeof found.detail === "string" ? found.detail : `the server answered ${reply.status}`;
+      tell(reply.status === 401 || reply.status === 403 ? `not allowed: ${why}` : why);
       return;
     }
     tell(button.dataset.done ?? "");
@@ -132,6 +144,7 @@ document.addEventListener("click", (event) => {
   if (button) act(button);
 });
 document.addEventListener("parts", showActs);
+document.addEventListener("parts", tellAgain);
 showActs();
 
 const keys = {
