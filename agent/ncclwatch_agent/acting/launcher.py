@@ -1,8 +1,9 @@
 """Finds the torchrun that started the ranks of a job on this node, and holds it while they live.
 
 Between it and a rank there may be a wrapper (`torchrun --no-python`, a profiler), which has the environment that
-torchrun has made for the rank. torchrun itself has not. What started ranks in another way, such as `elastic_launch` in
-a notebook, is never signalled.
+torchrun has made for the rank. torchrun itself has not: where a rank of another job has started it, it has the
+environment of that rank, with another store. What started ranks in another way, such as `elastic_launch` in a notebook,
+is never signalled.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from ncclwatch_agent.process.pidfd import PidFd
 
 _OF_A_RANK = b"TORCHELASTIC_RESTART_COUNT="
+_STORE = (b"MASTER_ADDR=", b"MASTER_PORT=")
 _PROGRAMS = ("torchrun", "accelerate")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _ABOVE_MAX = 8  # wrappers between torchrun and a rank
@@ -58,6 +60,7 @@ def launcher_of(ranks: Iterable[int]) -> Launcher | None:
 
 def _torchrun_above(pid: int) -> int:
     """Return the number of the torchrun that started a process, 0 if there is none."""
+    own = _store(_read(pid, "environ"))
     for _ in range(_ABOVE_MAX):
         pid = _parent(pid)
         if pid <= 1 or pid == os.getpid() or not _is_mine(pid):
@@ -65,9 +68,14 @@ def _torchrun_above(pid: int) -> int:
         environ = _read(pid, "environ")
         if not environ:
             return 0
-        if _OF_A_RANK not in environ:
+        if _OF_A_RANK not in environ or (own and _store(environ) != own):
             return pid if _is_torchrun(_read(pid, "cmdline")) else 0
     return 0
+
+
+def _store(environ: bytes) -> list[bytes]:
+    """Return what an environment says of where ranks meet: the same for the ranks of one job, and for no other job."""
+    return sorted(line for line in environ.split(b"\0") if line.startswith(_STORE))
 
 
 def _is_torchrun(cmdline: bytes) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from ncclwatch_agent.acting.launcher import Launcher, launcher_of
@@ -19,7 +20,7 @@ if not rest:
     time.sleep(600)
 environ = dict(os.environ)
 if rest[0].startswith("rank"):
-    environ["TORCHELASTIC_RESTART_COUNT"] = "0"
+    environ |= {"TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": "".join(filter(str.isdigit, rest[0])) or "29500"}
 subprocess.run([sys.executable, "-c", sys.argv[0] if sys.argv[0] != "-c" else os.environ["NESTED"], *rest], env=environ)
 """
 
@@ -28,7 +29,8 @@ subprocess.run([sys.executable, "-c", sys.argv[0] if sys.argv[0] != "-c" else os
 def tree(*names: str) -> Iterator[tuple[int, int]]:
     """Start processes with these names among their arguments, each the child of the one before.
 
-    Yields the numbers of the first and of the last. Those whose names begin with "rank" have a rank's environment.
+    Yields the numbers of the first and of the last. Those whose names begin with "rank" have a rank's environment,
+    with a port that is in the name.
     """
     environ = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC")} | {"NESTED": NESTED}
     first = subprocess.Popen(
@@ -60,6 +62,21 @@ def test_torchrun_is_found_above_a_wrapper_of_the_rank() -> None:
         assert found is not None
         assert found.pid == torchrun
         found.close()
+
+
+def test_of_a_job_that_a_rank_of_another_job_has_started_it_is_the_nearest_torchrun() -> None:
+    """Such as an evaluation, which rank 0 runs by a torchrun of its own: the job around it goes on."""
+    with tree("torchrun", "rank 29500", "torchrun", "rank 29511 wrapper", "rank 29511") as (outer, rank):
+        found = launcher_of([rank])
+        assert found is not None
+        assert found.pid != outer
+        assert psutil.Process(found.pid).ppid() == psutil.Process(outer).children()[0].pid
+        found.close()
+
+
+def test_what_a_rank_of_a_job_starts_without_torchrun_has_not_the_torchrun_of_that_job() -> None:
+    with tree("torchrun", "rank 29500", "bash", "rank 29511") as (_, rank):
+        assert launcher_of([rank]) is None
 
 
 @pytest.mark.parametrize("names", [("jupyter", "rank"), ("bash", "rank"), ("jupyter", "rank wrapper", "rank")])
