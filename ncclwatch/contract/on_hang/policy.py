@@ -128,9 +128,15 @@ def _stated(file: Path | None, environ: Mapping[str, str]) -> tuple[str, str, bo
     if path is None:
         return "the default policy", DEFAULT_POLICY, False
     try:
-        with path.open("rb") as opened:
-            writable = bool(os.fstat(opened.fileno()).st_mode & stat.S_IWOTH)
-            return str(path), opened.read(FILE_BYTES_MAX).decode("utf-8"), writable
+        # Whoever reads it watches other jobs, too: the end of a pipe, or of a device, may never come.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError(f"{path} is not a file, and a policy for hangs has to be one")
+            data = opened.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} is longer than {FILE_BYTES_MAX} bytes, which no policy for hangs may be")
+        return str(path), data.decode("utf-8"), bool(mode & stat.S_IWOTH)
     except OSError as error:
         raise ConfigError(f"cannot read the policy for hangs in {path} ({error.strerror})") from error
     except UnicodeDecodeError as error:

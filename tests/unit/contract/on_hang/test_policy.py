@@ -1,5 +1,6 @@
 """Which action follows which hang, by a policy and by what was done before."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,23 @@ def test_a_way_that_is_none_and_a_file_that_is_not_there_are_told(tmp_path: Path
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="UTF-8"):
         in_force("policy", tmp_path / "bytes.toml", {})
+
+
+def test_a_policy_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Its last lines may be those by which nothing is ended for a while."""
+    long = tmp_path / "long.toml"
+    long.write_text("#" * 2**16 + "\n[stalled_for_s]\nother = 600\n")
+    with pytest.raises(ConfigError, match="longer than 65536 bytes"):
+        in_force("policy", long, {})
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_no_policy_and_is_not_waited_for(tmp_path: Path) -> None:
+    """An agent reads the policies of all jobs of its node: a pipe that nobody writes must not hold it up."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="not a file|directory"):
+            in_force("policy", place, {})
 
 
 def test_raising_is_for_all_causes_and_no_line_of_a_policy() -> None:
