@@ -5,10 +5,12 @@ a handler would need this process to be in the right place, a queue of signals c
 """
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -19,7 +21,9 @@ TERMINATE_S = 5.0  # from SIGTERM to SIGKILL
 KILLED_S = 10.0  # from SIGKILL to the end: whatever lives then is held by the kernel
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_KERNEL = 128  # SI_KERNEL: the terminal sent it, so that the command has got it as well
-_OURS = ("ncclwatch_agent", "ncclwatch-agent", "ncclwatch_server", "ncclwatch-server")
+_MODULES = ("ncclwatch_agent", "ncclwatch_server")
+_PROGRAMS = ("ncclwatch-agent", "ncclwatch-server")
+_ARGUMENTS_MAX = 6  # of a command that are looked at
 
 
 class CommandFailed(NcclwatchError):
@@ -109,12 +113,19 @@ def _tree(pid: int) -> Iterator[psutil.Process]:
     """Yield a process and its descendants, parents first, but not our agent: it has to report the end."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if any(word in part for part in process.cmdline()[:4] for word in _OURS):
+        if is_ours(process.cmdline()):
             return
         children = process.children()
         yield process
         for child in children:
             yield from _tree(child.pid)
+
+
+def is_ours(command: Sequence[str]) -> bool:
+    """Whether a command line is that of an agent or a server of ncclwatch, and not of a script in such a directory."""
+    words = command[:_ARGUMENTS_MAX]
+    as_module = any(option == "-m" and name in _MODULES for option, name in itertools.pairwise(words))
+    return as_module or any(Path(word).name in _PROGRAMS for word in words[:2])
 
 
 def _does_not_end(process: psutil.Process) -> str:

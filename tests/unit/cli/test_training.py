@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from ncclwatch.cli.running.training import is_ours
 
 BEGIN = """
 import os, signal, sys
@@ -43,3 +46,31 @@ def test_no_command_follows_while_something_of_it_is_left_and_that_is_named(monk
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert "does not end after SIGKILL (sleeping): the kernel holds it, and its node needs a look" in done.stdout
     assert "| processes of it are still there\n\n" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["ncclwatch_agent", "ncclwatch_server", "ncclwatch-agent"])
+def test_a_command_is_ended_whatever_its_directory_is_called(tmp_path: Path, name: str) -> None:
+    """Else it would go on beside the one that is started after it."""
+    place = tmp_path / name
+    place.mkdir()
+    (place / "train.py").write_text("import time; time.sleep(600)")
+    script = BEGIN.replace('"-c", "import time; time.sleep(600)"', f'"{place}/train.py"') + (
+        "assert training.end() == ()\ntraining.wait_a_little()\nprint(training.exit_code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "143\n"), done.stderr
+
+
+def test_the_agent_and_the_server_that_a_command_has_started_are_left_to_report_its_end() -> None:
+    assert [
+        is_ours(command)
+        for command in (
+            ["/usr/bin/python3", "-m", "ncclwatch_agent", "--spawned"],
+            ["python", "-u", "-m", "ncclwatch_server", "--port", "1"],
+            ["/opt/venv/bin/python", "/opt/venv/bin/ncclwatch-server", "--port", "1"],
+            ["/opt/venv/bin/ncclwatch-agent"],
+        )
+    ] == [True] * 4
+    assert not is_ours(["python", "-m", "ncclwatch_agent_study.train"])
+    assert not is_ours(["python", "train.py", "ncclwatch-agent"])
+    assert not is_ours([])
