@@ -80,6 +80,7 @@ def hang_of(incident: Incident) -> Hang:
         ranks=frozenset(culprit.rank for culprit in incident.culprits),
         places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
         saved=incident.saved,
+        traced=any(culprit.traced for culprit in incident.culprits),
     )
 
 

@@ -77,6 +77,7 @@ class Culprit:
     device: str = ""
     call_site: CallSite | None = None
     doing: str = ""
+    traced: bool = False  # a debugger holds its process: somebody is looking at it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ class Hang:
     ranks: frozenset[int] = frozenset()  # its culprits
     places: frozenset[str] = frozenset()  # "file:line" of each culprit, where that is known
     saved: bool = False  # whether a rank had recorded a save since its attempt began
+    traced: bool = False  # whether a debugger holds a culprit
 
     def is_like(self, other: "Hang") -> bool:
         """Say whether this is the same hang as another one: the same cause, by the same ranks or at the same line."""
@@ -58,6 +59,8 @@ def decide(
     action = policy.action(hang.cause, hang.certainty)
     if hang.certainty not in (Certainty.PROVEN.value, Certainty.STALLED.value):
         return Decision(Action.REPORT, f"ranks are late ({hang.certainty})", settled=False)
+    if hang.traced and action not in (Action.REPORT, Action.CAPTURE):
+        return Decision(Action.REPORT, "a debugger holds a rank, so somebody is looking at it", settled=False)
     if not action.ends:
         return Decision(action, f"the policy says so for {hang.cause}, {hang.certainty}")
     left_s = policy.patience_s(hang.cause, hang.certainty) - stands_s

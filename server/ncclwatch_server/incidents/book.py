@@ -400,6 +400,10 @@ def _culprits(verdict: Verdict) -> set[int]:
     return {culprit.rank for culprit in verdict.culprits}
 
 
+def _traced(verdict: Verdict) -> set[int]:
+    return {culprit.rank for culprit in verdict.culprits if culprit.traced}
+
+
 def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
     """Whether a verdict's text should replace the one of its incident."""
     old = incident.verdict
@@ -415,6 +419,8 @@ def _better(verdict: Verdict, incident: Incident, still_shown: bool) -> bool:
         return old.cause is Cause.UNDETERMINED
     if verdict.one_of != old.one_of:
         return old.one_of
+    if verdict.cause is old.cause and _traced(verdict) != _traced(old):
+        return True  # a debugger has come or gone
     if verdict.explained[0] != old.explained[0]:
         return verdict.explained[0] > old.explained[0]
     if verdict.cause is old.cause and verdict.explained == (0, 0) and _culprits(verdict) > _culprits(old):

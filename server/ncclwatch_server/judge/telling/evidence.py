@@ -1,6 +1,6 @@
 """Says what was seen of ranks: culprits with their place, and facts with their source."""
 
-from ncclwatch.contract.model.rank import CallSite, RankView
+from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView
 from ncclwatch.contract.model.verdict import Culprit, Evidence
 from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.judge.telling.words import at, wait_words
@@ -11,7 +11,15 @@ from ncclwatch_server.judge.theory.waits.rank_standing import Block
 
 def culprit(view: RankView, site: CallSite | None, doing: str) -> Culprit:
     """Return a culprit with what is known of its place."""
-    return Culprit(rank=view.rank, host=view.host, pid=view.pid, device=view.device, call_site=site, doing=doing)
+    return Culprit(
+        rank=view.rank,
+        host=view.host,
+        pid=view.pid,
+        device=view.device,
+        call_site=site,
+        doing=doing,
+        traced=view.process.state is ProcessState.TRACED,
+    )
 
 
 def block_evidence(block: Block) -> Evidence:

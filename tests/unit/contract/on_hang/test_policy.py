@@ -63,6 +63,20 @@ def test_a_hang_that_is_not_proven_may_end_by_itself_first(stands_s: float, acti
     assert decide(own, hang("host_stall", "STALLED"), stands_s).action is action
 
 
+def test_while_a_debugger_holds_a_rank_nothing_is_ended_and_nothing_is_raised() -> None:
+    """Somebody is looking at it, or takes a core of it, which takes minutes; the job goes on afterwards."""
+    held = replace(hang(), traced=True)
+    for way in ("policy", "abort", "restart", "raise"):
+        policy = in_force(way, environ={})
+        assert policy is not None
+        for certainty in ("PROVEN", "STALLED"):
+            found = decide(policy, replace(held, certainty=certainty), 1e9)
+            assert (found.action, found.settled) == (Action.REPORT, False)
+    capture = in_force("capture", environ={})
+    assert capture is not None
+    assert decide(capture, held, 0.0).action is Action.CAPTURE
+
+
 @pytest.mark.parametrize(
     ("now", "action"),
     [
@@ -172,7 +186,7 @@ def test_what_is_no_file_is_no_policy_and_is_not_waited_for(tmp_path: Path) -> N
     """An agent reads the policies of all jobs of its node: a pipe that nobody writes must not hold it up."""
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        with pytest.raises(ConfigError, match="not a file|directory"):
+        with pytest.raises(ConfigError, match=r"is not a file|Is a directory"):
             in_force("policy", place, {})
 
 

@@ -3,11 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from msgspec.json import decode, encode
 
+from ncclwatch.cli.client import answers
+from ncclwatch.cli.running import following
+from ncclwatch.contract.model.rank import ProcessState
 from ncclwatch.contract.model.verdict import Cause, Severity
-from ncclwatch_server.incidents.aftermath import cost, follows, is_restart, lost_s, same_before, words
+from ncclwatch_server.incidents.aftermath import cost, follows, hang_of, is_restart, lost_s, same_before, words
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
-from tests.unit.server.server_values import KEY, VERDICT, verdict
+from ncclwatch_server.incidents.report import report_incident
+from ncclwatch_server.judge.telling.evidence import culprit
+from tests.unit.server.server_values import KEY, VERDICT, verdict, view
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,16 @@ def test_an_attempt_follows_another_one_by_the_count_of_what_started_it_again(ch
     assert follows(later, KEY) is does
     assert not follows(KEY, later)
     assert not does or is_restart(later)
+
+
+def test_a_debugger_that_holds_a_rank_is_known_to_who_decides_what_is_done() -> None:
+    """From the state of the process to the hang that a policy is asked about."""
+    for state, traced in ((ProcessState.TRACED, True), (ProcessState.STOPPED, False)):
+        seen = view(2)
+        seen = replace(seen, process=replace(seen.process, state=state))
+        found = replace(hang(0), verdict=replace(VERDICT, culprits=(culprit(view(1), None, ""), culprit(seen, None, ""))))
+        assert hang_of(found).traced is traced
+        assert following.hang_of(decode(encode(report_incident(found)), type=answers.Incident)).traced is traced
 
 
 def hang(attempt: int, opened_at: float = 0.0, **changes: object) -> Incident:

@@ -96,6 +96,7 @@ def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_on
     assert book.match(KEY, crash, 215.1) is None
 
 
+held = replace(VERDICT, culprits=tuple(replace(each, traced=True) for each in VERDICT.culprits))
 both_write, all_write = (
     verdict(Cause.CONFLICTING_SAVE, culprits=ranks, victims=(), severity=Severity.WARNING, explained=(0, 0))
     for ranks in ((1, 2), (0, 1, 2))
@@ -119,6 +120,8 @@ both_write, all_write = (
         (verdict(Cause.UNDETERMINED), verdict(Cause.RANK_CRASHED), False, True),
         (VERDICT, verdict(certainty=Certainty.STALLED, disputed=True), True, True),
         (verdict(certainty=Certainty.STALLED, disputed=True), VERDICT, False, False),
+        (VERDICT, held, True, True),  # a debugger has come, and has gone
+        (held, VERDICT, True, True),
         (both_write, all_write, True, True),
         (all_write, both_write, True, False),
         (verdict(culprits=(1, 2)), verdict(culprits=(0, 1, 2)), True, False),
