@@ -8,7 +8,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -221,8 +221,7 @@ class Following:
                 self._hooks.tell_ended()
             for notice in dict.fromkeys(notice for job in jobs for notice in job.notices if self._own is not None):
                 self._notice(notice)
-            lately = self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
-            incidents = [i for i in lately if self._is_mine(i.job) and i.id not in self._earlier]
+            incidents = [i for i in self._lately() if self._is_mine(i.job) and i.id not in self._earlier]
             if not self._final:
                 self._mine |= {incident.id for incident in incidents}
                 hung = any(incident.severity == "critical" for incident in incidents)
@@ -275,9 +274,22 @@ class Following:
                     capture=self._captured.get(incident.id, ""),
                     nodes=self._nodes,
                 )
-            self.wanted = Wanted(decision, hang) if decision.action.ends else None
+            if decision.action.ends and not self._goes_on(incident.id):
+                self.wanted = Wanted(decision, hang)
             self._deciding.set()
         self.certain.set()
+
+    def _goes_on(self, incident: str) -> bool:
+        """Whether a hang is over now: a capture and a hook take their time, and a hook may cure it."""
+        with contextlib.suppress(ServerUnreachable, NotKnown):
+            if any(each.id == incident and each.state == "resolved" for each in self._lately()):
+                self._tell(f"ncclwatch: not ending the command: it goes on (incident {incident})\n")
+                return True
+        return False
+
+    def _lately(self) -> Sequence[Incident]:
+        """Return all incidents since the command began, and of a little before."""
+        return self._client.incidents(time.monotonic() - self._began + OVERLAP_S / 2)
 
     def _capture(self, incident: Incident, *, ends: bool) -> None:
         """Write what is known of a hang to a file, once. `ends`: the command is ended for it, and all of it is gone."""

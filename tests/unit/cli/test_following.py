@@ -30,6 +30,7 @@ class Server:
     def __init__(self) -> None:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
         self.state, self.cause, self.one_of, self.predicted = "running", "host_stall", False, ""
+        self.standing = "open"  # of its incidents
         self.refused = ""  # why it makes no capture
         self.answered: list[int] = []
         self.culprits: tuple[Culprit, ...] = ()
@@ -48,7 +49,7 @@ class Server:
         lately = time.monotonic() - within_s
         found = tuple(
             Incident(
-                id=i, job=job, state="open", cause=self.cause, certainty="PROVEN", culprits=self.culprits,
+                id=i, job=job, state=self.standing, cause=self.cause, certainty="PROVEN", culprits=self.culprits,
                 severity="warning" if i == self.predicted else "critical", summary=i, one_of=self.one_of,
                 predicted=i == self.predicted,
             )
@@ -378,3 +379,33 @@ def test_what_is_wanted_is_wanted_after_the_hook_and_a_report_follows_its_end(
     server.state = "ended"
     followed.finish()
     assert [" finished with 0 in " in line for line in told if "hook" in line] == [False, True]
+
+
+def test_a_job_that_goes_on_while_its_hook_runs_is_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such as one whose hook continues a stopped process."""
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
+    script, ran, goes_on = (tmp_path / name for name in ("on-hang", "ran", "goes on"))
+    script.write_text(f"#!/bin/sh\ntouch {ran}\nwhile [ ! -e '{goes_on}' ]; do sleep 0.05; done\n")
+    script.chmod(0o755)
+    server, told = Server(), []
+    server.open("one", "mine")
+    policy = replace(ABORT, hook=(str(script),))
+    hooks = CommandHooks(policy, told.append)
+    followed = Following(server, "mine", told.append, policy=policy, hooks=hooks)  # type: ignore[arg-type]
+    followed.start()
+    while not ran.exists():
+        time.sleep(0.01)
+    server.standing = "resolved"
+    goes_on.touch()
+    assert followed.certain.wait(10)
+    assert followed.decided() is None
+    server.standing = "open"  # it hangs once more
+    while followed.wanted is None:
+        time.sleep(0.01)
+    server.state = "ended"
+    followed.finish()
+    assert [line for line in told if "goes on" in line] == [
+        "ncclwatch: not ending the command: it goes on (incident one)\n"
+    ]
+    assert sum("running hook" in line for line in told) == 1

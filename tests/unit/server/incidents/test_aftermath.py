@@ -43,7 +43,9 @@ def test_a_debugger_that_holds_a_rank_is_known_to_who_decides_what_is_done() -> 
     for state, traced in ((ProcessState.TRACED, True), (ProcessState.STOPPED, False)):
         seen = view(2)
         seen = replace(seen, process=replace(seen.process, state=state))
-        found = replace(hang(0), verdict=replace(VERDICT, culprits=(culprit(view(1), None, ""), culprit(seen, None, ""))))
+        found = replace(
+            hang(0), verdict=replace(VERDICT, culprits=(culprit(view(1), None, ""), culprit(seen, None, "")))
+        )
         assert hang_of(found).traced is traced
         assert following.hang_of(decode(encode(report_incident(found)), type=answers.Incident)).traced is traced
 
