@@ -6,7 +6,7 @@ into their rings. A server tells of hangs, and can end no job that did not ask.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError, WireError
@@ -166,7 +166,7 @@ class Actor:
 
     def _remember(self, job: LocalJob, hang: Hang, ending: Ending) -> None:
         before = self._restarted.pop(_launch(job), None)
-        hangs = [*(before.hangs if before is not None else ()), hang]
+        hangs = [*(before.hangs if before is not None else ()), replace(hang, attempt=job.key.attempt)]
         self._restarted[_launch(job)] = _Restarting(hangs=hangs, ending=ending, until=self._clock() + RESTART_S)
         while len(self._restarted) > LAUNCHES_MAX:
             self._restarted.pop(next(iter(self._restarted))).ending.close()

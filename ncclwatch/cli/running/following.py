@@ -9,7 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -260,7 +260,7 @@ class Following:
         if stands_s < settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks)):
             return
         if self._policy is not None and self.wanted is None:
-            hang = hang_of(incident)
+            hang = replace(hang_of(incident), attempt=len(self._before.hangs))
             decision = decide(self._policy, hang, stands_s, self._before.hangs)
             if decision.action is not Action.REPORT:
                 self._deciding.clear()

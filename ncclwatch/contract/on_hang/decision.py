@@ -23,6 +23,7 @@ class Hang:
     certainty: str
     ranks: frozenset[int] = frozenset()  # its culprits
     places: frozenset[str] = frozenset()  # "file:line" of each culprit, where that is known
+    attempt: int = 0  # of its job; 0: the first
     saved: bool = False  # whether a rank had recorded a save since its attempt began
     traced: bool = False  # whether a debugger holds a culprit
 
@@ -71,7 +72,8 @@ def decide(
     again = sum(hang.is_like(each) for each in before)
     if again:
         return Decision(Action.ABORT, f"it hangs as it did before a restart ({hang.cause}), so another would not help")
-    unsaved = sum(not each.saved for each in before[1:])  # a restart after an attempt that was one itself
+    saved_in = {each.attempt for each in before if each.saved}
+    unsaved = len({each.attempt for each in before} - saved_in - {0})  # attempts that were restarts themselves
     saves = any(each.saved for each in before)  # else nobody knows whether it saves in a way that is recorded
     if before and saves and not hang.saved and unsaved >= policy.restarts_unsaved_max:
         return Decision(

@@ -44,6 +44,7 @@ def hang_of(incident: Incident) -> Hang:
         certainty=incident.verdict.certainty.value,
         ranks=frozenset(culprit.rank for culprit in incident.verdict.culprits),
         places=frozenset(f"{site.file}:{site.line}" for site in sites if site is not None),
+        attempt=incident.key.attempt,
         saved=incident.saved,
         traced=any(culprit.traced for culprit in incident.verdict.culprits),
     )

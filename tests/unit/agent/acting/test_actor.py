@@ -58,7 +58,7 @@ class Node:
         )  # fmt: skip
         return SimpleNamespace(
             ranks={0: rank},
-            key=SimpleNamespace(job="llama", instance=f"a:{port}/x"), index=index, on_hang=on_hang, hang_policy=policy,
+            key=SimpleNamespace(job="llama", instance=f"a:{port}/x", attempt=index - 1), index=index, on_hang=on_hang, hang_policy=policy,
             acts=on_hang not in ("", "report"), under_torchrun=left is not None, restarts_left=left or 0,
             everyone=lambda: [rank],
         )  # fmt: skip

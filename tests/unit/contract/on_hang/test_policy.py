@@ -101,7 +101,7 @@ def test_a_job_is_restarted_as_often_as_the_policy_allows() -> None:
 
 def test_a_job_that_has_saved_nothing_since_a_restart_is_not_started_again() -> None:
     policy = parse("[proven]\nother = 'restart'", "here")
-    hangs = [replace(hang(ranks=(n,), line=n), saved=saved) for n, saved in enumerate((True, False, False))]
+    hangs = [replace(hang(ranks=(n,), line=n), saved=saved, attempt=n) for n, saved in enumerate((True, False, False))]
     first, second, third = hangs
     assert decide(policy, first, 0.0).action is Action.RESTART
     found = decide(policy, second, 0.0, [first])
@@ -114,6 +114,10 @@ def test_a_job_that_has_saved_nothing_since_a_restart_is_not_started_again() -> 
     more = parse("restarts_unsaved_max = 1\n[proven]\nother = 'restart'", "here")
     assert decide(more, second, 0.0, [first]).action is Action.RESTART
     assert decide(more, third, 0.0, [first, second]).action is Action.ABORT
+    # Of one attempt several hangs may be told, or one by the agent and by the server.
+    assert decide(more, second, 0.0, [first, replace(first, saved=False), first], 1).action is Action.RESTART
+    two_a_time = [first, second, first, second]
+    assert decide(replace(more, restarts_unsaved_max=2), third, 0.0, two_a_time, 2).action is Action.RESTART
 
 
 def test_a_policy_that_names_no_cause_only_reports() -> None:
