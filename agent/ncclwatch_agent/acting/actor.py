@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ncclwatch.contract.errors import ConfigError, WireError
-from ncclwatch.contract.on_hang.decision import Decision, Hang, decide
+from ncclwatch.contract.on_hang.decision import Decision, Hang, decide, urgency
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
 from ncclwatch.contract.on_hang.policy import Action, Policy, in_force
 from ncclwatch_agent.acting.ending import Ending
@@ -124,10 +124,13 @@ class Actor:
         mine = self._restarted.get(_launch(job))
         own = tuple(mine.hangs) if mine is not None else ()
         before, restarts = (*own, *hangs.before), max(len(own), hangs.attempts)
-        raised = ""
-        for each in hangs.open:
-            decision = decide(policy, each.hang, each.stands_s + waited_s, before, restarts)
+        decided = [(each, decide(policy, each.hang, each.stands_s + waited_s, before, restarts)) for each in hangs.open]
+        raised, awaited = "", False
+        for each, decision in sorted(decided, key=lambda found: urgency(found[1])):
             if not self._may_follow(known, each, decision):
+                awaited = True  # a hook, before the end
+                continue
+            if decision.action.ends and awaited:
                 continue
             if decision.action is Action.CAPTURE and each.incident not in known.captured:
                 known.captured.add(each.incident)

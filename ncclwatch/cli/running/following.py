@@ -21,7 +21,7 @@ from ncclwatch.cli.running.hooks import CommandHooks
 from ncclwatch.contract import config, job_names
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.model.verdict import Lateness
-from ncclwatch.contract.on_hang.decision import Decision, Hang, decide, settled_s
+from ncclwatch.contract.on_hang.decision import Decision, Hang, decide, settled_s, urgency
 from ncclwatch.contract.on_hang.policy import Action, Policy
 from ncclwatch.contract.words.console import Colour, put, width
 from ncclwatch.contract.words.printable import json_text
@@ -225,9 +225,9 @@ class Following:
             if not self._final:
                 self._mine |= {incident.id for incident in incidents}
                 hung = any(incident.severity == "critical" for incident in incidents)
-                for incident in reversed(incidents):
-                    if not (hung and incident.predicted):  # what has happened is no news
-                        self._consider(incident)
+                told = [i for i in reversed(incidents) if not (hung and i.predicted)]  # what has happened is no news
+                stand = [(incident, self._consider(incident)) for incident in told]
+                self._act([(incident, stands_s) for incident, stands_s in stand if stands_s is not None])
             self._collect(jobs)
         except (ServerUnreachable, NotKnown) as error:
             self._complain(error)
@@ -241,9 +241,10 @@ class Following:
             self._noticed.add(notice)
             self._tell(f"ncclwatch: {notice}\n")
 
-    def _consider(self, incident: Incident) -> None:
+    def _consider(self, incident: Incident) -> float | None:
+        """Tell of an incident. Returns for how long a hang has stood of which no more is to be learned."""
         if incident.severity not in _TOLD:
-            return
+            return None
         now = time.monotonic()
         urgent = incident.lateness == Lateness.DEADLINE.value and incident.id not in self._urgent
         if incident.id not in self._told_at or urgent:
@@ -255,29 +256,43 @@ class Following:
         hangs = incident.severity == "critical" and incident.state == "open"
         if not hangs:
             self._stands_since.pop(incident.id, None)  # it may come back, and stands anew then
-            return
+            return None
         stands_s = now - self._stands_since.setdefault(incident.id, now)
-        if stands_s < settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks)):
-            return
-        if self._policy is not None and self.wanted is None:
-            hang = replace(hang_of(incident), attempt=len(self._before.hangs))
-            decision = decide(self._policy, hang, stands_s, self._before.hangs)
-            if decision.action is not Action.REPORT:
-                self._deciding.clear()
-                self._capture(incident, ends=decision.action.ends)
-            if self._hooks is not None and decision.settled:
-                self._deciding.clear()
-                self._hooks.run(
-                    incident,
-                    decision,
-                    attempt=len(self._before.hangs),
-                    capture=self._captured.get(incident.id, ""),
-                    nodes=self._nodes,
-                )
-            if decision.action.ends and not self._goes_on(incident.id):
-                self.wanted = Wanted(decision, hang)
-            self._deciding.set()
-        self.certain.set()
+        settled = stands_s >= settled_s(incident.cause, one_of=incident.one_of, seen=bool(incident.stacks))
+        return stands_s if settled else None
+
+    def _act(self, hangs: Sequence[tuple[Incident, float]]) -> None:
+        """Do what the policy says of hangs. What is wanted of several is what no restart cures."""
+        if self._policy is not None:
+            before = self._before.hangs
+            decided = []
+            for incident, stands_s in hangs:
+                hang = replace(hang_of(incident), attempt=len(before))
+                decided.append((incident, Wanted(decide(self._policy, hang, stands_s, before), hang)))
+            for incident, wanted in sorted(decided, key=lambda each: urgency(each[1].decision)):
+                if self.wanted is None:
+                    self._prepare(incident, wanted)
+        if hangs:
+            self.certain.set()
+
+    def _prepare(self, incident: Incident, wanted: Wanted) -> None:
+        """Take a capture and run the hook, and then say what is wanted."""
+        decision = wanted.decision
+        if decision.action is not Action.REPORT:
+            self._deciding.clear()
+            self._capture(incident, ends=decision.action.ends)
+        if self._hooks is not None and decision.settled:
+            self._deciding.clear()
+            self._hooks.run(
+                incident,
+                decision,
+                attempt=len(self._before.hangs),
+                capture=self._captured.get(incident.id, ""),
+                nodes=self._nodes,
+            )
+        if decision.action.ends and not self._goes_on(incident.id):
+            self.wanted = wanted
+        self._deciding.set()
 
     def _goes_on(self, incident: str) -> bool:
         """Whether a hang is over now: a capture and a hook take their time, and a hook may cure it."""

@@ -42,6 +42,14 @@ class Decision:
     settled: bool = True  # False: nothing is done about it, by no policy, or not yet
 
 
+_FINAL_FIRST = (Action.ABORT, Action.RESTART_ELSEWHERE, Action.RESTART)
+
+
+def urgency(decision: Decision) -> int:
+    """Return the place of a decision among those about several hangs of one job: first what no restart here cures."""
+    return _FINAL_FIRST.index(decision.action) if decision.action in _FINAL_FIRST else len(_FINAL_FIRST)
+
+
 def settled_s(cause: str, *, one_of: bool, seen: bool) -> float:
     """Return for how long after its first report a hang may still become better known. `seen`: with stacks."""
     if cause == Cause.RANK_CRASHED.value:

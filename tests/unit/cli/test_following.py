@@ -31,6 +31,7 @@ class Server:
         self.opened: dict[str, tuple[str, float]] = {}  # job and moment, by id
         self.state, self.cause, self.one_of, self.predicted = "running", "host_stall", False, ""
         self.standing = "open"  # of its incidents
+        self.causes: dict[str, str] = {}  # by id, where it is another one
         self.refused = ""  # why it makes no capture
         self.answered: list[int] = []
         self.culprits: tuple[Culprit, ...] = ()
@@ -49,7 +50,8 @@ class Server:
         lately = time.monotonic() - within_s
         found = tuple(
             Incident(
-                id=i, job=job, state=self.standing, cause=self.cause, certainty="PROVEN", culprits=self.culprits,
+                id=i, job=job, state=self.standing, cause=self.causes.get(i, self.cause), certainty="PROVEN",
+                culprits=self.culprits,
                 severity="warning" if i == self.predicted else "critical", summary=i, one_of=self.one_of,
                 predicted=i == self.predicted,
             )
@@ -409,3 +411,23 @@ def test_a_job_that_goes_on_while_its_hook_runs_is_not_ended(monkeypatch: pytest
         "ncclwatch: not ending the command: it goes on (incident one)\n"
     ]
     assert sum("running hook" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("order", [("frozen", "code"), ("code", "frozen")])
+def test_of_several_hangs_the_one_that_a_restart_does_not_cure_decides(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
+    server = Server()
+    server.causes = {"frozen": "process_frozen", "code": "rank_conditional_collective"}
+    for incident in order:
+        server.open(incident, "mine")
+    policy = in_force("policy", environ={})
+    followed = Following(server, "mine", lambda _: None, policy=policy)  # type: ignore[arg-type]
+    followed.start()
+    assert followed.certain.wait(10)
+    server.state = "ended"
+    followed.finish()
+    assert followed.wanted is not None
+    assert (followed.wanted.decision.action, followed.wanted.hang.cause) == (Action.ABORT, server.causes["code"])

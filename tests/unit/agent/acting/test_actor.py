@@ -58,7 +58,8 @@ class Node:
         )  # fmt: skip
         return SimpleNamespace(
             ranks={0: rank},
-            key=SimpleNamespace(job="llama", instance=f"a:{port}/x", attempt=index - 1), index=index, on_hang=on_hang, hang_policy=policy,
+            key=SimpleNamespace(job="llama", instance=f"a:{port}/x", attempt=index - 1),
+            index=index, on_hang=on_hang, hang_policy=policy,
             acts=on_hang not in ("", "report"), under_torchrun=left is not None, restarts_left=left or 0,
             everyone=lambda: [rank],
         )  # fmt: skip
@@ -235,6 +236,15 @@ def test_what_a_server_remembers_counts_as_well(node: Node) -> None:
     node.hear(job, FROZEN, before=(FROZEN,))
     node.actor.tend(job, connected=True)
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
+
+
+@pytest.mark.parametrize("hangs", [(FROZEN, CODE), (CODE, FROZEN)])
+def test_of_several_hangs_the_one_that_a_restart_does_not_cure_decides(node: Node, hangs: tuple[Hang, ...]) -> None:
+    job = node.job("policy", left=3)
+    node.hear(job, *hangs)
+    node.actor.tend(job, connected=True)
+    assert "(abort): the policy says so for rank_conditional_collective" in node.told[-1]
+    node.end_as(-signal.SIGTERM, -signal.SIGTERM)
 
 
 def test_a_restart_is_not_waited_for_for_ever(node: Node) -> None:
