@@ -51,9 +51,8 @@ class _Restarting:
     until: float  # when it is not waited for any more; 0: it has come
 
     def come(self) -> None:
-        """Wait for it no longer."""
+        """Wait for it no longer. Its launcher is held still: it may start more attempts, or be another one later."""
         self.until = 0.0
-        self.ending.close()
 
 
 class Actor:
@@ -169,6 +168,8 @@ class Actor:
 
     def _remember(self, job: LocalJob, hang: Hang, ending: Ending) -> None:
         before = self._restarted.pop(_launch(job), None)
+        if before is not None:
+            before.ending.close()
         hangs = [*(before.hangs if before is not None else ()), replace(hang, attempt=job.key.attempt)]
         self._restarted[_launch(job)] = _Restarting(hangs=hangs, ending=ending, until=self._clock() + RESTART_S)
         while len(self._restarted) > LAUNCHES_MAX:
@@ -190,6 +191,8 @@ class Actor:
             before = self._restarted.get(_launch(job))
             if before is not None:
                 before.come()
+                if before.ending.launcher_gone:  # somebody has started this by hand
+                    self._restarted.pop(_launch(job)).ending.close()
             policy = self._policy(job)
             hooks = JobHooks(job, policy, self._hooks) if policy is not None and policy.hook else None
             known = self._jobs[job.index] = _Acting(policy=policy, hooks=hooks)

@@ -43,6 +43,11 @@ class Ending:
         """Whether whoever started the ranks is still there to start them again."""
         return self._launcher is not None and self._launcher.lives
 
+    @property
+    def launcher_gone(self) -> bool:
+        """Whether whoever started the ranks has ended since, and starts nothing again."""
+        return self._launcher is not None and not self._launcher.lives
+
     def was_started_by(self, launcher: Launcher) -> bool:
         """Whether this process, which lives, also started the ranks that were ended here."""
         return self.launcher_lives and self._launcher is not None and self._launcher.pid == launcher.pid

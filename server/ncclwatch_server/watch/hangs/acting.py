@@ -47,7 +47,7 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
         key, verdict = incident.key, incident.verdict
         if (key.name, key.instance) != (job.key.name, job.key.instance) or not is_hang(incident):
             continue
-        if key.attempt < job.key.attempt:
+        if key.attempt < job.key.attempt and key.run == job.key.run:
             if incident.state is IncidentState.RESOLVED or verdict.cause is Cause.RANK_CRASHED:
                 continue  # nothing was started again for it, or torchrun did so by itself
             before.append((key.attempt, hang_of(incident)))

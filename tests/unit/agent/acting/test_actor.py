@@ -212,6 +212,34 @@ def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
 
 
+def test_an_attempt_that_ends_by_itself_does_not_make_the_hang_before_it_forgotten(node: Node) -> None:
+    for index in (1, 2, 3):
+        job = node.job("restart", index=index, left=4 - index)
+        node.hear(job, *([] if index == 2 else [FROZEN]))
+        node.actor.tend(job, connected=True)
+        node.actor.forget(job)
+        node.begin_again()
+    assert "(abort): it hangs as it did before a restart" in node.told[-1]
+
+
+def test_a_job_that_somebody_starts_by_hand_once_more_has_not_been_restarted(node: Node) -> None:
+    """At the same address, under the same name, on a node where another job keeps the agent."""
+    first = node.job("restart", left=3)
+    node.hear(first, FROZEN)
+    node.actor.tend(first, connected=True)
+    node.end_as(-signal.SIGTERM, None)
+    node.actor.forget(first)
+    node.launcher.kill()
+    node.launcher.communicate()
+    node.launcher = process()
+    node.begin_again()
+    second = node.job("restart", index=2, left=3)
+    node.hear(second, FROZEN)
+    node.actor.tend(second, connected=True)
+    assert "(restart): the policy says so" in node.told[-1]
+    node.end_as(-signal.SIGTERM, None)
+
+
 @pytest.mark.parametrize("same_torchrun", [True, False])
 def test_an_attempt_whose_ranks_meet_at_another_port_is_known_by_its_torchrun(node: Node, same_torchrun: bool) -> None:
     first = node.job("restart", left=3, port=1)

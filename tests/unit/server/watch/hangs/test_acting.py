@@ -114,6 +114,16 @@ def test_warnings_and_other_jobs_are_no_hangs_and_former_attempts_are_told_as_su
     assert found.attempts == 2
 
 
+def test_a_run_that_somebody_has_started_by_hand_has_none_of_the_attempts_before_it() -> None:
+    """At the same address and under the same name."""
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True, attempt=1)
+    job.key = replace(job.key, run=1)
+    opened(book, 1.0, attempt=0)
+    tell_agents(job, book, 100.0)
+    assert heard(link) == []
+
+
 def test_what_resolved_or_crashed_in_a_former_attempt_was_no_reason_to_start_again() -> None:
     jobs, book = Jobs(Memory()), IncidentBook()
     job, link = announced(jobs, number=1, acts=True, attempt=3)
