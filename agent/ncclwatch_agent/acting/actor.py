@@ -5,10 +5,11 @@ into their rings. A server tells of hangs, and can end no job that did not ask.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ncclwatch.contract import config
 from ncclwatch.contract.errors import ConfigError, WireError
 from ncclwatch.contract.on_hang.decision import Decision, Hang, decide, urgency
 from ncclwatch.contract.on_hang.hangs import Hangs, OpenHang, decode
@@ -39,6 +40,7 @@ class _Acting:
     captured: set[str] = field(default_factory=set)  # incidents whose captures were announced
     notifier: Notifier = field(default_factory=Notifier)
     hooks: JobHooks | None = None  # None: its policy names none
+    differ_told: bool = False  # that its ranks ask for different things
     raised: set[str] = field(default_factory=set)  # incidents for which ranks were notified to raise
 
 
@@ -118,14 +120,8 @@ class Actor:
 
     def _act(self, job: LocalJob, known: _Acting, policy: Policy, hangs: Hangs) -> str:
         """Do what the policy says. Returns the incident for which ranks raise, "" for none."""
-        now = self._clock()
-        waited_s = now - known.heard_at
-        mine = self._restarted.get(_launch(job))
-        own = tuple(mine.hangs) if mine is not None else ()
-        before, restarts = (*own, *hangs.before), max(len(own), hangs.attempts)
-        decided = [(each, decide(policy, each.hang, each.stands_s + waited_s, before, restarts)) for each in hangs.open]
         raised, awaited = "", False
-        for each, decision in sorted(decided, key=lambda found: urgency(found[1])):
+        for each, decision in self._decided(job, known, policy, hangs):
             if not self._may_follow(known, each, decision):
                 awaited = True  # a hook, before the end
                 continue
@@ -135,7 +131,7 @@ class Actor:
                 known.captured.add(each.incident)
                 self._say(job, f"it hangs ({_incident(each)})")
             if decision.action.ends:
-                known.ending = Ending(job, known.launcher, decision.action, now)
+                known.ending = Ending(job, known.launcher, decision.action, self._clock())
                 how = known.ending.words
                 self._say(job, f"{how} ({decision.action.value}): {decision.reason} ({_incident(each)})")
                 if known.ending.restarts:
@@ -147,6 +143,24 @@ class Actor:
                     known.raised.add(raised)
                     self._say(job, f"raising HangError in ranks that run Python (raise; {_incident(each)})")
         return raised
+
+    def _decided(
+        self, job: LocalJob, known: _Acting, policy: Policy, hangs: Hangs
+    ) -> Sequence[tuple[OpenHang, Decision]]:
+        """Return what is done about each hang, first what no restart cures."""
+        if any(policy.action(each.hang.cause, each.hang.certainty).ends for each in hangs.open):
+            differ = _differing_wishes(job)
+            if differ and not known.differ_told:
+                known.differ_told = True
+                self._say(job, differ)
+            if differ:
+                return ()
+        waited_s = self._clock() - known.heard_at
+        mine = self._restarted.get(_launch(job))
+        own = tuple(mine.hangs) if mine is not None else ()
+        before, restarts = (*own, *hangs.before), max(len(own), hangs.attempts)
+        found = [(each, decide(policy, each.hang, each.stands_s + waited_s, before, restarts)) for each in hangs.open]
+        return sorted(found, key=lambda decided: urgency(decided[1]))
 
     def _may_follow(self, known: _Acting, hang: OpenHang, decision: Decision) -> bool:
         """Whether what was decided may be done now: an end comes after the hook."""
@@ -212,6 +226,21 @@ class Actor:
 
 def _incident(hang: OpenHang) -> str:
     return f"incident {hang.incident}; {hang.capture}" if hang.capture else f"incident {hang.incident}"
+
+
+def _differing_wishes(job: LocalJob) -> str:
+    """Return in words that ranks of a job ask for different things, "" if they do not. Which one counts is unknown."""
+    wishes: dict[tuple[str, str], int] = {}
+    for rank in job.ranks.values():
+        if rank.identity:
+            wishes.setdefault((rank.identity.get("on_hang", ""), rank.identity.get("hang_policy", "")), rank.rank)
+    if len(wishes) < 2:
+        return ""
+    said = ", and ".join(
+        f"rank {rank} asks for {' of '.join(filter(None, (on_hang or 'nothing', policy)))}"
+        for (on_hang, policy), rank in list(wishes.items())[:2]
+    )
+    return f"nothing is ended for hangs: {said}; set {config.ENV_ON_HANG} to one value on all ranks"
 
 
 def _launch(job: LocalJob) -> _Launch:

@@ -50,7 +50,8 @@ class Node:
 
     def job(self, on_hang: str, *, index: int = 1, left: int | None = None, policy: str = "", port: int = 1) -> Any:
         rank = SimpleNamespace(
-            rank=0, header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
+            rank=0, identity={"on_hang": on_hang, "hang_policy": policy},
+            header=SimpleNamespace(pid=self.rank.pid), is_here=self.rank.poll() is None, gone=False,
             wants_notices=on_hang == "raise", place=self.place, ring=SimpleNamespace(file_name="0-17.ring"),
             watch=SimpleNamespace(
                 parent=self.launcher.pid, pidfd=SimpleNamespace(fd=-1), state=ProcessState.SLEEPING,
@@ -116,6 +117,22 @@ def test_nothing_is_done_about_ranks_that_are_late_nor_without_a_connection(node
     node.actor.tend(job, connected=True)  # what stood then is not known to stand now
     node.end_as(None, None)
     assert node.told == []
+
+
+@pytest.mark.parametrize("other", [{}, {"on_hang": "report"}, {"on_hang": "abort", "hang_policy": "/own.toml"}])
+def test_where_ranks_ask_for_different_things_nothing_is_ended_and_that_is_said_once(
+    node: Node, other: dict[str, str]
+) -> None:
+    """Whichever ring was found first would decide else."""
+    job = node.job("abort", left=3)
+    job.ranks[1] = SimpleNamespace(**{**vars(job.ranks[0]), "rank": 1, "identity": {"job": "llama", **other}})
+    for _ in range(2):
+        node.hear(job, FROZEN)
+        node.actor.tend(job, connected=True)
+    node.end_as(None, None)
+    (said,) = node.told
+    assert said.startswith("nothing is ended for hangs: rank 0 asks for abort")
+    assert "set NCCLWATCH_ON_HANG to one value on all ranks" in said
 
 
 def test_a_hang_that_was_resolved_is_not_acted_on(node: Node) -> None:
