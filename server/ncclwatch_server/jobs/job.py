@@ -112,6 +112,7 @@ class Job:
     communicators: tuple[Communicator, ...] = ()  # likewise
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
     histories: list[HistoryRequest] = field(default_factory=list)  # views that they have asked for
+    hangs_since: dict[str, float] = field(default_factory=dict)  # open hangs, since when they are known to stand
     hangs_told: dict[int, Hangs] = field(default_factory=dict)  # to agents that act, by number of the connection
     kept_captures: dict[str, KeptCapture] = field(default_factory=dict)  # by the incident that they are of
     hooks: HookGrants = field(default_factory=HookGrants)

@@ -184,7 +184,7 @@ class Watch:
         self._examiner.compare(job)
         await self._examiner.gather(job, self._clock())
         self._restarts.look(job, self.jobs.all())
-        tell_agents(job, self.book, self._wall(), partial(self._captured, job))
+        tell_agents(job, self.book, now, partial(self._captured, job))
 
     def _captured(self, job: Job, incident: Incident) -> str | None:
         return self._captures.told_of(job, incident, partial(self.snapshot, job), self._clock())

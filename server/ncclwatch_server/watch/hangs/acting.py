@@ -20,15 +20,19 @@ from ncclwatch_server.jobs.job import Job
 Captured = Callable[[Incident], str | None]
 
 
-def tell_agents(job: Job, book: IncidentBook, wall_s: float, captured: Captured) -> None:
+def tell_agents(job: Job, book: IncidentBook, now: float, captured: Captured) -> None:
     """Send the hangs of a job to those of its agents that act, where there is news for them.
 
+    `now` is monotonic: for how long a hang has stood decides what is done, and a wall clock may be set.
     `captured` says in words where the capture of a hang is, None while it is being written: they hear of it then.
     """
     acting = {number: served for number, served in job.served.items() if served.acts and served.alive}
+    if acting or job.hangs_since:
+        open_hangs = [each.id for each in book.open_of(job.key) if is_hang(each)]
+        job.hangs_since = {each: job.hangs_since.get(each, now) for each in open_hangs}
     if not acting:
         return
-    found = hangs_of(job, book.all(), wall_s, captured)
+    found = hangs_of(job, book.all(), now, captured)
     told = {number: known for number, known in job.hangs_told.items() if number in acting}
     for number, served in acting.items():
         hangs = replace(found, hooks=_hooks(job, book, served.link.agent, found))
@@ -39,9 +43,9 @@ def tell_agents(job: Job, book: IncidentBook, wall_s: float, captured: Captured)
     job.hangs_told = told
 
 
-def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: Captured) -> Hangs:
+def hangs_of(job: Job, incidents: Iterable[Incident], now: float, captured: Captured) -> Hangs:
     """Return the hangs of a job that stand and of which no more is to be learned, and those of its former attempts."""
-    now: list[OpenHang] = []
+    standing: list[OpenHang] = []
     before: list[tuple[int, Hang]] = []
     for incident in incidents:
         key, verdict = incident.key, incident.verdict
@@ -52,11 +56,11 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
                 continue  # nothing was started again for it, or torchrun did so by itself
             before.append((key.attempt, hang_of(incident)))
         elif key == job.key and incident.open:
-            stands_s = wall_s - max(incident.opened_at, incident.reopened_at)
+            stands_s = now - job.hangs_since.get(incident.id, now)
             settled = stands_s >= settled_s(verdict.cause.value, one_of=verdict.one_of, seen=bool(incident.stacks))
             capture = captured(incident) if settled else None
             if capture is not None:
-                now.append(
+                standing.append(
                     OpenHang(
                         incident=incident.id,
                         hang=hang_of(incident),
@@ -68,7 +72,9 @@ def hangs_of(job: Job, incidents: Iterable[Incident], wall_s: float, captured: C
                 )
     before.sort(key=lambda each: each[0])
     attempts = len({attempt for attempt, _ in before})
-    return Hangs(open=tuple(now[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts)
+    return Hangs(
+        open=tuple(standing[-HANGS_MAX:]), before=tuple(hang for _, hang in before)[-HANGS_MAX:], attempts=attempts
+    )
 
 
 def _lasting(hangs: Hangs) -> Hangs:

@@ -42,8 +42,10 @@ def opened(book: IncidentBook, at_s: float, attempt: int = 1, name: str = "llama
     return incident.id
 
 
-def tell_agents(job: Job, book: IncidentBook, wall_s: float, capture: str | None = "capture: a:/b") -> None:
-    watch_acting.tell_agents(job, book, wall_s, lambda _: capture)
+def tell_agents(job: Job, book: IncidentBook, now: float, capture: str | None = "capture: a:/b") -> None:
+    for each in book.open_of(job.key):  # the look that has opened it has told agents as well
+        job.hangs_since.setdefault(each.id, max(each.opened_at, each.reopened_at))
+    watch_acting.tell_agents(job, book, now, lambda _: capture)
 
 
 def heard(link: Link) -> list[Hangs]:
@@ -72,6 +74,35 @@ def test_only_agents_that_act_hear_of_a_hang_and_only_when_it_is_news() -> None:
     tell_agents(job, book, 107.0)
     assert heard(acting) == [Hangs()]
     assert heard(other) == []
+
+
+def test_a_wall_clock_that_is_set_makes_no_hang_older_or_younger() -> None:
+    """A hang that may end by itself would else be acted on at once, or one that is proven not for hours."""
+    for set_by in (3600.0, -3600.0):
+        jobs, book = Jobs(Memory()), IncidentBook()
+        job, link = announced(jobs, number=1, acts=True)
+        incident = opened(book, 1_800_000_000.0 + set_by)
+        for now in (50.0, 60.0):
+            watch_acting.tell_agents(job, book, now, lambda _: "capture: a:/b")
+        assert [(each.incident, each.stands_s) for found in heard(link) for each in found.open] == [(incident, 10.0)]
+
+
+def test_a_hang_that_comes_back_while_no_agent_acts_stands_since_then() -> None:
+    jobs, book = Jobs(Memory()), IncidentBook()
+    job, link = announced(jobs, number=1, acts=True)
+    incident = opened(book, 100.0)
+    watch_acting.tell_agents(job, book, 100.0, lambda _: "capture: a:/b")
+    jobs.lose(link, 1.0)
+    book.close(job.key, IncidentState.RESOLVED, 110.0)
+    watch_acting.tell_agents(job, book, 110.0, lambda _: "capture: a:/b")
+    known = book.get(incident)
+    assert known is not None
+    book.update(known, VERDICT, frozenset(), 200.0)
+    watch_acting.tell_agents(job, book, 200.0, lambda _: "capture: a:/b")
+    _, again = announced(jobs, number=3, acts=True)
+    for now in (210.0, 220.0):
+        watch_acting.tell_agents(job, book, now, lambda _: "capture: a:/b")
+    assert [each.stands_s for found in heard(again) for each in found.open] == [10.0]
 
 
 def test_an_agent_hears_of_a_hang_when_its_capture_is_there() -> None:
