@@ -120,7 +120,7 @@ def test_the_report_of_a_job_has_the_schema_of_the_design(server: ServerProcess)
         "group", "seq", "op", "first_divergence", "onset_to_open_s", "evidence", "stacks", "one_of", "explains",
         "opened_at",
     }  # fmt: skip
-    assert set(incident["culprits"][0]) == {"rank", "host", "pid", "device", "call_site", "doing"}
+    assert set(incident["culprits"][0]) == {"rank", "host", "pid", "device", "call_site", "doing", "traced"}
 
 
 def test_what_is_unknown_is_answered_with_a_sentence(server: ServerProcess) -> None:
