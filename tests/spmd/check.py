@@ -17,6 +17,7 @@ from tests.spmd.views import Sight
 
 HEALTHY_SHARE = 0.25
 SLOW_SHARE = 0.4
+REPORT_S = 1.0  # between two reports; what is proven is told with the second one that shows it, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
 
 
@@ -110,10 +111,20 @@ def examined(trial: Trial, run: Run, sight: Sight) -> Iterator[Counterexample]:
     truth = oracle.at(run, sight)
     for verdict in verdicts:
         for broken in _wrong_with(verdict, trial, run, truth):
+            if broken is Broken.PROOF and not _is_proven_again(trial, run, sight):
+                continue
             yield Counterexample(broken, trial, sight, verdict)
     seen = not sight.silent and not sight.unasked
     if seen and sight.at_s > run.rest_s and truth.stuck - _spoken_of(verdicts):
         yield Counterexample(Broken.SILENCE, trial, sight, next(iter(verdicts), None))
+
+
+def _is_proven_again(trial: Trial, run: Run, sight: Sight) -> bool:
+    """Say whether the next report is judged wrongly as well: a wait may have been about to end at the first one."""
+    later = sight._replace(at_s=sight.at_s + REPORT_S)
+    truth = oracle.at(run, later)
+    verdicts = judge(views.snapshot(run, later))
+    return any(Broken.PROOF in _wrong_with(verdict, trial, run, truth) for verdict in verdicts)
 
 
 def _spoken_of(verdicts: Sequence[Verdict]) -> frozenset[int]:

@@ -5,7 +5,7 @@ of like ranks; who departs from its own habit; whose call lies under a test of t
 loop before the others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,12 +62,17 @@ Views = Mapping[int, RankView]
 _Others = tuple[Side, ...]
 
 
-def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None) -> OddSide:
-    """Return the odd one of at least two sides; the smallest, by no sign, where nothing tells."""
+def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: Collection[int] = ()) -> OddSide:
+    """Return the odd one of at least two sides; the smallest, by no sign, where nothing tells.
+
+    `members` of the group of the sides: some may not have come yet, or have forgotten with whom they went.
+    """
     slipped = _first_to_slip(views, sides, slip) if slip is not None else None
     if slipped is not None:
         return slipped
     usual = majority([side.ranks for side in sides])
+    if usual is not None and len(usual) * 2 <= len(members):
+        usual = None
     if usual is not None and len(sides) == 2:
         (few,) = (side for side in sides if side.ranks is not usual)
         if drew_few(views, usual, few.ranks):  # most of the group, and few of the job

@@ -111,7 +111,7 @@ def part(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> Par
         found = _by_shift(views, sides, shifted, shift)
         threads = _threads_of(views, found)
         return _of_threads(sides, threads) if threads else found
-    odd = odd_side(views, sides, slip)
+    odd = odd_side(views, sides, slip, members)
     return _last_call(views, odd.side, _without(sides, odd.side), odd.sign, slip)
 
 
