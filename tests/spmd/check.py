@@ -17,7 +17,7 @@ from tests.spmd.views import Sight
 
 HEALTHY_SHARE = 0.25
 SLOW_SHARE = 0.4
-REPORT_S = 1.0  # between two reports; what is proven is told with the second one that shows it, see `incidents.confirmation`
+REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
 
 
