@@ -66,7 +66,7 @@ integration: $(BIN)/.installed tools ## tests on real processes
 long: $(BIN)/.installed ## tests on real processes that take long
 	$(BIN)/pytest -m long tests/integration $(PYTEST_ARGS)
 
-frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate and DeepSpeed with attach() alone; Ray's marks (installs 400 MB)
+frameworks: $(BIN)/.installed ## hangs of Lightning, Fabric, transformers, Accelerate, DeepSpeed and Ray Train with attach() alone (installs 400 MB)
 	$(BIN)/pip install --quiet 'ray[train]' deepspeed
 	FRAMEWORKS=all $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.integration
 
 # What a schema cannot say: which ranks a job has, and that a silence ends after it has begun. That may be refused.
 BY_CONTENT = """
+[checks]  # 503: on a busy machine the store may not answer in time, which is said
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
 [[operations]]
 include-path = ["/api/v1/silences", "/api/v1/jobs/{job}/stacks", "/api/v1/jobs/{job}/capture"]
 [operations.checks]

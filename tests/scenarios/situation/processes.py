@@ -77,11 +77,13 @@ def disk(state: State, words: list[str]) -> None:
 
 
 def ended(state: State, words: list[str]) -> None:
-    names, how, value, *rest = words
+    names, how, *rest = words
+    value = "" if how == "unseen" else rest.pop(0)
     site = site_of(rest.pop(0)) if how == "error" and rest and ":" in rest[0] else None
     ago_s = float(options_of(rest).get("ago", "0"))
     ending = {
         "exit": lambda: Ending(kind="exited" if value == "0" else "crashed", exit_code=int(value), age_s=ago_s),
+        "unseen": lambda: Ending(kind="vanished", age_s=ago_s),
         "signal": lambda: Ending(kind="signalled", signal=int(value), age_s=ago_s),
         "error": lambda: Ending(kind="crashed", exit_code=1, exception=value, site=site, age_s=ago_s),
     }[how]()

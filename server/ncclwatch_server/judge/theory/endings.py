@@ -77,7 +77,7 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
         return None
     if case.told:
         gone = _before_what_was_told(case, gone)
-    suspects = _own_endings(gone)
+    suspects = _told_or_missed(case, gone, _own_endings(gone))
     if not suspects:
         return None if case.told else _lost_no_rank(case, gone)
     failed = tuple(rank for rank in suspects if not is_clean(gone[rank]))
@@ -129,6 +129,31 @@ def _left_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, 
 def _says_nothing(ending: Ending) -> bool:
     """Say whether all that is known of an end is an exit code."""
     return bool(ending.exit_code) and not ending.exception and ending.signal is None
+
+
+def _is_mute(ending: Ending) -> bool:
+    """Say whether nothing is known of an end that tells a failure from a launcher that needs the rank no longer.
+
+    `ray.kill` ends a worker with exit code 1, whatever it was doing, and so does the end of a trainer of Ray.
+    """
+    return _says_nothing(ending) or ending.kind == "vanished"
+
+
+def _told_or_missed(case: Case, gone: Mapping[int, Ending], own: list[int]) -> list[int]:
+    """Return the ranks whose end says something, or was missed by another rank.
+
+    That one waits for it, or ended after it for the loss of a peer, or had ended well without a call that it made.
+    """
+    mute = [rank for rank in own if _is_mute(gone[rank])]
+    if not mute:
+        return own
+    missed = set(_waited_for(case, mute))
+    lost_s = [ended_s_ago(case.views[rank]) for rank, ending in gone.items() if is_victim(ending)]
+    if lost_s:
+        since_s = min(lost_s) - SAME_TIME_S
+        missed.update(rank for rank in mute if ended_s_ago(case.views[rank]) >= since_s)
+    missed.update(unfinished(case.views, [rank for rank, ending in gone.items() if is_clean(ending)], mute))
+    return [rank for rank in own if rank in missed or not _is_mute(gone[rank])]
 
 
 def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -297,6 +322,12 @@ def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
     if all((end := case.views[rank].ending) is not None and is_clean(end) for rank in ranks):
         ended.update(unfinished(case.views, ranks, mute))
     return tuple(sorted((waiting | ended) - set(ranks)))
+
+
+def has_torn_down(view: RankView) -> bool:
+    """Say whether a rank has destroyed the groups that it had."""
+    newest = {group.name: group.destroyed for group in view.groups}
+    return bool(newest) and all(newest.values())
 
 
 def end_site(view: RankView) -> CallSite | None:

@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.endings import (
     end_site,
     ended_s_ago,
     followers,
+    has_torn_down,
     is_clean,
     is_of_a_pipe,
     is_victim,
@@ -124,6 +125,9 @@ def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -
     others = [view.ending for rank, view in case.views.items() if rank not in ranks]
     if others and not victims and all(end is not None and is_clean(end) for end in others):
         return "All other ranks had ended well, or did so after it."
+    if not victims and all(has_torn_down(case.views[rank]) for rank in ranks):
+        had = "it had destroyed its" if len(ranks) == 1 else "they had destroyed their"
+        return f"No rank that is known waits for {ranks_words(ranks)}: {had} process groups."
     gone = "it is gone" if len(ranks) == 1 else "they are gone"
     return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
 

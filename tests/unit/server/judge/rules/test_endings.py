@@ -27,12 +27,13 @@ def judged(*lines: str, endings: dict[int, Ending]) -> tuple[Verdict, ...]:
         (Ending(kind="exited", exit_code=0), False),
         (Ending(kind="exited"), False),  # it said so itself, and nobody saw the code
         (Ending(kind="crashed", exit_code=0), False),  # its hooks noted an error, and it exited well after all
-        (Ending(kind="vanished"), True),
-        (Ending(kind="crashed", exit_code=3), True),
+        (Ending(kind="vanished"), False),
+        (Ending(kind="crashed", exit_code=3), False),  # a launcher may have ended it so, as ray.kill() does
+        (Ending(kind="crashed", exit_code=1, exception="ValueError: bad label"), True),
         (Ending(kind="signalled", signal=9), True),
     ],
 )
-def test_an_end_that_nobody_waits_for_is_told_only_if_it_was_no_clean_one(ending: Ending, alarms: bool):
+def test_an_end_that_nobody_waits_for_is_told_only_if_it_says_what_failed(ending: Ending, alarms: bool):
     found = judged("world 2", "group dp 0-1", endings={1: replace(ending, age_s=9.0)})
     assert bool(found) is alarms
 

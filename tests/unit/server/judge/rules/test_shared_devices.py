@@ -47,7 +47,7 @@ def test_the_ranks_that_nccl_names_are_believed_where_its_numbers_are_the_jobs(
 
 @pytest.mark.parametrize(("ago_s", "cause"), [(9.0, Cause.RANK_CRASHED), (0.5, Cause.DUPLICATE_DEVICE)])
 def test_another_crash_that_came_first_is_not_explained_by_it(ago_s: float, cause: Cause):
-    (found,) = judge(snapshot(refused(0), view(1, Ending(kind="crashed", exit_code=1, age_s=ago_s))))
+    (found,) = judge(snapshot(refused(0), view(1, Ending(kind="signalled", signal=9, age_s=ago_s))))
     assert found.cause is cause
 
 
