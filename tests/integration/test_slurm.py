@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.cluster import read_until
 from tests.integration.launch import PROGRAMS
+from tests.integration.machine import ROOT
 from tests.integration.network import INTERFACE
 from tests.integration.real_jobs import until
 from tests.integration.slurm import Slurm
@@ -86,3 +88,38 @@ def test_a_job_that_is_requeued_is_another_attempt_of_it(slurm: Slurm) -> None:
     (incident,) = ask("incidents")
     assert incident["state"] != "open"
     assert output.read_text().count("ncclwatch: CRITICAL") == 1
+
+
+@pytest.mark.long
+def test_agents_end_the_ranks_of_a_job_on_all_nodes_where_its_policy_says_so(slurm: Slurm) -> None:
+    job = slurm.start("srun", *TASKS, *ranks("srun_hang.py"), NCCLWATCH_ON_HANG="policy", **ENVIRON)
+    _, said = job.communicate(timeout=100)
+    assert job.returncode != 0
+    assert "ending the ranks (abort): the policy says so for rank_conditional_coll" in " ".join(said.split())
+    until(lambda: not slurm.agents(), lambda: slurm.agents())
+
+
+@pytest.mark.long
+def test_a_job_is_requeued_without_the_node_of_the_rank_that_is_at_fault() -> None:
+    with Slurm(3) as slurm:
+        policy, output = slurm.run / "policy.toml", slurm.run / "output"
+        policy.write_text(f"""
+            hook = "{ROOT / "deploy/hooks/slurm-requeue"}"
+            [proven]
+            process_frozen = "restart_elsewhere"
+        """)
+        command = " ".join(("srun", *ranks("srun_hang.py"), "stopped"))
+        batch = slurm.start(
+            "sbatch", *TASKS, "--open-mode=append", f"--output={output}", f"--wrap={command}",
+            NCCLWATCH_ON_HANG="policy", NCCLWATCH_HANG_POLICY=str(policy), **ENVIRON,
+        )  # fmt: skip
+        assert batch.wait(60) == 0
+        until(lambda: output.exists() and "trained to the end" in output.read_text(), lambda: said(output))
+        assert "trained to the end after 1 restarts" in output.read_text()
+        job = slurm.command("scontrol", "show", "job", "-o", "1")
+        assert " ExcNodeList=node1 " in job
+        assert " NodeList=node[0,2] " in job
+
+
+def said(output: Path) -> str:
+    return output.read_text() if output.exists() else ""

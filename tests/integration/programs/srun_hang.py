@@ -1,9 +1,11 @@
 """Tasks of srun train, as users of Slurm begin them without torchrun; at step 30 rank 2 goes to a barrier of its own.
 
-A job that was requeued says so, and trains to its end.
+With "stopped" it is stopped there instead. A job that was requeued says so, and trains to its end.
 """
 
 import os
+import signal
+import sys
 import time
 
 import torch
@@ -23,6 +25,8 @@ def main() -> None:
     for step in range(STEPS):
         time.sleep(0.05)
         if step == STEPS // 2 and rank == 2 and not restarts:
+            if "stopped" in sys.argv:
+                os.kill(os.getpid(), signal.SIGSTOP)
             dist.barrier()
         dist.all_reduce(gradients)
         gradients.fill_(1.0)

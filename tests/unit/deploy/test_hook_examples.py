@@ -34,7 +34,10 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     calls.touch()
     for name in ("scontrol", "kubectl", "sudo"):
         stub = tmp_path / name
-        stub.write_text(f'#!/bin/sh\n(printf %s "{name}"; printf "|%s" "$@"; echo) >> {calls}\n')
+        stub.write_text(
+            f'#!/bin/sh\n(printf %s "{name}"; printf "|%s" "$@"; echo) >> {calls}\n'
+            '[ "$1 $2" != "show job" ] || echo "JobId=$4 NodeList=gpu-07 ExcNodeList=$EXCLUDED Power="\n'
+        )
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return calls
@@ -60,6 +63,59 @@ def test_kubernetes_labels_and_cordons_the_node_of_the_pod(ran: Path) -> None:
         "kubectl|label|node|gpu-07|ncclwatch/hang=node_lost|--overwrite",
         "kubectl|cordon|gpu-07",
     ]
+
+
+OF_SLURM = replace(CALL, job="team/slurm-4711.0")
+
+
+@pytest.mark.parametrize(("excluded", "then"), [("(null)", "gpu-07"), ("gpu-[01-02]", "gpu-[01-02],gpu-07")])
+def test_a_job_of_slurm_is_requeued_without_the_node_at_fault(
+    ran: Path, monkeypatch: pytest.MonkeyPatch, excluded: str, then: str
+) -> None:
+    monkeypatch.setenv("EXCLUDED", excluded)
+    assert run(OF_SLURM, "slurm-requeue").code == 0
+    assert ran.read_text().splitlines() == [
+        "scontrol|show|job|-o|4711",
+        "scontrol|requeuehold|4711",
+        f"scontrol|update|JobId=4711|ExcNodeList={then}",
+        "scontrol|release|4711",
+    ]
+
+
+def test_a_job_of_slurm_is_requeued_on_any_nodes_where_none_is_at_fault(ran: Path) -> None:
+    assert run(replace(OF_SLURM, action="restart"), "slurm-requeue").code == 0
+    assert ran.read_text().splitlines() == ["scontrol|requeue|4711"]
+
+
+def test_a_job_of_slurm_is_released_though_its_nodes_could_not_be_excluded(ran: Path) -> None:
+    stub = ran.parent / "scontrol"
+    stub.write_text(stub.read_text() + '[ "$1" != update ] || exit 1\n')
+    assert run(OF_SLURM, "slurm-requeue").code == 1
+    assert ran.read_text().splitlines()[-1] == "scontrol|release|4711"
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "because"),
+    [
+        (replace(OF_SLURM, attempt=3), (), "this is its attempt 3, and 3 are allowed"),
+        (replace(OF_SLURM, attempt=1), ("1",), "this is its attempt 1, and 1 are allowed"),
+        (replace(OF_SLURM, job="llama"), (), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
+        (replace(OF_SLURM, job="slurm-1.0;x"), (), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
+        (replace(OF_SLURM, incident=replace(INCIDENT, one_of=True)), (), "a look is needed"),
+        (replace(OF_SLURM, incident=replace(INCIDENT, culprits=(Culprit(rank=1, host="a,b"),))), (), "a look is needed"),
+    ],
+)
+def test_a_job_of_slurm_is_not_requeued_too_often_or_on_a_guess(
+    ran: Path, call: HookCall, arguments: tuple[str, ...], because: str
+) -> None:
+    result = run(call, "slurm-requeue", *arguments)
+    assert (result.code, ran.read_text()) == (1, "")
+    assert result.lines[-1].endswith(because)
+
+
+def test_a_job_of_slurm_that_its_policy_ends_for_good_is_not_requeued(ran: Path) -> None:
+    assert run(replace(OF_SLURM, action="abort"), "slurm-requeue").code == 0
+    assert ran.read_text() == ""
 
 
 @pytest.mark.parametrize("name", ["slurm-drain", "kubernetes-cordon"])
