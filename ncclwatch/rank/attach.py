@@ -24,7 +24,7 @@ from ncclwatch.contract.words.printable import harmless
 from ncclwatch.rank import endings, identity, torch_versions, worker_server
 from ncclwatch.rank.agents import store_exchange
 from ncclwatch.rank.checks import resume
-from ncclwatch.rank.notices import listener
+from ncclwatch.rank.notices import exit_signal, listener
 from ncclwatch.rank.patches import collector
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.pulse import Pulse
@@ -168,7 +168,7 @@ def _record(ring: RingFile, directory: str, launched: dict[str, str], job: str) 
     local_rank, _ = identity.on_this_node(_place)
     witness = worker_server.socket_of_this_rank(directory)
     wishes = listener.in_force(_wishes, launched)
-    mine = {"witness": witness, **wishes}
+    mine = {"witness": witness, "exit_signal": str(exit_signal.install(wishes["on_hang"])), **wishes}
     ring.set_word(Word.IDENTITY, ring.told(_identity(job, launched) | mine, kept=True))
     ring.set_word(Word.PULSE_NS, time.monotonic_ns())
     _recorder = _make_recorder(ring)
@@ -291,6 +291,7 @@ def detach() -> None:
         if patches is not None:
             patches.restore()
         ended = pulse is None or pulse.stop()
+        exit_signal.remove()
         if recorder is not None:
             recorder.close()
             recorder.ring.set_word(Word.DETACHED, 1)

@@ -67,8 +67,8 @@ class Kubernetes:
         environ = {each["name"]: here(each["value"]) for each in container["env"]}
         return start(self.machines[0], ["-m", "ncclwatch_server", *map(here, container["args"])], **environ)
 
-    def train(self, index: int, program: str, **more: str) -> "Popen[str]":
-        """Start a pod of the example `job.yaml`, with one process and a program of ours."""
+    def train(self, index: int, program: str, *, plain: bool = False, **more: str) -> "Popen[str]":
+        """Start a pod of the example `job.yaml`, with one rank and a program of ours. `plain`: without torchrun."""
         (path,) = [each for each in EXAMPLES if each.stem == "job"]
         (job,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Job"]
         (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -83,9 +83,12 @@ class Kubernetes:
         arguments = [expand(each, environ) for each in container["args"]]
         ours = {"--nproc-per-node=8": "--nproc-per-node=1", "train.py": str(PROGRAMS / program)}
         assert ours.keys() <= set(arguments)
+        command = ["-m", "torch.distributed.run", *(ours.get(each, each) for each in arguments)]
+        if plain:  # as a PyTorchJob names the ranks of pods that have one each
+            command = [str(PROGRAMS / program)]
+            more |= {"MASTER_ADDR": "trainer-0.trainer", "MASTER_PORT": "29500", "RANK": str(index), "WORLD_SIZE": "2"}
         return start(
-            self.machines[1 + index],
-            ["-m", "torch.distributed.run", *(ours.get(each, each) for each in arguments)],
+            self.machines[1 + index], command,
             **{"GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **environ, **more},
         )  # fmt: skip
 
@@ -170,3 +173,14 @@ def test_doctor_says_which_node_of_a_job_does_not_report_and_why(kubernetes: Kub
     lines = found.stdout.splitlines()
     (checked,) = [line.split() for line in lines if " stacks " in line]
     assert checked[0] == "PASS", lines
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plain", [False, True])
+def test_agents_end_pods_where_the_policy_says_so(kubernetes: Kubernetes, *, plain: bool) -> None:
+    kubernetes.serve()
+    until(lambda: kubernetes.ask("/readyz", kubernetes.tokens["viewer-token"]))
+    trains = [kubernetes.train(index, "hang.py", plain=plain, NCCLWATCH_ON_HANG="policy") for index in (0, 1)]
+    said = [train.communicate(timeout=DEADLINE_S)[1] for train in trains]
+    assert 0 not in [train.returncode for train in trains], said
+    assert "(abort): the policy says so for rank_conditional_coll" in " ".join("".join(said).split()), print("".join(said))

@@ -61,31 +61,37 @@ def test_a_node_that_is_set_down_ends_the_job_and_nobody_is_blamed(slurm: Slurm)
     until(lambda: not slurm.agents(), lambda: slurm.agents())
 
 
-@pytest.mark.long
-def test_a_job_that_is_requeued_is_another_attempt_of_it(slurm: Slurm) -> None:
+def batch(slurm: Slurm, *program: str, **more: str) -> Path:
+    """Start a server for all jobs, and a batch job. Returns the file that gets the output of the job."""
     site = slurm.run / "job.env"  # what the TaskProlog of deploy/slurm gives to all jobs
     site.write_text(f"NCCLWATCH_SERVER=http://node0:8470\nNCCLWATCH_TOKEN={TOKEN}\n")
     serving = ("-m", "ncclwatch_server", "--host", "0.0.0.0", "--port", "8470", "--store", f"{slurm.run}/store.db")
     slurm.nodes[0].start(*serving, NCCLWATCH_TOKEN=TOKEN)
-
-    def ask(path: str) -> list[dict]:
-        url = f"http://127.0.0.1:8470/api/v1/{path}"
-        return json.loads(slurm.nodes[0].ends("-c", _ASK, url, f"Bearer {TOKEN}").stdout or "null")
-
-    until(lambda: ask("jobs") == [])
+    until(lambda: ask(slurm, "jobs") == [])
     output = slurm.run / "output"
-    command = " ".join(("srun", *ranks("srun_hang.py")))
-    batch = slurm.start(
-        "sbatch", *TASKS, "--open-mode=append", f"--output={output}", f"--wrap={command}",
-        NCCLWATCH_SITE_ENV=str(site), **ENVIRON,
+    submitted = slurm.start(
+        "sbatch", *TASKS, "--open-mode=append", f"--output={output}", f"--wrap=srun {' '.join(program)}",
+        NCCLWATCH_SITE_ENV=str(site), **ENVIRON, **more,
     )  # fmt: skip
-    assert batch.wait(60) == 0
-    until(lambda: "ncclwatch: CRITICAL rank 2 on node1" in output.read_text() if output.exists() else False)
+    assert submitted.wait(60) == 0
+    until(output.exists)
+    return output
+
+
+def ask(slurm: Slurm, path: str) -> list[dict]:
+    url = f"http://127.0.0.1:8470/api/v1/{path}"
+    return json.loads(slurm.nodes[0].ends("-c", _ASK, url, f"Bearer {TOKEN}").stdout or "null")
+
+
+@pytest.mark.long
+def test_a_job_that_is_requeued_is_another_attempt_of_it(slurm: Slurm) -> None:
+    output = batch(slurm, *ranks("srun_hang.py"))
+    until(lambda: "ncclwatch: CRITICAL rank 2 on node1" in output.read_text())
     slurm.command("scontrol", "requeue", "1")
     until(lambda: "trained to the end after 1 restarts" in output.read_text())
-    (job,) = ask("jobs")
+    (job,) = ask(slurm, "jobs")
     assert (job["id"], job["attempt"]) == ("slurm-1.0", 1)
-    (incident,) = ask("incidents")
+    (incident,) = ask(slurm, "incidents")
     assert incident["state"] != "open"
     assert output.read_text().count("ncclwatch: CRITICAL") == 1
 
@@ -102,24 +108,24 @@ def test_agents_end_the_ranks_of_a_job_on_all_nodes_where_its_policy_says_so(slu
 @pytest.mark.long
 def test_a_job_is_requeued_without_the_node_of_the_rank_that_is_at_fault() -> None:
     with Slurm(3) as slurm:
-        policy, output = slurm.run / "policy.toml", slurm.run / "output"
+        policy = slurm.run / "policy.toml"
         policy.write_text(f"""
             hook = "{ROOT / "deploy/hooks/slurm-requeue"}"
-            [proven]
+            [stalled]
             process_frozen = "restart_elsewhere"
+            [stalled_for_s]
+            process_frozen = 0
         """)
-        command = " ".join(("srun", *ranks("srun_hang.py"), "stopped"))
-        batch = slurm.start(
-            "sbatch", *TASKS, "--open-mode=append", f"--output={output}", f"--wrap={command}",
-            NCCLWATCH_ON_HANG="policy", NCCLWATCH_HANG_POLICY=str(policy), **ENVIRON,
+        output = batch(
+            slurm, *ranks("srun_hang.py"), "stopped",
+            NCCLWATCH_ON_HANG="policy", NCCLWATCH_HANG_POLICY=str(policy),
         )  # fmt: skip
-        assert batch.wait(60) == 0
-        until(lambda: output.exists() and "trained to the end" in output.read_text(), lambda: said(output))
+
+        def described() -> str:
+            return slurm.command("scontrol", "show", "job", "-o", "1")
+
+        until(lambda: " ExcNodeList=node1 " in described(), output.read_text)
+        until(lambda: "trained to the end" in output.read_text(), lambda: described() + output.read_text())
         assert "trained to the end after 1 restarts" in output.read_text()
-        job = slurm.command("scontrol", "show", "job", "-o", "1")
-        assert " ExcNodeList=node1 " in job
-        assert " NodeList=node[0,2] " in job
-
-
-def said(output: Path) -> str:
-    return output.read_text() if output.exists() else ""
+        assert " NodeList=node[0,2] " in described()
+        until(lambda: ask(slurm, "incidents")[0]["recovered_after_s"], lambda: ask(slurm, "incidents"))

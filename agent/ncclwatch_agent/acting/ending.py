@@ -36,7 +36,10 @@ class Ending:
         if not self.restarts and launcher is not None:
             launcher.send(signal.SIGTERM)
         for rank in self._living():  # one that is stopped would hear SIGTERM only after it was continued
-            _send(rank, signal.SIGKILL if rank.watch.state in _STOPPED else signal.SIGTERM)
+            if rank.watch.state in _STOPPED:
+                _kill(rank)
+            else:
+                _send(rank, signal.SIGTERM)
 
     @property
     def launcher_lives(self) -> bool:
@@ -79,7 +82,7 @@ class Ending:
         if not self._killed and now - self._began >= TERMINATE_S:
             self._killed = True
             for rank in self._living():
-                _send(rank, signal.SIGKILL)
+                _kill(rank)
         if not self._named and now - self._began >= STUCK_S:
             self._named = True
             for rank in self._living():
@@ -89,7 +92,16 @@ class Ending:
         return (rank for rank in self._job.everyone() if rank.is_here)
 
 
-def _send(rank: LocalRank, number: signal.Signals) -> None:
+def _kill(rank: LocalRank) -> None:
+    _send(rank, signal.SIGKILL)
+    own = rank.identity.get("exit_signal", "")
+    if own.isdecimal() and signal.SIGRTMIN <= int(own) <= signal.SIGRTMAX:
+        # The first process of a container gets no SIGKILL from inside it, and handles this while it is not stopped.
+        _send(rank, signal.SIGCONT)
+        _send(rank, int(own))
+
+
+def _send(rank: LocalRank, number: int) -> None:
     with contextlib.suppress(OSError):
         if rank.watch.pidfd.fd >= 0:
             signal.pidfd_send_signal(rank.watch.pidfd.fd, number)

@@ -3,4 +3,5 @@
 REPORT = "report"
 RAISE = "raise"
 BY_POLICY = "policy"
+ENDING = ("abort", "restart", BY_POLICY)  # they may end the job
 WAYS = (REPORT, "capture", RAISE, "abort", "restart", BY_POLICY)
