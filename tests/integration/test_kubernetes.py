@@ -183,4 +183,4 @@ def test_agents_end_pods_where_the_policy_says_so(kubernetes: Kubernetes, *, pla
     trains = [kubernetes.train(index, "hang.py", plain=plain, NCCLWATCH_ON_HANG="policy") for index in (0, 1)]
     said = [train.communicate(timeout=DEADLINE_S)[1] for train in trains]
     assert 0 not in [train.returncode for train in trains], said
-    assert "(abort): the policy says so for rank_conditional_coll" in " ".join("".join(said).split()), print("".join(said))
+    assert "(abort): the policy says so for rank_conditional_coll" in " ".join("".join(said).split())

@@ -131,7 +131,7 @@ class Actor:
                 known.captured.add(each.incident)
                 self._say(job, f"it hangs ({_incident(each)})")
             if decision.action.ends:
-                known.ending = Ending(job, known.launcher, decision.action, self._clock())
+                known.ending = Ending(job, known.launcher, decision.action)
                 how = known.ending.words
                 self._say(job, f"{how} ({decision.action.value}): {decision.reason} ({_incident(each)})")
                 if known.ending.restarts:

@@ -23,18 +23,24 @@ _STOPPED = (ProcessState.STOPPED, ProcessState.TRACED)
 
 
 class Ending:
-    """The end of a job's ranks on this node, under way since it was made."""
+    """The end of a job's ranks on this node. Call `go_on` each second; the first call begins it.
 
-    def __init__(self, job: LocalJob, launcher: Launcher | None, action: Action, now: float) -> None:
-        """Send SIGTERM. `launcher`: the torchrun that started the ranks. `now`: monotonic, in seconds."""
+    That leaves the agents of all nodes a second to put on their terminals what they do: in a container of which
+    torchrun is the first process, the agent ends with it.
+    """
+
+    def __init__(self, job: LocalJob, launcher: Launcher | None, action: Action) -> None:
+        """`launcher`: the torchrun that started the ranks."""
         self._job = job
         self._action = action
-        self._began = now
+        self._began: float | None = None
         self._killed = self._named = False
         self._launcher = launcher
         self.restarts = action is Action.RESTART and job.restarts_left > 0
-        if not self.restarts and launcher is not None:
-            launcher.send(signal.SIGTERM)
+
+    def _begin(self) -> None:
+        if not self.restarts and self._launcher is not None:
+            self._launcher.send(signal.SIGTERM)
         for rank in self._living():  # one that is stopped would hear SIGTERM only after it was continued
             if rank.watch.state in _STOPPED:
                 _kill(rank)
@@ -78,7 +84,10 @@ class Ending:
         return "ending the job" if torchrun else "ending the ranks"
 
     def go_on(self, now: float) -> Iterator[str]:
-        """Do what is due. Yields sentences for the job's terminal."""
+        """Do what is due, `now` being monotonic, in seconds. Yields sentences for the job's terminal."""
+        if self._began is None:
+            self._began = now
+            self._begin()
         if not self._killed and now - self._began >= TERMINATE_S:
             self._killed = True
             for rank in self._living():

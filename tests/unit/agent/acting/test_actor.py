@@ -69,6 +69,11 @@ class Node:
         found = tuple(OpenHang(incident=f"i{n}", hang=hang, stands_s=stands_s) for n, hang in enumerate(hangs))
         self.actor.hear(job, encode(Hangs(open=found, before=before, attempts=len(before))))
 
+    def tend(self, job: Any) -> None:
+        """Let it decide, and do what it has decided."""
+        self.actor.tend(job, connected=True)
+        self.actor.tend(job, connected=True)
+
     def end_as(self, *expected: int | None) -> None:
         """Wait until the rank and its launcher have ended with these codes; None: it runs on, as far as is seen."""
         for each, code in zip((self.rank, self.launcher), expected, strict=True):
@@ -102,19 +107,30 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Node]:
 def test_a_server_ends_nothing_of_a_job_that_did_not_ask(node: Node, on_hang: str) -> None:
     job = node.job(on_hang, left=3)
     node.hear(job, FROZEN, CODE)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(None, None)
     assert node.told == []
+
+
+def test_what_is_done_is_said_before_it_is_done(node: Node) -> None:
+    """In a container the agent ends with the launcher, if that is the first process: it could say nothing then."""
+    job = node.job("abort")
+    node.hear(job, CODE)
+    node.actor.tend(job, connected=True)
+    assert [each.partition(":")[0] for each in node.told] == ["ending the ranks (abort)"]
+    node.end_as(None, None)
+    node.actor.tend(job, connected=True)
+    node.end_as(-signal.SIGTERM, None)
 
 
 @pytest.mark.parametrize("on_hang", ["policy", "abort", "restart"])
 def test_nothing_is_done_about_ranks_that_are_late_nor_without_a_connection(node: Node, on_hang: str) -> None:
     job = node.job(on_hang, left=3)
     node.hear(job, LATE)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.hear(job, FROZEN)
     node.actor.tend(job, connected=False)
-    node.actor.tend(job, connected=True)  # what stood then is not known to stand now
+    node.tend(job)  # what stood then is not known to stand now
     node.end_as(None, None)
     assert node.told == []
 
@@ -128,7 +144,7 @@ def test_where_ranks_ask_for_different_things_nothing_is_ended_and_that_is_said_
     job.ranks[1] = SimpleNamespace(**{**vars(job.ranks[0]), "rank": 1, "identity": {"job": "llama", **other}})
     for _ in range(2):
         node.hear(job, FROZEN)
-        node.actor.tend(job, connected=True)
+        node.tend(job)
     node.end_as(None, None)
     (said,) = node.told
     assert said.startswith("nothing is ended for hangs: rank 0 asks for abort")
@@ -139,14 +155,14 @@ def test_a_hang_that_was_resolved_is_not_acted_on(node: Node) -> None:
     job = node.job("restart", left=3)
     node.hear(job, FROZEN)
     node.hear(job)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(None, None)
 
 
 def test_for_a_restart_the_ranks_end_and_torchrun_does_not(node: Node) -> None:
     job = node.job("restart", left=2)
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, None)
     assert node.told == [
         "ending the ranks, so that torchrun starts them again, up to 2 times more (restart): the policy says so for "
@@ -162,7 +178,7 @@ def test_for_a_restart_the_ranks_end_and_torchrun_does_not(node: Node) -> None:
 def test_for_an_abort_torchrun_ends_so_that_it_starts_nothing_again(node: Node, left: int, words: str) -> None:
     job = node.job("policy", left=left)
     node.hear(job, CODE)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert node.told[0].startswith(f"{words} (abort): the policy says so for rank_conditional_collective")
     assert not node.actor.awaits_restart
@@ -171,7 +187,7 @@ def test_for_an_abort_torchrun_ends_so_that_it_starts_nothing_again(node: Node, 
 def test_without_restarts_left_the_job_ends_and_that_is_said(node: Node) -> None:
     job = node.job("restart", left=0)
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert node.told[0].startswith("ending the job, which torchrun starts again no more (--max-restarts) (restart)")
 
@@ -179,7 +195,7 @@ def test_without_restarts_left_the_job_ends_and_that_is_said(node: Node) -> None
 def test_another_launcher_than_torchrun_is_left_alone(node: Node) -> None:
     job = node.job("abort")
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, None)
     assert node.told[0].startswith("ending the ranks (abort)")
 
@@ -188,17 +204,17 @@ def test_who_does_not_hear_sigterm_is_killed_and_who_lives_on_is_named(node: Nod
     node.begin_again(DEAF)
     job = node.job("restart", left=1)
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.now += TERMINATE_S - 0.1
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(None, None)
     node.now += 0.2
     node.actor.tend(job, connected=False)  # what was begun goes on without a server
     node.end_as(-signal.SIGKILL, None)
     node.now += STUCK_S
     job.everyone()[0].watch.state = ProcessState.DISK_WAIT
-    node.actor.tend(job, connected=True)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
+    node.tend(job)
     assert [line for line in node.told if "does not end" in line] == [
         f"rank 0 (pid {node.rank.pid}) does not end: the kernel holds it (state D); its node needs a look"
     ]
@@ -209,22 +225,22 @@ def test_a_stopped_rank_is_killed_at_once(node: Node) -> None:
     job = node.job("restart", left=1)
     job.everyone()[0].watch.state = ProcessState.STOPPED
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGKILL, None)
 
 
 def test_the_same_hang_after_a_restart_ends_the_job_whether_the_server_remembers_it_or_not(node: Node) -> None:
     first = node.job("restart", left=3)
     node.hear(first, FROZEN)
-    node.actor.tend(first, connected=True)
+    node.tend(first)
     node.actor.forget(first)
     assert node.actor.awaits_restart
     node.begin_again()
     second = node.job("restart", index=2, left=2)
-    node.actor.tend(second, connected=True)
+    node.tend(second)
     assert not node.actor.awaits_restart  # it has come
     node.hear(second, FROZEN)
-    node.actor.tend(second, connected=True)
+    node.tend(second)
     node.end_as(-signal.SIGTERM, -signal.SIGTERM)
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
 
@@ -233,7 +249,7 @@ def test_an_attempt_that_ends_by_itself_does_not_make_the_hang_before_it_forgott
     for index in (1, 2, 3):
         job = node.job("restart", index=index, left=4 - index)
         node.hear(job, *([] if index == 2 else [FROZEN]))
-        node.actor.tend(job, connected=True)
+        node.tend(job)
         node.actor.forget(job)
         node.begin_again()
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
@@ -243,7 +259,7 @@ def test_a_job_that_somebody_starts_by_hand_once_more_has_not_been_restarted(nod
     """At the same address, under the same name, on a node where another job keeps the agent."""
     first = node.job("restart", left=3)
     node.hear(first, FROZEN)
-    node.actor.tend(first, connected=True)
+    node.tend(first)
     node.end_as(-signal.SIGTERM, None)
     node.actor.forget(first)
     node.launcher.kill()
@@ -252,7 +268,7 @@ def test_a_job_that_somebody_starts_by_hand_once_more_has_not_been_restarted(nod
     node.begin_again()
     second = node.job("restart", index=2, left=3)
     node.hear(second, FROZEN)
-    node.actor.tend(second, connected=True)
+    node.tend(second)
     assert "(restart): the policy says so" in node.told[-1]
     node.end_as(-signal.SIGTERM, None)
 
@@ -261,7 +277,7 @@ def test_a_job_that_somebody_starts_by_hand_once_more_has_not_been_restarted(nod
 def test_an_attempt_whose_ranks_meet_at_another_port_is_known_by_its_torchrun(node: Node, same_torchrun: bool) -> None:
     first = node.job("restart", left=3, port=1)
     node.hear(first, FROZEN)
-    node.actor.tend(first, connected=True)
+    node.tend(first)
     node.end_as(-signal.SIGTERM, None)
     node.actor.forget(first)
     node.begin_again()
@@ -271,7 +287,7 @@ def test_an_attempt_whose_ranks_meet_at_another_port_is_known_by_its_torchrun(no
         node.launcher = process()
     second = node.job("restart", index=2, left=2, port=2)
     node.hear(second, FROZEN)
-    node.actor.tend(second, connected=True)
+    node.tend(second)
     assert "(abort): it hangs as it did before" in node.told[-1] if same_torchrun else "(restart)" in node.told[-1]
     assert not same_torchrun or not node.actor.awaits_restart
 
@@ -279,7 +295,7 @@ def test_an_attempt_whose_ranks_meet_at_another_port_is_known_by_its_torchrun(no
 def test_what_a_server_remembers_counts_as_well(node: Node) -> None:
     job = node.job("restart", left=3)
     node.hear(job, FROZEN, before=(FROZEN,))
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert "(abort): it hangs as it did before a restart" in node.told[-1]
 
 
@@ -287,7 +303,7 @@ def test_what_a_server_remembers_counts_as_well(node: Node) -> None:
 def test_of_several_hangs_the_one_that_a_restart_does_not_cure_decides(node: Node, hangs: tuple[Hang, ...]) -> None:
     job = node.job("policy", left=3)
     node.hear(job, *hangs)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert "(abort): the policy says so for rank_conditional_collective" in node.told[-1]
     node.end_as(-signal.SIGTERM, -signal.SIGTERM)
 
@@ -295,7 +311,7 @@ def test_of_several_hangs_the_one_that_a_restart_does_not_cure_decides(node: Nod
 def test_a_restart_is_not_waited_for_for_ever(node: Node) -> None:
     job = node.job("restart", left=3)
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.now += RESTART_S + 1.0
     assert not node.actor.awaits_restart
 
@@ -303,10 +319,10 @@ def test_a_restart_is_not_waited_for_for_ever(node: Node) -> None:
 def test_a_hang_that_is_not_proven_waits_for_its_time(node: Node) -> None:
     job = node.job("policy", left=3)
     node.hear(job, Hang(cause="host_stall", certainty="STALLED", ranks=frozenset({1})), stands_s=100.0)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert node.told == []
     node.now += 21.0
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, None)
 
 
@@ -314,7 +330,7 @@ def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Nod
     job = node.job("policy", left=3, policy="/nowhere/hangs.toml")
     for _ in range(3):
         node.hear(job, FROZEN)
-        node.actor.tend(job, connected=True)
+        node.tend(job)
     (said,) = node.told
     assert said.startswith(
         "nothing is done about hangs: cannot read the policy for hangs in /nowhere/hangs.toml (No such"
@@ -324,12 +340,12 @@ def test_a_policy_that_cannot_be_read_is_told_once_and_nothing_is_done(node: Nod
 
 def test_torchrun_is_ended_though_the_ranks_of_this_node_are_gone_already(node: Node) -> None:
     job = node.job("abort", left=3)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.rank.kill()
     node.rank.wait()
     gone = node.job("abort", left=3)  # for the loss of a rank that another node's agent has ended
     node.hear(gone, FROZEN)
-    node.actor.tend(gone, connected=True)
+    node.tend(gone)
     node.end_as(-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -337,7 +353,7 @@ def test_where_no_torchrun_is_found_that_is_said(node: Node, monkeypatch: pytest
     monkeypatch.setattr(actor, "launcher_of", lambda _: None)
     job = node.job("abort", left=3)
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     node.end_as(-signal.SIGTERM, None)
     assert node.told[0].startswith(
         "ending the ranks; what started them was not found, and may start them again (abort)"
@@ -361,7 +377,7 @@ def test_ranks_that_are_to_raise_are_told_of_the_hang_again_and_again_until_it_i
     assert beats == [1, 2]
     assert node.told == ["raising HangError in ranks that run Python (raise; incident i0)"]
     node.hear(job)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert heard(node) is None
     node.end_as(None, None)
 
@@ -369,7 +385,7 @@ def test_ranks_that_are_to_raise_are_told_of_the_hang_again_and_again_until_it_i
 def test_nothing_is_raised_for_ranks_that_are_late(node: Node) -> None:
     job = node.job("raise")
     node.hear(job, LATE)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     found = heard(node)
     assert found is not None and (found.to_raise, node.told) == (None, [])
 
@@ -378,7 +394,7 @@ def test_nothing_is_raised_for_ranks_that_are_late(node: Node) -> None:
 def test_what_ranks_were_told_is_taken_back_with_the_connection_or_the_job(node: Node, connected: bool) -> None:
     job = node.job("raise")
     node.hear(job, FROZEN)
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert heard(node) is not None
     if connected:
         node.actor.forget(job)
@@ -391,7 +407,7 @@ def test_what_ranks_were_told_is_taken_back_with_the_connection_or_the_job(node:
 def test_ranks_that_did_not_ask_are_told_nothing(node: Node, on_hang: str) -> None:
     job = node.job(on_hang)
     node.hear(job, Hang(cause="undetermined", certainty="PROVEN"))
-    node.actor.tend(job, connected=True)
+    node.tend(job)
     assert heard(node) is None
 
 
