@@ -17,7 +17,6 @@ from ncclwatch_agent.following import Following
 from ncclwatch_agent.log import log
 from ncclwatch_agent.process.procfs import read_text
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob
-from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.uplink import invitation
 from ncclwatch_agent.uplink.connection import Uplink
 from ncclwatch_agent.uplink.invitation import Invitation
@@ -55,9 +54,8 @@ class SharedServers:
 
     def tend(self, job: LocalJob, uplink: Uplink) -> str:
         """Start the server of a job, or look for its address. Returns a sentence for the job's terminal, or ""."""
-        first = job.ranks.get(0)
-        if first is not None:
-            return self._host(job, first, uplink)
+        if job.ranks.get(0) is not None:
+            return self._host(job, uplink)
         return self._follow(job.key).tend(job, uplink)
 
     def note(self, job: LocalJob, said: wire.Successor) -> None:
@@ -83,7 +81,7 @@ class SharedServers:
     def _follow(self, key: JobKey) -> Following:
         return self._following.setdefault(key, Following())
 
-    def _host(self, job: LocalJob, first: LocalRank, uplink: Uplink) -> str:
+    def _host(self, job: LocalJob, uplink: Uplink) -> str:
         hosting = self._hosting.setdefault(job.key, _Hosting())
         if hosting.starting is not None and not hosting.starting.done():
             return hosting.trouble
@@ -92,10 +90,12 @@ class SharedServers:
         elif hosting.invitation is not None:
             uplink.invite(hosting.invitation)
             offer = invitation.encode(hosting.invitation)
-            name = first.ring.file_name + config.OFFER_SUFFIX
-            if self._seen.get(job.key) != offer or first.place.stat(name) is None:
-                first.place.write(name, offer)
-                self._seen[job.key] = offer
+            known = self._seen.get(job.key) == offer
+            for rank in sorted(job.ranks)[: config.OFFERED_RANKS]:
+                place, name = job.ranks[rank].place, job.ranks[rank].ring.file_name + config.OFFER_SUFFIX
+                if not known or place.stat(name) is None:
+                    place.write(name, offer)
+            self._seen[job.key] = offer
         return hosting.trouble
 
     async def _start(self, job: LocalJob, hosting: _Hosting) -> None:

@@ -102,9 +102,10 @@ ANSWER_SUFFIX = ".stacks"  # the rank's answer
 # A file beside a ring in which the agent tells the rank of hangs, where the owner of the job wants that.
 NOTICE_SUFFIX = ".notice"
 
-# Files beside a ring with which an agent and its rank pass the address of a job's server from node to node.
+# Files beside a ring with which an agent and its ranks pass the address of a job's server from node to node.
 OFFER_SUFFIX = ".offer"  # the agent beside rank 0: what the rank puts into the job's store
 FOUND_SUFFIX = ".found"  # the rank: what it found there
+OFFERED_RANKS = 2  # the first ones of a node do so
 OFFER_BYTES_MAX = 8192
 
 # A file beside a ring with what the rank says of how it was set up, see `contract.preflight`.

@@ -363,7 +363,7 @@ def _exchange_through(said: Mapping[str, object]) -> store_exchange.Exchange | N
     local_rank, local_world = identity.on_this_node(_place)
     if recorder is None or not store_exchange.is_wanted():
         return None
-    if local_rank and local_world and rank % local_world:  # LOCAL_RANK may not be set
+    if not store_exchange.looks(rank, local_rank, local_world):
         return None
     endpoint = store_exchange.endpoint_of(said)
     if endpoint is None or not may_span(world_size, local_world, endpoint[0]):

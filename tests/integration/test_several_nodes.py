@@ -80,3 +80,13 @@ def test_one_variable_turns_it_off_and_each_node_says_what_to_do(cluster: Cluste
     for job in jobs:
         assert "NCCLWATCH_SERVER in the job's environment on every node" in read_until(job, "ncclwatch: ")
     assert not [each for number in (0, 1) for each in cluster.processes(number) if "ncclwatch_server" in each.cmdline()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_node_is_watched_whose_first_rank_was_stopped_before_it_knew_the_server(
+    cluster: Cluster, stopped: int
+) -> None:
+    jobs = [cluster.torchrun(number, "stops_at_once.py", str(stopped), ranks=2) for number in (0, 1)]
+    words = " ".join(read_until(jobs[0], "  incident").split())
+    assert f"rank {stopped} on node{stopped // 2} is stopped by SIGSTOP" in words

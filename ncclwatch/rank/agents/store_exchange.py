@@ -1,8 +1,9 @@
 """Passes the address of a job's server from node to node, through the store that its ranks share already.
 
-The agent beside rank 0 starts a server for a job on several nodes and leaves an offer beside that rank's ring: address,
-certificate, token. This puts it into the store; on every other node the first rank looks for it there, and leaves it
-beside its own ring for its agent. What the offer says is the agents' business, here it is bytes.
+The agent beside rank 0 starts a server for a job on several nodes and leaves an offer beside the rings of the first two
+ranks of its node: address, certificate, token. They put it into the store. On every other node the first two ranks look
+for it there, and leave it beside their rings for their agent. Two, because a job may hang in its first seconds with one
+of them stopped. What the offer says is the agents' business, here it is bytes.
 
 A client of its own talks to the store, in a thread of its own: the client of training has a lock that a wait holds, and
 a store that does not answer keeps this thread alone. It is none of torch's, see `store_client`.
@@ -20,7 +21,8 @@ from ncclwatch.rank.agents.store_client import StoreClient, StoreGone
 
 SOON_S, LATER_S = 0.25, 5.0  # between looks, in the first half minute and after it
 EARLY_LOOKS = 120
-QUESTIONS_PER_S = 500.0  # that all nodes together may ask of the store, which is one thread on rank 0's node
+LOOKERS = config.OFFERED_RANKS
+QUESTIONS_PER_S = 500.0  # that all ranks together may ask of the store, which is one thread on rank 0's node
 
 Endpoint = tuple[str, int]
 
@@ -47,9 +49,14 @@ def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
     return config.server_naming(environ) == config.UNNAMED and environ.get(config.ENV_SHARE) != "0"
 
 
-def look_s(looks: int, nodes: int) -> float:
-    """Return the pause after so many looks, on one of so many nodes."""
-    return max(SOON_S if looks < EARLY_LOOKS else LATER_S, nodes / QUESTIONS_PER_S)
+def looks(rank: int, local_rank: int, local_world: int) -> bool:
+    """Whether a rank is one of those that look for its node. LOCAL_RANK may not be set, and is the rank then."""
+    return not local_world or min(local_rank, rank % local_world) < LOOKERS
+
+
+def look_s(looks: int, askers: int) -> float:
+    """Return the pause after so many looks, of one of so many ranks."""
+    return max(SOON_S if looks < EARLY_LOOKS else LATER_S, askers / QUESTIONS_PER_S)
 
 
 class Exchange:
@@ -60,7 +67,7 @@ class Exchange:
         self._offer, self._found = ring + config.OFFER_SUFFIX, ring + config.FOUND_SUFFIX
         self._endpoint = endpoint
         self._key = f"ncclwatch/server/{attempt}"
-        self._nodes = nodes
+        self._askers = nodes * LOOKERS
         self._put = b""
         self._seen = b""
         self._store: StoreClient | None = None
@@ -77,7 +84,7 @@ class Exchange:
     def _run(self) -> None:
         looks = 0
         with self._place:
-            while not self._over.wait(look_s(looks, self._nodes)):
+            while not self._over.wait(look_s(looks, self._askers)):
                 looks += 1
                 try:
                     self.look()

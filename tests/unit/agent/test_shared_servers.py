@@ -36,15 +36,16 @@ def test_a_server_that_could_not_be_started_is_started_again(tmp_path: Path, mon
 
     async def told() -> list[str]:
         with open_private(str(tmp_path / "b"), make=True) as place:
-            rank = SimpleNamespace(ring=SimpleNamespace(file_name="0-1.ring"), place=place)
-            job = SimpleNamespace(key=key, store_host="127.0.0.1", ranks={0: rank})
+            ranks = {n: SimpleNamespace(ring=SimpleNamespace(file_name=f"{n}-1.ring"), place=place) for n in (2, 1, 0)}
+            job = SimpleNamespace(key=key, store_host="127.0.0.1", ranks=ranks)
             uplink = SimpleNamespace(invite=lambda _: None)
             servers = SharedServers()
             found: list[str] = []
             for _ in range(20):
                 found.append(servers.tend(job, uplink))  # type: ignore[arg-type]
                 await asyncio.sleep(0.02)
-            assert b"1234" in place.read("0-1.ring" + config.OFFER_SUFFIX, config.OFFER_BYTES_MAX)
+            offers = [place.read(f"{n}-1.ring{config.OFFER_SUFFIX}", config.OFFER_BYTES_MAX) for n in range(3)]
+            assert [b"1234" in (offer or b"") for offer in offers] == [True, True, False]
             await servers.close()
             return found
 

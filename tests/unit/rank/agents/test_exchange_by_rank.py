@@ -54,11 +54,14 @@ def test_a_call_without_such_a_store_leaves_the_one_before(rank: pytest.MonkeyPa
     assert first is not None and attach._exchange is first and not first._over.is_set()
 
 
-@pytest.mark.parametrize(("place", "wanted"), [((0, 4), True), ((1, 4), False), ((2, 4), True), ((3, 4), False)])
-def test_without_local_rank_the_first_rank_of_each_node_looks(
-    rank: pytest.MonkeyPatch, place: tuple[int, int], *, wanted: bool
-):
-    rank.delenv("LOCAL_RANK")
-    rank.setattr(attach, "_place", place)
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("number", "wanted"), [(0, True), (1, True), (2, False), (3, False), (4, True), (6, False)])
+def test_the_first_two_ranks_of_each_node_look(rank: pytest.MonkeyPatch, number: int, *, wanted: bool, named: bool):
+    rank.setenv("LOCAL_WORLD_SIZE", "4")
+    if named:
+        rank.setenv("LOCAL_RANK", str(number % 4))
+    else:
+        rank.delenv("LOCAL_RANK")
+    rank.setattr(attach, "_place", (number, 8))
     attach._begin_if_rank(CALL)
     assert (attach._exchange is not None) is wanted
