@@ -61,7 +61,8 @@ def flood(lines: Iterable[ClientConnection], data: bytes) -> Iterator[None]:
     def send(line: ClientConnection) -> None:
         with suppress(OSError):
             while not stop.is_set():
-                line.socket.sendall(data)
+                with line.protocol_mutex:  # else an answer to a ping may come into the middle of a frame
+                    line.socket.sendall(data)
 
     lines = list(lines)
     threads = [threading.Thread(target=send, args=(line,), daemon=True) for line in lines]
