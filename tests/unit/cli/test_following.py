@@ -357,16 +357,11 @@ def test_what_is_wanted_is_waited_for_while_a_capture_is_taken(monkeypatch: pyte
     followed.finish()
 
 
-@pytest.mark.parametrize("way", [ABORT, CAPTURE])
-def test_what_is_wanted_is_wanted_after_the_hook_and_a_report_follows_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: Policy
-) -> None:
-    monkeypatch.setattr(following, "POLL_S", 0.01)
-    monkeypatch.setattr(decision, "STACKS_S", 0.0)
-    script, ran, goes_on = (tmp_path / name for name in ("on-hang", "ran", "goes on"))
+def in_its_hook(way: Policy, server: Server, told: list[str], goes_on: Path) -> Following:
+    """Follow a job that hangs until its hook runs, which ends once the file `goes_on` is there."""
+    script, ran = goes_on.with_name("on-hang"), goes_on.with_name("ran")
     script.write_text(f"#!/bin/sh\ntouch {ran}\nwhile [ ! -e '{goes_on}' ]; do sleep 0.05; done\n")
     script.chmod(0o755)
-    server, told = Server(), []
     server.open("one", "mine")
     policy = replace(way, hook=(str(script),))
     hooks = CommandHooks(policy, told.append)
@@ -374,6 +369,17 @@ def test_what_is_wanted_is_wanted_after_the_hook_and_a_report_follows_its_end(
     followed.start()
     while not ran.exists():
         time.sleep(0.01)
+    return followed
+
+
+@pytest.mark.parametrize("way", [ABORT, CAPTURE])
+def test_what_is_wanted_is_wanted_after_the_hook_and_a_report_follows_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: Policy
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(decision, "STACKS_S", 0.0)
+    server, told, goes_on = Server(), [], tmp_path / "goes on"
+    followed = in_its_hook(way, server, told, goes_on)
     assert followed.wanted is None
     threading.Timer(0.2, goes_on.touch).start()
     wanted = followed.decided()
@@ -387,17 +393,8 @@ def test_a_job_that_goes_on_while_its_hook_runs_is_not_ended(monkeypatch: pytest
     """Such as one whose hook continues a stopped process."""
     monkeypatch.setattr(following, "POLL_S", 0.01)
     monkeypatch.setattr(decision, "STACKS_S", 0.0)
-    script, ran, goes_on = (tmp_path / name for name in ("on-hang", "ran", "goes on"))
-    script.write_text(f"#!/bin/sh\ntouch {ran}\nwhile [ ! -e '{goes_on}' ]; do sleep 0.05; done\n")
-    script.chmod(0o755)
-    server, told = Server(), []
-    server.open("one", "mine")
-    policy = replace(ABORT, hook=(str(script),))
-    hooks = CommandHooks(policy, told.append)
-    followed = Following(server, "mine", told.append, policy=policy, hooks=hooks)  # type: ignore[arg-type]
-    followed.start()
-    while not ran.exists():
-        time.sleep(0.01)
+    server, told, goes_on = Server(), [], tmp_path / "goes on"
+    followed = in_its_hook(ABORT, server, told, goes_on)
     server.standing = "resolved"
     goes_on.touch()
     assert followed.certain.wait(10)

@@ -36,7 +36,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         stub = tmp_path / name
         stub.write_text(
             f'#!/bin/sh\n(printf %s "{name}"; printf "|%s" "$@"; echo) >> {calls}\n'
-            '[ "$1 $2" != "show job" ] || echo "JobId=$4 NodeList=gpu-07 ExcNodeList=$EXCLUDED Power="\n'
+            '[ "$1 $2" != "show job" ] || echo "JobId=$4 Restarts=${RESTARTS:-0} ExcNodeList=$EXCLUDED NodeList=gpu-07"\n'
         )
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -66,6 +66,7 @@ def test_kubernetes_labels_and_cordons_the_node_of_the_pod(ran: Path) -> None:
 
 
 OF_SLURM = replace(CALL, job="team/slurm-4711.0")
+SHOWN = "scontrol|show|job|-o|4711"
 
 
 @pytest.mark.parametrize(("excluded", "then"), [("(null)", "gpu-07"), ("gpu-[01-02]", "gpu-[01-02],gpu-07")])
@@ -75,7 +76,7 @@ def test_a_job_of_slurm_is_requeued_without_the_node_at_fault(
     monkeypatch.setenv("EXCLUDED", excluded)
     assert run(OF_SLURM, "slurm-requeue").code == 0
     assert ran.read_text().splitlines() == [
-        "scontrol|show|job|-o|4711",
+        SHOWN,
         "scontrol|requeuehold|4711",
         f"scontrol|update|JobId=4711|ExcNodeList={then}",
         "scontrol|release|4711",
@@ -84,7 +85,7 @@ def test_a_job_of_slurm_is_requeued_without_the_node_at_fault(
 
 def test_a_job_of_slurm_is_requeued_on_any_nodes_where_none_is_at_fault(ran: Path) -> None:
     assert run(replace(OF_SLURM, action="restart"), "slurm-requeue").code == 0
-    assert ran.read_text().splitlines() == ["scontrol|requeue|4711"]
+    assert ran.read_text().splitlines() == [SHOWN, "scontrol|requeue|4711"]
 
 
 def test_a_job_of_slurm_is_released_though_its_nodes_could_not_be_excluded(ran: Path) -> None:
@@ -95,22 +96,29 @@ def test_a_job_of_slurm_is_released_though_its_nodes_could_not_be_excluded(ran: 
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments", "because"),
+    ("call", "because"),
     [
-        (replace(OF_SLURM, attempt=3), (), "this is its attempt 3, and 3 are allowed"),
-        (replace(OF_SLURM, attempt=1), ("1",), "this is its attempt 1, and 1 are allowed"),
-        (replace(OF_SLURM, job="llama"), (), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
-        (replace(OF_SLURM, job="slurm-1.0;x"), (), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
-        (replace(OF_SLURM, incident=replace(INCIDENT, one_of=True)), (), "a look is needed"),
-        (replace(OF_SLURM, incident=replace(INCIDENT, culprits=(Culprit(rank=1, host="a,b"),))), (), "look is needed"),
+        (replace(OF_SLURM, job="llama"), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
+        (replace(OF_SLURM, job="slurm-1.0;x"), "not the name of a job of Slurm; is NCCLWATCH_JOB set?"),
+        (replace(OF_SLURM, incident=replace(INCIDENT, one_of=True)), "a look is needed"),
+        (replace(OF_SLURM, incident=replace(INCIDENT, culprits=(Culprit(rank=1, host="a,b"),))), "look is needed"),
     ],
 )
-def test_a_job_of_slurm_is_not_requeued_too_often_or_on_a_guess(
-    ran: Path, call: HookCall, arguments: tuple[str, ...], because: str
-) -> None:
-    result = run(call, "slurm-requeue", *arguments)
-    assert (result.code, ran.read_text()) == (1, "")
+def test_a_job_of_slurm_is_not_requeued_on_a_guess(ran: Path, call: HookCall, because: str) -> None:
+    result = run(call, "slurm-requeue")
+    assert (result.code, ran.read_text().replace(f"{SHOWN}\n", "")) == (1, "")
     assert result.lines[-1].endswith(because)
+
+
+@pytest.mark.parametrize(("restarts", "arguments"), [("3", ()), ("1", ("1",))])
+def test_a_job_of_slurm_is_requeued_as_often_as_slurm_counts(
+    ran: Path, monkeypatch: pytest.MonkeyPatch, restarts: str, arguments: tuple[str, ...]
+) -> None:
+    """torchrun begins to count anew in a job that was requeued."""
+    monkeypatch.setenv("RESTARTS", restarts)
+    result = run(replace(OF_SLURM, attempt=0), "slurm-requeue", *arguments)
+    assert (result.code, ran.read_text().splitlines()) == (1, [SHOWN])
+    assert result.lines[-1].endswith(f"has restarted it {restarts} times, and {restarts} are allowed")
 
 
 def test_a_job_of_slurm_that_its_policy_ends_for_good_is_not_requeued(ran: Path) -> None:
