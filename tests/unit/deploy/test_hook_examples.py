@@ -36,7 +36,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         stub = tmp_path / name
         stub.write_text(
             f'#!/bin/sh\n(printf %s "{name}"; printf "|%s" "$@"; echo) >> {calls}\n'
-            '[ "$1 $2" != "show job" ] || echo "JobId=$4 Restarts=${RESTARTS:-0} ExcNodeList=$EXCLUDED NodeList=gpu-07"\n'
+            '[ "$1 $2" != "show job" ] || echo "JobId=$4 Restarts=${RESTARTS:-0} ExcNodeList=$EXCLUDED Power="\n'
         )
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
