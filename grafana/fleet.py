@@ -26,6 +26,10 @@ _STATE = (
 )
 
 
+def _started_again(fate: str) -> str:
+    return f"sum by (cause) (increase(ncclwatch_incidents_{fate}_total{{{SERVER}}}[$__range])) > 0"
+
+
 def dashboard() -> dict[str, Json]:
     """Return the dashboard of all jobs."""
     now = (
@@ -73,6 +77,12 @@ def dashboard() -> dict[str, Json]:
                    legend="{{cause}}")),
         bars("GPU hours lost by job", "Over the last day, the ten costliest.",
              Query(expr=f"topk(10, job_id:ncclwatch_gpu_hours_lost:increase1d{{{SERVER}}})", legend="{{job_id}}"), unit="h"),
+        bars("GPU time lost by cause", "In hangs that were over in the time shown, the ten costliest causes.",
+             Query(expr=f"topk(10, sum by (cause) (increase(ncclwatch_lost_gpu_seconds_total{{{SERVER}}}[$__range])) > 0)",
+                   legend="{{cause}}"), unit="s"),
+        bars("After a restart", "Hangs in the time shown whose job was started again: it went on, or hung as before.",
+             Query(expr=f"topk(10, {_started_again('recovered')})", legend="{{cause}}: recovered"),
+             Query(expr=f"topk(10, {_started_again('came_back')})", legend="{{cause}}: came back")),
     )  # fmt: skip
     return board(
         "ncclwatch-fleet", "ncclwatch / Fleet", "All jobs: which hang, which wait, what it costs.",

@@ -210,16 +210,16 @@ def table(  # noqa: PLR0913 - each is a setting of its own
     )  # fmt: skip
 
 
-def bars(title: str, description: str, query: Query, *, unit: str = "short", width: int = 12) -> Panel:
-    """Return a list of bars, the longest first."""
+def bars(title: str, description: str, *queries: Query, unit: str = "short", width: int = 12) -> Panel:
+    """Return a list of bars."""
     options: dict[str, Json] = {
         "orientation": "horizontal", "displayMode": "basic", "valueMode": "color", "showUnfilled": True,
         "minVizHeight": 16, "minVizWidth": 8, "namePlacement": "auto", "sizing": "auto",
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }  # fmt: skip
     return Panel(
-        kind="bargauge", title=title, description=description, queries=(replace(query, instant=True),), width=width,
-        height=8, unit=unit, options=options,
+        kind="bargauge", title=title, description=description, width=width, height=8, unit=unit, options=options,
+        queries=tuple(replace(query, instant=True) for query in queries),
     )  # fmt: skip
 
 

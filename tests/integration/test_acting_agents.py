@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 
 def launched(
-    runtime: Path, on_hang: str, program: str, *arguments: str, restarts: int, **more: str
+    runtime: Path, on_hang: str, program: str, *arguments: str, restarts: int, meet: str = "", **more: str
 ) -> tuple[int, str, str]:
     """Run a job of two ranks to its end; returns its exit code and what it has written."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--max-restarts={restarts}"),
-            *(f"--master-port={free_port()}", str(PROGRAMS / program), *arguments),
+            *(meet or f"--master-port={free_port()}", str(PROGRAMS / program), *arguments),
         ],
         capture_output=True, text=True, timeout=140,
         env={k: v for k, v in os.environ.items() if not k.startswith("NCCLWATCH_")}
@@ -38,16 +38,27 @@ def launched(
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("meet", "more"),
+    [
+        pytest.param("", {}, id="at-one-address"),
+        # Its ranks meet at another port in each attempt.
+        pytest.param(
+            "--standalone", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, id="at-other-ports", marks=pytest.mark.long
+        ),
+    ],
+)
 def test_a_job_is_started_again_by_torchrun_once_and_ended_when_it_hangs_in_the_same_way(
-    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    meet: str, more: dict[str, str], runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCLWATCH_CAPTURES", str(tmp_path / "captures"))
     url = f"http://127.0.0.1:{(port := free_port())}"
     watching = server(port, tmp_path / "incidents.db")
     try:
         code, out, said = launched(
-            runtime, "restart", "tried_again.py", str(tmp_path), "always", restarts=3, NCCLWATCH_SERVER=url
-        )
+            *(runtime, "restart", "tried_again.py", str(tmp_path), "always"),
+            restarts=3, meet=meet, NCCLWATCH_SERVER=url, **more,
+        )  # fmt: skip
         first, again = sorted(incidents(url), key=lambda incident: incident["opened_at"])
         cost = json.loads(ncclwatch("report", "--period", "1h", "--json", server=url).stdout)
     finally:

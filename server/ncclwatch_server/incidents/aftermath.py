@@ -7,6 +7,8 @@ from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 
+_UNNAMED_RUN = "none"  # torchrun calls each run so that has no --rdzv-id
+
 
 def restarts_of(instance: str) -> int:
     """Return how often a scheduler or `ncclwatch run` has started a launch again: what is behind the "#"."""
@@ -24,11 +26,28 @@ def follows(later: JobKey, earlier: JobKey) -> bool:
 
     A job that somebody starts again by hand is another one: nothing tells whether it does the same.
     """
-    if later.name != earlier.name:
+    if is_next_of_launch(later, earlier):
+        return True
+    return later.name == earlier.name and restarts_of(later.instance) > restarts_of(earlier.instance)
+
+
+def is_next_of_launch(later: JobKey, earlier: JobKey) -> bool:
+    """Whether one attempt is a later one of the same launch.
+
+    The ranks of torchrun may meet at another address in each attempt, with etcd or without a store that they share:
+    there its run id is what stays the same, if it was given one.
+    """
+    if later.name != earlier.name or later.attempt <= earlier.attempt:
         return False
     if later.instance == earlier.instance:
-        return later.run == earlier.run and later.attempt > earlier.attempt
-    return restarts_of(later.instance) > restarts_of(earlier.instance)
+        return later.run == earlier.run
+    run = _run_of(later.instance)
+    return run not in ("", _UNNAMED_RUN) and run == _run_of(earlier.instance)
+
+
+def _run_of(instance: str) -> str:
+    """Return torchrun's run id with the count of launches: what is behind the address in "host:port/run#1"."""
+    return instance.partition("/")[2]
 
 
 def is_hang(incident: Incident) -> bool:

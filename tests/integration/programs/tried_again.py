@@ -23,7 +23,11 @@ def main() -> None:
     ncclwatch.attach()
     attempt = os.environ.get("NCCLWATCH_RESTARTS", "0") + os.environ["TORCHELASTIC_RESTART_COUNT"]
     Path(sys.argv[1], f"attempt{attempt}").touch()
-    shared = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    of_torchrun = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    shared = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
+        is_master=not of_torchrun and os.environ["RANK"] == "0",
+    )  # fmt: skip
     dist.init_process_group(
         "gloo", store=dist.PrefixStore(attempt, shared), rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),

@@ -38,6 +38,26 @@ def test_an_attempt_follows_another_one_by_the_count_of_what_started_it_again(ch
     assert not does or is_restart(later)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later", "does"),
+    [
+        pytest.param("a:1/run-7", "a:2/run-7", True, id="at another port"),
+        pytest.param("a:1/run-7", "b:1/run-7", True, id="at another node"),
+        pytest.param("a:1/x/y", "b:2/x/y", True, id="a run id with a slash"),
+        pytest.param("a:1/run-7", "a:2/run-8", False, id="another run"),
+        pytest.param("a:1/none", "a:2/none", False, id="runs that were given no id"),
+        pytest.param("a:1/", "a:2/", False, id="no torchrun"),
+        pytest.param("a:1", "a:2", False, id="no run"),
+        pytest.param("a:1/run-7#1", "a:2/run-7#1", True, id="both of one requeue"),
+    ],
+)
+def test_ranks_of_one_torchrun_may_meet_elsewhere_in_each_attempt(earlier: str, later: str, does: bool) -> None:
+    first = replace(KEY, instance=earlier)
+    assert follows(replace(KEY, instance=later, attempt=1), first) is does
+    assert not follows(replace(KEY, instance=later), first), "somebody has started it again by hand"
+    assert not follows(replace(KEY, instance=earlier), replace(KEY, instance=later, attempt=1))
+
+
 def test_a_debugger_that_holds_a_rank_is_known_to_who_decides_what_is_done() -> None:
     """From the state of the process to the hang that a policy is asked about."""
     for state, traced in ((ProcessState.TRACED, True), (ProcessState.STOPPED, False)):
