@@ -55,6 +55,8 @@ CASES = (
     Case(cause=Cause.GROUP_DESTROYED, certainty=PROVEN, program="z43"),
     Case(cause=Cause.CONFIGURATION_DRIFT, certainty=PROVEN, program="z51"),
     Case(cause=Cause.RANK_EXITED, certainty=PROVEN, program="left_by_one.py"),
+    Case(cause=Cause.INIT_INCOMPLETE, certainty=PROVEN, program="one_group_more.py"),
+    Case(cause=Cause.HOST_STALL, certainty=PROVEN, program="z36"),
     Case(cause=Cause.PROCESS_FROZEN, certainty=STALLED, program="f01"),
     Case(cause=Cause.HOST_STALL, certainty=STALLED, program="f06"),
     Case(cause=Cause.DATA_STALL, certainty=STALLED, program="z34"),
@@ -79,7 +81,7 @@ NOT_SEEN = {  # on a job that can run here
 
 
 def test_every_cause_is_tried_or_cannot_be() -> None:
-    tried = [*(case.cause for case in CASES), *BELOW, *NOT_SEEN]
+    tried = [*{case.cause for case in CASES}, *BELOW, *NOT_SEEN]
     assert sorted(tried) == sorted(Cause)
     assert set(BELOW.values()) <= set(globals())
 
@@ -154,7 +156,7 @@ class Launched:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cause.value}-{case.action.value}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cause.value}-{case.certainty}")
 def test_what_the_policy_names_for_a_cause_happens(case: Case, tmp_path: Path) -> None:
     cause = case.cause.value
     with Launched(program_of(case), tmp_path / "place") as launched:

@@ -17,7 +17,6 @@ restarts_unsaved_max = 0   # of them, those after a restart since which it has s
 other = "abort"    # every cause that is not named here
 process_frozen = "restart"
 rank_crashed = "restart"
-init_incomplete = "restart"
 node_lost = "restart_elsewhere"
 transport = "restart_elsewhere"
 undetermined = "capture"

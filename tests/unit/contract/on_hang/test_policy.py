@@ -30,6 +30,12 @@ def test_what_would_hang_again_is_never_restarted(cause: str) -> None:
     assert decide(default_policy(), hang(cause), 1000.0).action is Action.ABORT
 
 
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {*BROKEN, Cause.RANK_CRASHED, Cause.UNDETERMINED}))
+def test_what_the_program_does_wrong_for_certain_is_ended(cause: Cause) -> None:
+    """A proven wait of a whole job is one that its program makes: it lacks a call, or calls in another order."""
+    assert decide(default_policy(), hang(cause.value), 0.0).action is Action.ABORT
+
+
 @pytest.mark.parametrize("cause", BROKEN)
 def test_what_has_broken_is_restarted(cause: str) -> None:
     for certainty in ("PROVEN", "STALLED"):
