@@ -7,6 +7,7 @@ from ncclwatch.contract.on_hang.decision import Hang
 from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch_server.incidents.book import Incident, IncidentState, JobKey
 
+_LAST_WORDS_S = 10.0  # for about so long an attempt is judged after its end
 _UNNAMED_RUN = "none"  # torchrun calls each run so that has no --rdzv-id
 
 
@@ -24,25 +25,28 @@ def is_restart(key: JobKey) -> bool:
 def follows(later: JobKey, earlier: JobKey) -> bool:
     """Whether one attempt is a later one of the same job, by the count of what started it again.
 
-    A job that somebody starts again by hand is another one: nothing tells whether it does the same.
-    """
-    if is_next_of_launch(later, earlier):
-        return True
-    return later.name == earlier.name and restarts_of(later.instance) > restarts_of(earlier.instance)
-
-
-def is_next_of_launch(later: JobKey, earlier: JobKey) -> bool:
-    """Whether one attempt is a later one of the same launch.
-
     The ranks of torchrun may meet at another address in each attempt, with etcd or without a store that they share:
-    there its run id is what stays the same, if it was given one.
+    there its run id is what stays the same, if it was given one. A job that somebody starts again by hand is another
+    one: nothing tells whether it does the same.
     """
-    if later.name != earlier.name or later.attempt <= earlier.attempt:
+    if later.name != earlier.name:
         return False
     if later.instance == earlier.instance:
-        return later.run == earlier.run
+        return later.run == earlier.run and later.attempt > earlier.attempt
+    if restarts_of(later.instance) > restarts_of(earlier.instance):
+        return True
     run = _run_of(later.instance)
-    return run not in ("", _UNNAMED_RUN) and run == _run_of(earlier.instance)
+    return run not in ("", _UNNAMED_RUN) and run == _run_of(earlier.instance) and later.attempt > earlier.attempt
+
+
+def was_over(incident: Incident, key: JobKey, at: float) -> bool:
+    """Whether an attempt may come after the one that an incident is of: not while that runs elsewhere.
+
+    Two jobs at a time may have one run id, which people copy.
+    """
+    if incident.key.instance == key.instance:
+        return True
+    return incident.closed_at is not None and incident.closed_at - _LAST_WORDS_S <= at
 
 
 def _run_of(instance: str) -> str:
@@ -76,6 +80,7 @@ def same_before(incident: Incident, known: Iterable[Incident]) -> Incident | Non
         each
         for each in known
         if follows(incident.key, each.key)
+        and was_over(each, incident.key, incident.opened_at)
         and each.state is not IncidentState.RESOLVED
         and is_hang(each)
         and hang.is_like(hang_of(each))

@@ -12,7 +12,7 @@ from ncclwatch.contract.on_hang.hangs import HANGS_MAX, Hangs, HookFacts, Hooks,
 from ncclwatch.contract.on_hang.hook import CULPRITS_MAX, NAME_CHARS_MAX
 from ncclwatch.contract.on_hang.notice import TEXT_CHARS_MAX
 from ncclwatch.contract.wire import CommandKind
-from ncclwatch_server.incidents.aftermath import hang_of, is_hang, is_next_of_launch
+from ncclwatch_server.incidents.aftermath import hang_of, is_hang
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.incidents.report import report_incident
 from ncclwatch_server.jobs.job import Job
@@ -49,9 +49,9 @@ def hangs_of(job: Job, incidents: Iterable[Incident], now: float, captured: Capt
     before: list[tuple[int, Hang]] = []
     for incident in incidents:
         key, verdict = incident.key, incident.verdict
-        if not is_hang(incident):
+        if (key.name, key.instance) != (job.key.name, job.key.instance) or not is_hang(incident):
             continue
-        if is_next_of_launch(job.key, key):
+        if key.attempt < job.key.attempt and key.run == job.key.run:
             if incident.state is IncidentState.RESOLVED or verdict.cause is Cause.RANK_CRASHED:
                 continue  # nothing was started again for it, or torchrun did so by itself
             before.append((key.attempt, hang_of(incident)))

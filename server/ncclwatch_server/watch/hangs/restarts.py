@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ncclwatch_server import limits
-from ncclwatch_server.incidents.aftermath import follows, is_hang, is_restart, same_before
+from ncclwatch_server.incidents.aftermath import follows, is_hang, is_restart, same_before, was_over
 from ncclwatch_server.incidents.book import Incident, IncidentBook, IncidentState
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.watch.examiner import Clock
@@ -46,7 +46,8 @@ class Restarts:
         job.recovery_noted = True
         for incident in self._book.all():
             ended = incident.state is IncidentState.ENDED and incident.recovered_after_s is None
-            if ended and is_hang(incident) and follows(job.key, incident.key) and self._saw(incident, job):
+            follower = follows(job.key, incident.key) and was_over(incident, job.key, went_on_at)
+            if ended and is_hang(incident) and follower and self._saw(incident, job):
                 after_s = max(0.0, went_on_at - incident.opened_at + incident.onset_to_open_s)
                 self._publisher.recovered(self._book.amend(replace(incident, recovered_after_s=after_s)))
 

@@ -35,10 +35,10 @@ class Scene:
         self.restarts = Restarts(self.book, self.publisher, lambda: self.now, lambda: WALL + self.now)
         self.link = Link(number=1, agent="a", host="h", version="1")
 
-    def attempt(self, number: int, at_s: float) -> Job:
+    def attempt(self, number: int, at_s: float, instance: str = "i") -> Job:
         self.now = at_s
         said = wire.Announce(
-            index=number, job="job", instance="i", attempt=number, world_size=2, ranks=(0, 1), terminal=False
+            index=number, job="job", instance=instance, attempt=number, world_size=2, ranks=(0, 1), terminal=False
         )
         return self.jobs.announce(self.link, said, at_s)
 
@@ -96,6 +96,25 @@ def test_a_hang_that_is_still_judged_is_recovered_from_once_its_attempt_is_over(
     scene.end(first, 142.0)
     scene.step(second, 143.0)
     assert after_s(scene, incident.id) == 41.0
+
+
+@pytest.mark.parametrize(("ended_s", "known"), [(120.0, True), (145.0, True), (160.0, False)])
+def test_a_job_that_ran_beside_one_that_hung_under_the_same_run_id_is_not_its_next_attempt(
+    ended_s: float, known: bool
+) -> None:
+    scene = Scene()
+    first = scene.attempt(0, 50.0, "a:1/100")
+    incident = scene.hang(first, 102.0)
+    second = scene.attempt(1, 118.0, "a:2/100")
+    scene.step(second, 141.0)
+    scene.end(first, ended_s)
+    scene.step(second, ended_s + 1.0)
+    assert (after_s(scene, incident.id) is not None) is known
+    again = scene.hang(second, 144.0)
+    scene.step(second, ended_s + 2.0)
+    found = scene.book.get(again.id)
+    assert found is not None
+    assert (found.came_back_from == incident.id) is known
 
 
 @pytest.mark.parametrize(("paused_s", "known"), [(limits.RESTART_S, True), (limits.RESTART_S + 1.0, False)])
