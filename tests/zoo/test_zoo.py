@@ -52,6 +52,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("truth", [_run_of(truth) for truth in TRUTHS])
 def test_the_verdict_on_a_real_program_is_right(truth: Truth, tmp_path: Path, server: str) -> None:
     score = run(truth, tmp_path / "job", launcher=quickest(truth), server="" if truth.needs_torchrun else server)
+    if score.faults:
+        print((tmp_path / "job" / "stderr").read_text(errors="replace"))
     assert score.faults == ()
 
 

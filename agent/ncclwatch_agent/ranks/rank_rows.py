@@ -107,7 +107,7 @@ class LocalRank:
         ending = merge(note, Death(gone=self.gone, status=status))
         if ending is None:
             return
-        self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or now_ns
+        self.ended_ns = self.ended_ns or words[Word.ENDED_NS] or self.gone_ns or now_ns
         self.ending = replace(ending, age_s=age_s(now_ns, self.ended_ns))
 
     def started_ns(self) -> int:

@@ -149,6 +149,8 @@ def test_a_process_that_nobody_sees_may_be_in_another_pid_namespace_and_is_gone_
     rank = dead_ring(make_rank, 50.0, pid_namespace=pid_namespace())
     assert rank.gone
     assert rank.gone_ns == 50 * S, "its last sign of life"
+    assert rank.ending is not None
+    assert (rank.ending.kind, rank.ending.age_s) == ("vanished", 2.0)
 
 
 class Node:
