@@ -58,7 +58,7 @@ class WaitGraph:
     stopped: Mapping[int, Block] = field(default_factory=dict)  # ranks that are still in what others have completed
     held: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # by a mismatch
     free: frozenset[int] = frozenset()  # ranks that may go on for reasons that nobody sees
-    passed: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # members that are gone, and came through
+    passed: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # members that are through with it
 
     @cached_property
     def needs(self) -> _Needs:
@@ -97,7 +97,6 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
     free = frozenset(rank for rank in blocks if lacks_threads(found[rank].view)) | stopped.keys()
     held = {each.operation: held_by(found, each) for each in mismatches}
     doomed = _doomed(blocks, needed, held, found, free)
-    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     return WaitGraph(
         blocks=blocks,
         absent=absent,
@@ -109,22 +108,40 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         stopped=stopped,
         held=held,
         free=free,
-        passed=_passed(blocks, gone, found) if gone else {},
+        passed=_passed(blocks, absent, held, found),
     )
 
 
 def _passed(
-    blocks: Mapping[int, tuple[Block, ...]], gone: frozenset[int], found: Mapping[int, RankStanding]
+    blocks: Mapping[int, tuple[Block, ...]],
+    absent: Mapping[Operation, tuple[int, ...]],
+    held: Mapping[Operation, frozenset[int]],
+    found: Mapping[int, RankStanding],
 ) -> Mapping[Operation, frozenset[int]]:
-    """Return the members that have ended after a collective which none completes before all have come to it."""
-    operations = {b.operation for each in blocks.values() for b in each if b.wait.op in SYNCHRONISING}
-    through = {
-        operation: frozenset(
-            rank for rank in gone.intersection(operation.members) if is_through(found[rank], operation)
+    """Return the members that are through with what all others have entered as well, and cannot hold it up any more.
+
+    What a rank sent in a mismatch may be the wrong thing. What it sent from its device may be still to be moved by its
+    threads, but not in a collective that none completes before all have come, if it has ended since.
+    """
+    some_gone = any(each.standing is Standing.GONE for each in found.values())
+    waiting: dict[Operation, list[Block]] = {}
+    for each in blocks.values():
+        for block in each:
+            waiting.setdefault(block.operation, []).append(block)
+    passed: dict[Operation, frozenset[int]] = {}
+    for operation, its in waiting.items():
+        on_host = not any(block.on_device for block in its) and operation not in held and not absent[operation]
+        synchronising = some_gone and any(block.wait.op in SYNCHRONISING for block in its)
+        ranks = frozenset(
+            rank
+            for rank in (operation.members if on_host or synchronising else ())
+            if rank in found
+            and (on_host or found[rank].standing is Standing.GONE)
+            and is_through(found[rank], operation)
         )
-        for operation in operations
-    }
-    return {operation: ranks for operation, ranks in through.items() if ranks}
+        if ranks:
+            passed[operation] = ranks
+    return passed
 
 
 def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding]) -> frozenset[int]:
