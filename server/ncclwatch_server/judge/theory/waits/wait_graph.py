@@ -137,11 +137,23 @@ def _passed(
             for rank in (operation.members if on_host or synchronising else ())
             if rank in found
             and (on_host or found[rank].standing is Standing.GONE)
-            and is_through(found[rank], operation)
+            and (is_through(found[rank], operation) or _has_met_its_peer(found[rank].view, operation))
         )
         if ranks:
             passed[operation] = ranks
     return passed
+
+
+def _has_met_its_peer(view: RankView, operation: Operation) -> bool:
+    """Say whether a rank has told that its end of a send or receive is complete."""
+    for each in view.peers:
+        if each.group != operation.group or not operation.seq:
+            continue
+        if operation.kind is WaitKind.RECV and (view.rank, each.peer) == (operation.source, operation.target):
+            return each.sends_completed >= operation.seq
+        if operation.kind is WaitKind.SEND and (each.peer, view.rank) == (operation.source, operation.target):
+            return each.recvs_completed >= operation.seq
+    return False
 
 
 def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding]) -> frozenset[int]:
