@@ -71,19 +71,26 @@ def naively_doomed(case: dict[str, Any]) -> frozenset[int]:
     gone = {rank for rank, each in case["found"].items() if each.standing is Standing.GONE}
     doomed = set(case["blocks"])
     while True:
-        free = [rank for rank in doomed if not all(naively_hopeless(rank, b.operation, doomed, gone, case)
+        free = [rank for rank in doomed if not all(naively_hopeless(rank, b, doomed, gone, case)
                                                    for b in case["blocks"][rank])]  # fmt: skip
         if not free:
             return frozenset(doomed)
         doomed.remove(free[0])
 
 
-def naively_hopeless(rank: int, each: Operation, doomed: set[int], gone: set[int], case: dict[str, Any]) -> bool:
+def naively_hopeless(rank: int, block: Any, doomed: set[int], gone: set[int], case: dict[str, Any]) -> bool:
+    each = block.operation
     absent = (set(case["needed"][each]) & doomed) - {rank}
     if each.from_anyone:
         return absent | (set(each.members) & gone) >= set(each.members) - {rank}
+    if rank in case["held"].get(each, ()):
+        return True
     left = {other for other in set(each.members) & gone if not is_through(case["found"][other], each)}
-    return rank in case["held"].get(each, ()) or bool(absent | left)
+    outside = set(case["needed"][each]) - {rank}
+    if block.wait.op is Op.BROADCAST and left <= outside and outside:  # one may need the root alone, or nobody
+        root = block.wait.peer
+        return root in absent | left if root in outside else outside <= absent | left
+    return bool(absent | left)
 
 
 def naive_circles(case: dict[str, Any], doomed: frozenset[int]) -> list[tuple[int, ...]]:
@@ -181,7 +188,8 @@ def test_doomed_ranks_and_circles_are_those_of_the_definition(seed: int):
 def test_a_circle_of_a_thousand_ranks_is_found_at_once():
     count = 1024
     two = [Operation(group=name, seq=1, members=tuple(range(count))) for name in "ab"]
-    blocks: Any = {rank: (SimpleNamespace(operation=two[rank % 2]),) for rank in range(count)}
+    wait = SimpleNamespace(op=Op.ALL_REDUCE, peer=-1)
+    blocks: Any = {rank: (SimpleNamespace(operation=two[rank % 2], wait=wait),) for rank in range(count)}
     needed = {two[0]: tuple(range(1, count, 2)), two[1]: tuple(range(0, count, 2))}
     found: Any = {rank: SimpleNamespace(standing=Standing.BLOCKED) for rank in range(count)}
     doomed = graph._doomed(blocks, needed, {}, found)

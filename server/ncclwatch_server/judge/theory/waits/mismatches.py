@@ -97,6 +97,11 @@ def is_through(standing: RankStanding, operation: Operation) -> bool:
     return group is not None and not group.blind and not group.untold and group.completed >= operation.seq > 0
 
 
+def needs_root_first(rank: int, block: Block) -> bool:
+    """Say whether a member of a rooted operation may need the root alone, or nobody: all but who gathers from all."""
+    return block.wait.op in ROOTED and not (block.wait.op in TO_ROOT and block.wait.peer == rank)
+
+
 def root_needed(rank: int, block: Block) -> int:
     """Return the rank that a member needs for certain in a rooted operation, -1 where it may need any member."""
     root = block.wait.peer if block.wait.op in ROOTED else -1

@@ -11,7 +11,7 @@ not finished: it is *behind*. Two streams that each hold what the other waits fo
 nobody sees who only counts what was issued.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,14 @@ from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, may_wait_in_p2p, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
-from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through, mismatch, root_needed
+from ncclwatch_server.judge.theory.waits.mismatches import (
+    Mismatch,
+    held_by,
+    is_through,
+    mismatch,
+    needs_root_first,
+    root_needed,
+)
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
     Operation,
@@ -161,7 +168,11 @@ def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding])
     if not graph.blocks:
         return frozenset()
     living = {rank: each for rank, each in found.items() if each.standing is not Standing.GONE}
-    needed = {operation: (*graph.absent[operation], *graph.behind[operation]) for operation in graph.absent}
+    gone = found.keys() - living
+    needed = {
+        operation: tuple(rank for rank in (*outside, *graph.behind[operation]) if rank not in gone)
+        for operation, outside in graph.absent.items()
+    }
     return _doomed(graph.blocks, needed, graph.held, living, graph.free)
 
 
@@ -256,17 +267,21 @@ def _doomed(
         return frozenset()
     gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     operations = {block.operation for each in blocks.values() for block in each}
-    of_the_gone = {
-        each
+    left = {
+        each: frozenset(rank for rank in gone.intersection(each.members) if not is_through(found[rank], each))
         for each in operations
-        if any(not is_through(found[rank], each) for rank in gone.intersection(each.members))
     }
-    hopeless = {each: each.members if each in of_the_gone else held.get(each, ()) for each in operations}
     doomed = set(blocks) - free
-    awaited = {each: {m for m in needed[each] if m in doomed} for each in operations}
+    waits = _Waits(
+        needed={each: frozenset(needed[each]) for each in operations},
+        awaited={each: {m for m in needed[each] if m in doomed} for each in operations},
+        left=left,
+        held={each: held[each] for each in operations if each in held},
+        gone=gone,
+    )
     needing: dict[int, list[Operation]] = {}
     waiting: dict[Operation, list[int]] = {}
-    for operation, ranks in awaited.items():
+    for operation, ranks in waits.awaited.items():
         for rank in ranks:
             needing.setdefault(rank, []).append(operation)
     for rank, each in blocks.items():
@@ -275,26 +290,41 @@ def _doomed(
     queue = list(blocks)
     while queue:
         rank = queue.pop()
-        if rank not in doomed or all(_is_hopeless(rank, b.operation, awaited, hopeless, gone) for b in blocks[rank]):
+        if rank not in doomed or all(_is_hopeless(rank, block, waits) for block in blocks[rank]):
             continue
         doomed.discard(rank)
         for operation in needing.get(rank, ()):
-            awaited[operation].discard(rank)
+            waits.awaited[operation].discard(rank)
             queue += waiting[operation]
     return frozenset(doomed)
 
 
-def _is_hopeless(
-    rank: int,
-    operation: Operation,
-    awaited: Mapping[Operation, set[int]],
-    hopeless: Mapping[Operation, Collection[int]],
-    gone: frozenset[int],
-) -> bool:
-    others = awaited[operation]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
+    """Who is needed in operations, and who of them cannot come."""
+
+    needed: Mapping[Operation, frozenset[int]]
+    awaited: Mapping[Operation, set[int]]  # those of the needed whose own waits nothing is known to end
+    left: Mapping[Operation, frozenset[int]]  # members that are gone, and did not come through
+    held: Mapping[Operation, frozenset[int]]  # whom a mismatch holds up
+    gone: frozenset[int]
+
+
+def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
+    operation = block.operation
+    others, left = waits.awaited[operation], waits.left[operation]
     if operation.from_anyone:  # one sender is enough, and it may be one that nobody knows
-        return not operation.unnamed and others | (gone & set(operation.members)) >= set(operation.members) - {rank}
-    return rank in hopeless[operation] or len(others) > (rank in others)
+        lost = others | waits.gone.intersection(operation.members)
+        return not operation.unnamed and lost >= set(operation.members) - {rank}
+    if rank in waits.held.get(operation, ()):
+        return True
+    needed = waits.needed[operation]
+    if needed and needs_root_first(rank, block) and left <= needed:
+        root = root_needed(rank, block)
+        # Once the root has come, which of the others are needed is up to the backend.
+        lacking = {root} if root in needed else needed - {rank}
+        return bool(lacking) and all(each in others or each in left for each in lacking)
+    return bool(left) or len(others) > (rank in others)
 
 
 def cycles(graph: WaitGraph) -> list[tuple[int, ...]]:
