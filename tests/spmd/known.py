@@ -5,6 +5,7 @@ from tests.spmd.check import Broken, Counterexample
 
 _TIE = "two sides of one size: a departure from a habit, or a fresh call, is told as who is wrong"
 _PIPE = "a stage of a pipeline that waits in a send or receive it made for the first time is told as who is wrong"
+_OTHER = "of several changed ranks one is named, and another one that waits for it is counted with those it holds up"
 
 KNOWN = {
     (Broken.CULPRIT, Cause.DIVERGENT_CONTROL_FLOW): _TIE,
@@ -13,6 +14,10 @@ KNOWN = {
     (Broken.VICTIM, Cause.COLLECTIVE_ORDER): _TIE,
     (Broken.CULPRIT, Cause.P2P_DEADLOCK): _PIPE,
     (Broken.VICTIM, Cause.P2P_DEADLOCK): _PIPE,
+    (Broken.VICTIM, Cause.RANK_CRASHED): _OTHER,
+    (Broken.VICTIM, Cause.RANK_EXITED): _OTHER,
+    (Broken.VICTIM, Cause.UNEVEN_BATCHES): _OTHER,
+    (Broken.VICTIM, Cause.SIGNATURE_MISMATCH): _OTHER,
 }
 
 
