@@ -1,0 +1,1 @@
+"""Tests of who waits in what, and for whom."""
