@@ -26,6 +26,18 @@ def run(*command: str, data: bytes = b"{}\n", timeout_s: float = LONG_S) -> Hook
     return HookProcess(command, data, timeout_s, {**os.environ, "SAID": "so"}).wait()
 
 
+def run_beyond_its_deadline(command: str) -> tuple[HookResult, str]:
+    """Return the result of a hook that had begun when its deadline came, and that deadline in seconds.
+
+    On a machine that is busy a shell may take longer to begin than a deadline that suits a test.
+    """
+    for timeout_s in (0.5, 5.0, LONG_S):
+        result = run(command, timeout_s=timeout_s)
+        if "begun" in result.lines:
+            break
+    return result, f"{timeout_s:g}"
+
+
 def members(group: int) -> list[psutil.Process]:
     """Return the processes of a group that run; nobody may have reaped the others yet."""
     found = []
@@ -77,17 +89,15 @@ def test_at_its_deadline_it_ends_with_all_that_it_has_started(tmp_path: Path) ->
     """It ignores SIGTERM, as a process does that it has started."""
     pid = tmp_path / "pid"
     stubborn = f"trap '' TERM; sleep 600 & echo $$ > {pid}; echo begun; while :; do sleep 600; done"
-    result = run(script(tmp_path, stubborn), timeout_s=0.5)
-    assert result.words == "did not end within 0.5 s (hook_timeout_s), and was killed"
+    result, deadline = run_beyond_its_deadline(script(tmp_path, stubborn))
+    assert result.words == f"did not end within {deadline} s (hook_timeout_s), and was killed"
     assert (result.code, result.lines) == (None, ("begun",))
-    assert result.seconds < 30.0
     assert members(int(pid.read_text())) == []
 
 
 def test_at_its_deadline_it_may_clean_up_first(tmp_path: Path) -> None:
-    result = run(
-        script(tmp_path, "trap 'echo cleaned; exit 0' TERM; echo begun; while :; do sleep 0.1; done"), timeout_s=0.5
-    )
+    cleans = "trap 'echo cleaned; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    result, _ = run_beyond_its_deadline(script(tmp_path, cleans))
     assert (result.lines[0], result.lines[-1]) == ("begun", "cleaned")
     assert result.code is None
 
