@@ -130,37 +130,38 @@ def _passed(
     What a rank sent in a mismatch may be the wrong thing. What it sent from its device may be still to be moved by its
     threads, but not in a collective that none completes before all have come, if it has ended since.
     """
-    some_gone = any(each.standing is Standing.GONE for each in found.values())
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     waiting: dict[Operation, list[Block]] = {}
     for each in blocks.values():
         for block in each:
             waiting.setdefault(block.operation, []).append(block)
     passed: dict[Operation, frozenset[int]] = {}
     for operation, its in waiting.items():
-        on_host = not any(block.on_device for block in its) and operation not in held and not absent[operation]
-        synchronising = some_gone and any(block.wait.op in SYNCHRONISING for block in its)
-        ranks = frozenset(
-            rank
-            for rank in (operation.members if on_host or synchronising else ())
-            if rank in found
-            and (on_host or found[rank].standing is Standing.GONE)
-            and (is_through(found[rank], operation) or _has_met_its_peer(found[rank].view, operation))
-        )
-        if ranks:
+        if not absent[operation] and operation not in held and not any(block.on_device for block in its):
+            may_have = frozenset(operation.members).intersection(found)
+        elif gone and any(block.wait.op in SYNCHRONISING for block in its):
+            may_have = gone.intersection(operation.members)
+        else:
+            continue
+        done = is_through if operation.kind is WaitKind.COLLECTIVE else _has_met_its_peer
+        if ranks := frozenset(rank for rank in may_have if done(found[rank], operation)):
             passed[operation] = ranks
     return passed
 
 
-def _has_met_its_peer(view: RankView, operation: Operation) -> bool:
+def _has_met_its_peer(standing: RankStanding, operation: Operation) -> bool:
     """Say whether a rank has told that its end of a send or receive is complete."""
-    for each in view.peers:
-        if each.group != operation.group or not operation.seq:
-            continue
-        if operation.kind is WaitKind.RECV and (view.rank, each.peer) == (operation.source, operation.target):
-            return each.sends_completed >= operation.seq
-        if operation.kind is WaitKind.SEND and (each.peer, view.rank) == (operation.source, operation.target):
-            return each.recvs_completed >= operation.seq
-    return False
+    sends = operation.kind is WaitKind.RECV and standing.rank == operation.source
+    receives = operation.kind is WaitKind.SEND and standing.rank == operation.target
+    if not (sends or receives):
+        return False
+    other = operation.target if sends else operation.source
+    completed = (
+        each.sends_completed if sends else each.recvs_completed
+        for each in standing.view.peers
+        if (each.group, each.peer) == (operation.group, other)
+    )
+    return any(count >= operation.seq > 0 for count in completed)
 
 
 def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding]) -> frozenset[int]:
@@ -267,16 +268,18 @@ def _doomed(
         return frozenset()
     gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     operations = {block.operation for each in blocks.values() for block in each}
-    left = {
+    doomed = set(blocks) - free
+    away = {each: frozenset(needed[each]) for each in operations}
+    lost = {
         each: frozenset(rank for rank in gone.intersection(each.members) if not is_through(found[rank], each))
         for each in operations
     }
-    doomed = set(blocks) - free
     waits = _Waits(
-        needed={each: frozenset(needed[each]) for each in operations},
-        awaited={each: {m for m in needed[each] if m in doomed} for each in operations},
-        left=left,
-        held={each: held[each] for each in operations if each in held},
+        needed=away,
+        awaited={each: {rank for rank in ranks if rank in doomed} for each, ranks in away.items()},
+        lost={each: ranks & away[each] for each, ranks in lost.items()},
+        broken=frozenset(each for each, ranks in lost.items() if not ranks <= away[each]),
+        held=held,
         gone=gone,
     )
     needing: dict[int, list[Operation]] = {}
@@ -287,6 +290,8 @@ def _doomed(
     for rank, each in blocks.items():
         for block in each:
             waiting.setdefault(block.operation, []).append(rank)
+    roots = {(block.operation, root_needed(rank, block)) for rank, each in blocks.items() for block in each}
+    begun: set[Operation] = set()
     queue = list(blocks)
     while queue:
         rank = queue.pop()
@@ -295,7 +300,10 @@ def _doomed(
         doomed.discard(rank)
         for operation in needing.get(rank, ()):
             waits.awaited[operation].discard(rank)
-            queue += waiting[operation]
+            # A wait for a root or for any member ends with the first that may come, a wait for all with the last one.
+            if operation not in begun or (operation, rank) in roots or len(waits.awaited[operation]) < 2:
+                begun.add(operation)
+                queue += waiting[operation]
     return frozenset(doomed)
 
 
@@ -305,26 +313,28 @@ class _Waits:
 
     needed: Mapping[Operation, frozenset[int]]
     awaited: Mapping[Operation, set[int]]  # those of the needed whose own waits nothing is known to end
-    left: Mapping[Operation, frozenset[int]]  # members that are gone, and did not come through
+    lost: Mapping[Operation, frozenset[int]]  # those of the needed that have ended without it
+    broken: frozenset[Operation]  # a member has ended inside of them
     held: Mapping[Operation, frozenset[int]]  # whom a mismatch holds up
     gone: frozenset[int]
 
 
 def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
     operation = block.operation
-    others, left = waits.awaited[operation], waits.left[operation]
+    needed, awaited = waits.needed[operation], waits.awaited[operation]
     if operation.from_anyone:  # one sender is enough, and it may be one that nobody knows
-        lost = others | waits.gone.intersection(operation.members)
-        return not operation.unnamed and lost >= set(operation.members) - {rank}
-    if rank in waits.held.get(operation, ()):
+        never = awaited | waits.gone.intersection(operation.members)
+        return not operation.unnamed and never >= set(operation.members) - {rank}
+    if operation in waits.broken or rank in waits.held.get(operation, ()):
         return True
-    needed = waits.needed[operation]
-    if needed and needs_root_first(rank, block) and left <= needed:
-        root = root_needed(rank, block)
-        # Once the root has come, which of the others are needed is up to the backend.
-        lacking = {root} if root in needed else needed - {rank}
-        return bool(lacking) and all(each in others or each in left for each in lacking)
-    return bool(left) or len(others) > (rank in others)
+    never_come = len(awaited) - (rank in awaited) + len(waits.lost[operation])
+    if not needs_root_first(rank, block):
+        return never_come > 0
+    root = root_needed(rank, block)
+    if root in needed:
+        return root in awaited or root in waits.lost[operation]
+    # The root has come: which of the others are needed is up to the backend, and one that may come may be the one.
+    return never_come == len(needed) - (rank in needed) > 0
 
 
 def cycles(graph: WaitGraph) -> list[tuple[int, ...]]:
