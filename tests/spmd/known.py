@@ -5,7 +5,6 @@ from tests.spmd.check import Broken, Counterexample
 
 _TIE = "two sides of one size: a departure from a habit, or a fresh call, is told as who is wrong"
 _PIPE = "a stage of a pipeline that waits in a send or receive it made for the first time is told as who is wrong"
-_OTHER = "of several changed ranks one is named, and another one that waits for it is counted with those it holds up"
 
 KNOWN = {
     (Broken.CULPRIT, Cause.DIVERGENT_CONTROL_FLOW): _TIE,
@@ -14,10 +13,6 @@ KNOWN = {
     (Broken.VICTIM, Cause.COLLECTIVE_ORDER): _TIE,
     (Broken.CULPRIT, Cause.P2P_DEADLOCK): _PIPE,
     (Broken.VICTIM, Cause.P2P_DEADLOCK): _PIPE,
-    (Broken.VICTIM, Cause.RANK_CRASHED): _OTHER,
-    (Broken.VICTIM, Cause.RANK_EXITED): _OTHER,
-    (Broken.VICTIM, Cause.UNEVEN_BATCHES): _OTHER,
-    (Broken.VICTIM, Cause.SIGNATURE_MISMATCH): _OTHER,
 }
 
 
@@ -25,4 +20,9 @@ def is_known(found: Counterexample) -> bool:
     """Say whether a counterexample is of a kind that is listed."""
     if found.broken is Broken.SILENCE and found.sight.history:
         return True  # a root has gone on, and its ring has forgotten the operation that others still wait in
-    return found.verdict is not None and (found.broken, found.verdict.cause) in KNOWN
+    if found.verdict is None:
+        return False
+    culprits = {culprit.rank for culprit in found.verdict.culprits}
+    if found.broken is Broken.VICTIM and culprits < set(found.trial.fault.ranks):
+        return True  # another changed rank waits for the one that is named
+    return (found.broken, found.verdict.cause) in KNOWN
