@@ -19,7 +19,7 @@ class RankRow:
     """One rank, by its node's last digest."""
 
     rank: int
-    state: str  # absent, ended, moving, working, waiting, long-waiting, silent, frozen, lost, blamed
+    state: str  # absent, ended, moving, working, waiting, long-waiting, detached, silent, frozen, lost, blamed
     host: str  # "" if nobody speaks for it
     wait_s: float  # in what only peers can end; 0: it waits for nobody
     waits_in: str  # collective, recv, store...; "" if it waits for nobody

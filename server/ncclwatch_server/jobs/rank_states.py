@@ -29,10 +29,11 @@ class RankState(IntEnum):
     WORKING = 3
     WAITING = 4
     LONG_WAITING = 5
-    SILENT = 6
-    FROZEN = 7
-    LOST = 8
-    BLAMED = 9
+    DETACHED = 6
+    SILENT = 7
+    FROZEN = 8
+    LOST = 9
+    BLAMED = 10
 
     @property
     def words(self) -> str:
@@ -52,6 +53,7 @@ _WORDS = {
     RankState.WORKING: "works, in no operation",
     RankState.WAITING: "waits for others",
     RankState.LONG_WAITING: f"waits for others, over {LONG_S:.0f} s",
+    RankState.DETACHED: "not watched: detached, or its pulse failed",
     RankState.SILENT: "its node is silent",
     RankState.FROZEN: "stopped",
     RankState.LOST: "ended while others wait",
@@ -73,6 +75,7 @@ def states_of(picture: Picture, *, silent: Iterable[int] = (), blamed: Iterable[
     process = picture.ranks["state"][at]
     for frozen in _FROZEN:  # np.isin takes as long as all the rest of a small job
         state[process == frozen] = RankState.FROZEN
+    state[picture.ranks["detached"][at] != 0] = RankState.DETACHED
     found[rank] = state
     found[np.fromiter(silent, np.int64)] = RankState.SILENT
     waiting = bool(((state == RankState.WAITING) | (state == RankState.LONG_WAITING)).any())

@@ -42,6 +42,7 @@ class RankState(IntEnum):
     DISK_WAIT = 4
     STOPPED = 5
     SILENT = 6  # its node says nothing any more
+    DETACHED = 7  # it wants no judgement, or its pulse has failed: the job is not judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +129,12 @@ def rank_figures(job: JobMoment, groups: "Groups") -> RankFigures:
     wait_s, pulse_s = np.zeros(job.world_size), np.zeros(job.world_size)
     steps, completed = np.zeros(job.world_size, np.int64), np.zeros(job.world_size, np.int64)
     process = np.full(job.world_size, -1, np.int64)
+    detached = at[rows["detached"] != 0]
     wait_s[at], pulse_s[at] = rows["wait_age_s"], rows["pulse_age_s"]
     steps[at], completed[at] = rows["steps"], rows["completed"]
     process[at] = rows["state"]
     return RankFigures(
-        state=_states(job, process, wait_s),
+        state=_states(job, process, wait_s, detached),
         wait_s=wait_s,
         lag=groups.lag_of_ranks(job.world_size),
         steps=steps,
@@ -141,7 +143,7 @@ def rank_figures(job: JobMoment, groups: "Groups") -> RankFigures:
     )
 
 
-def _states(job: JobMoment, process: Numbers, wait_s: NDArray[np.float64]) -> Numbers:
+def _states(job: JobMoment, process: Numbers, wait_s: NDArray[np.float64], detached: Numbers) -> Numbers:
     picture = job.picture
     states = np.full(job.world_size, int(RankState.RUNNING), np.int64)
     states[(wait_s > limits.WAIT_S) & (picture.moved_ago_s > limits.STILL_S)] = RankState.WAITING
@@ -149,6 +151,7 @@ def _states(job: JobMoment, process: Numbers, wait_s: NDArray[np.float64]) -> Nu
     halted = [_STATE_CODES[ProcessState.STOPPED], _STATE_CODES[ProcessState.TRACED]]
     states[np.isin(process, halted)] = RankState.STOPPED
     states[list(job.unheard)] = RankState.SILENT
+    states[detached] = RankState.DETACHED
     states[picture.ended] = RankState.ENDED
     states[~picture.seen] = RankState.UNSEEN
     return states

@@ -9,7 +9,9 @@ const LABEL_PIXELS = 15; // the least between two labels of rows
 const TICK_PIXELS = 90; // the least between two times
 const SPANS = [60, 120, 240, 400, 600]; // seconds in the picture
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300];
-const NAMES = ["absent", "ended", "moving", "working", "waiting", "long-waiting", "silent", "frozen", "lost", "blamed"];
+const NAMES = [
+  "absent", "ended", "moving", "working", "waiting", "long-waiting", "detached", "silent", "frozen", "lost", "blamed",
+];
 
 const picture = document.getElementById("picture");
 const canvas = document.getElementById("matrix");
@@ -36,7 +38,7 @@ let pinned = null; // {rank, time}: what the address of the page names
 let rows = 1; // of pixels, each for one rank or several
 let columnPixels = 2;
 let at = null; // {row, column}: what is pointed at
-let colours = new Uint32Array(10);
+let colours = new Uint32Array(NAMES.length);
 let painted = { first: 0, ms: 0 };
 
 const slot = (number) => ((number % COLUMNS_MAX) + COLUMNS_MAX) % COLUMNS_MAX;

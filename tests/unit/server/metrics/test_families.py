@@ -109,7 +109,7 @@ def fleet() -> Fleet:
 def test_each_rank_is_in_one_state_and_the_states_add_up_to_the_world() -> None:
     watch = watching()
     (job,) = announced(watch, world_size=6, node=2).listed()
-    digest(job.state, 0, 91.0, {0: 0.0, 1: 8.0})
+    digest(job.state, 0, 91.0, {0: 0.0, 1: 8.0}, detached=(0,))
     digest(job.state, 1, 91.0, {2: 0.0, 3: 0.0}, ended=(3,))
     job.state.fold(91.0)
     job.state.seen[5] = False
@@ -117,7 +117,7 @@ def test_each_rank_is_in_one_state_and_the_states_add_up_to_the_world() -> None:
     found = series(watch)
     states = {state: found[f'ncclwatch_ranks{{job_id="llm",state="{state.name.lower()}"}}'] for state in RankState}
     assert states == {
-        RankState.RUNNING: 2, RankState.WAITING: 1, RankState.ENDED: 1, RankState.UNSEEN: 1,
+        RankState.RUNNING: 1, RankState.DETACHED: 1, RankState.WAITING: 1, RankState.ENDED: 1, RankState.UNSEEN: 1,
         RankState.DISK_WAIT: 0, RankState.STOPPED: 0, RankState.SILENT: 1,
     }  # fmt: skip
 

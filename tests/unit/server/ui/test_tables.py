@@ -54,11 +54,11 @@ def test_a_rank_that_never_came_is_absent_and_one_that_is_blamed_stands_out(one_
     assert empty.tolist() == [RankState.ABSENT] * 3
 
 
-def told(wait_s: float = 0.0, ended: int = 0) -> JobState:
+def told(wait_s: float = 0.0, ended: int = 0, detached: int = 0) -> JobState:
     """Return a job of two ranks, of which one digest told at 0 s."""
     state = JobState(2)
     state.announce(1, (0, 1), 0.0)
-    rows = [(rank, 0, ended, 1, 0, 0.1, wait_s, 5, 5, 5, *digests.NO_WAIT, *digests.NO_FACTS) for rank in (0, 1)]
+    rows = [(rank, 0, ended, 1, detached, 0.1, wait_s, 5, 5, 5, *digests.NO_WAIT, *digests.NO_FACTS) for rank in (0, 1)]
     _, ranks, groups = digests.split_digest(digests.pack_digest(0, rows, []))
     state.receive_digest(1, ranks, groups, 0.0)
     state.fold(0.0)
@@ -85,6 +85,20 @@ def test_a_stopped_rank_and_one_that_is_gone_are_told_apart(one_step: int):
     assert states_of(stopped.state.picture(20.0))[5] == RankState.FROZEN
     killed = hearing(Fault(kind=FaultKind.KILLED, rank=5, at=one_step), 20.0).job
     assert states_of(killed.state.picture(20.0))[5] == RankState.LOST
+
+
+def test_a_rank_that_is_not_watched_any_more_is_shown_so_until_it_ends():
+    assert set(states_of(told(wait_s=99.0, detached=1).picture(0.0)).tolist()) == {RankState.DETACHED}
+    assert set(states_of(told(ended=1, detached=1).picture(5.0)).tolist()) == {RankState.ENDED}
+
+
+def test_a_job_that_is_not_judged_since_a_rank_is_not_watched_says_so(one_step: int):
+    job = hearing(Fault(kind=FaultKind.STUCK, rank=5, at=one_step), 20.0).job
+    sight = sight_of(job, (), 20.0)
+    states = states_of(sight.picture)
+    states[7] = RankState.DETACHED
+    said = panel_of(sight, states, StepRate()).sentence
+    assert said.startswith("rank 7 is not watched any more, so this job is not judged: detach() was called there, or")
 
 
 def test_a_job_in_which_all_have_ended_has_lost_nobody():
