@@ -1,0 +1,44 @@
+"""A rank that takes itself out of the watch is shown so: its job is not judged any more, and nobody should wonder."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.integration.real_jobs import end, runtime, server, torchrun, until
+from tests.ports import free_port
+
+__all__ = ["runtime"]  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+def text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_rank_that_has_detached_is_shown_so_on_the_page_in_the_api_and_in_metrics(
+    runtime: Path, tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    watching = server(port, tmp_path / "incidents.db")
+    job = torchrun(runtime, "detaches.py", 2, NCCLWATCH_SERVER=url, NCCLWATCH_JOB="job")
+    try:
+
+        def states() -> list[str]:
+            try:
+                return [each["state"] for each in json.loads(text(f"{url}/api/v1/jobs/job/ranks"))["ranks"]]
+            except OSError:
+                return []  # it has not come yet
+
+        until(lambda: "detached" in states(), states)
+        assert states()[1] == "detached"
+        assert states()[0] in ("moving", "working")
+        assert "rank 1 is not watched any more, so this job is not judged" in text(f"{url}/jobs/job")
+        assert 'ncclwatch_ranks{job_id="job",state="detached"} 1.0' in text(f"{url}/metrics")
+    finally:
+        end(job, runtime)
+        watching.kill()
+        watching.wait()
