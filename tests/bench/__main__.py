@@ -25,6 +25,7 @@ from tests.bench import (
     starting,
     steps,
     stragglers,
+    takeover,
 )
 from tests.bench.ingest import measure as ingest
 from tests.bench.onset import machine
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "alerts": alerts.rows,
     "postmortem": postmortem.rows,
     "recovery": recovery.rows,
+    "takeover": takeover.rows,
 }
 
 
