@@ -200,10 +200,28 @@ def test_a_server_that_will_not_do_is_told_of_in_a_sentence(
     asyncio.run(scenario())
 
 
-def test_a_proxy_whose_server_is_away_is_no_stranger_where_there_was_one() -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
 
+
+def test_a_named_server_that_has_no_room_yet_is_no_stranger() -> None:
+    """Agents of thousands of nodes come at one moment where another server takes over."""
+
+    async def scenario() -> None:
+        port = free_port()
+        async with (
+            await asyncio.start_server(hang_up, "127.0.0.1", port),
+            running(f"http://127.0.0.1:{port}") as (uplink, agent),
+        ):
+            failure = await agent.failure()
+            assert failure.answer is Answer.NOBODY
+            assert "hung up before it answered: it has too many connections" in failure.sentence
+            assert not uplink.reached
+
+    asyncio.run(scenario())
+
+
+def test_a_proxy_whose_server_is_away_is_no_stranger_where_there_was_one() -> None:
     async def scenario() -> None:
         stub, port = Stub(), free_port()
         async with running(f"http://127.0.0.1:{port}") as (_, agent):

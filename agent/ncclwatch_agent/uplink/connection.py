@@ -141,7 +141,7 @@ def _explain_answer(url: str, response: Response) -> Failure:
 
 
 def _hung_up(error: Exception) -> bool:
-    """Whether nothing came at all: a proxy does so whose server is away, and a server that is being ended."""
+    """Whether nothing came at all: a proxy does so whose server is away, and a server that is full or being ended."""
     return isinstance(error, InvalidMessage) and isinstance(error.__cause__, EOFError)
 
 
@@ -314,9 +314,11 @@ class Uplink:
                 return explain(self.url, OSError(f"the connection was closed: {error}"))
             return Failure(answer=Answer.NOBODY, sentence=f"lost the server at {self.url}; connecting again")
         except (OSError, asyncio.TimeoutError, InvalidHandshake, InvalidURI, NcclwatchError) as error:
-            if self.reached and _hung_up(error):
-                sentence = f"{self.url} hung up before it answered; connecting again"
-                return Failure(answer=Answer.NOBODY, sentence=sentence)
+            if _hung_up(error) and (self.reached or self.naming == config.NAMED):
+                why = "" if self.reached else ": it has too many connections, is about to start, or is another program"
+                return Failure(
+                    answer=Answer.NOBODY, sentence=f"{self.url} hung up before it answered{why}; trying again"
+                )
             return explain(self.url, error)
         except ValueError as error:  # of a port or a name in the address that is none; UnicodeError is one
             return explain(self.url, InvalidURI(self.url, str(error)))
