@@ -20,7 +20,7 @@ INCIDENT_WITHOUT = ("cause", "incident_url", "op", "process_group", "severity")
 SUSPECT_COLUMNS = ("rank", "host", "cause", "severity", "incident_id", "job_id", "instance")
 STATE_COLORS = (  # of ranks and of nodes
     ("running", "green"), ("waiting", "yellow"), ("silent", "orange"), ("disk_wait", "orange"), ("stopped", "red"),
-    ("unseen", "purple"), ("detached", "purple"), ("ended", "text"), ("connected", "green"), ("quiet", "orange"), ("lost", "red"),
+    ("unseen", "purple"), ("detached", "blue"), ("ended", "text"), ("connected", "green"), ("quiet", "orange"), ("lost", "red"),
 )  # fmt: skip
 _WIDTHS = (("summary", 480), ("advice", 420), ("line", 220))  # columns of sentences
 JOB_LINK = ("Open the job", "/d/ncclwatch-job/ncclwatch-job?var-job_id=${__data.fields.job_id}")

@@ -75,9 +75,9 @@ def states_of(picture: Picture, *, silent: Iterable[int] = (), blamed: Iterable[
     process = picture.ranks["state"][at]
     for frozen in _FROZEN:  # np.isin takes as long as all the rest of a small job
         state[process == frozen] = RankState.FROZEN
-    state[picture.ranks["detached"][at] != 0] = RankState.DETACHED
     found[rank] = state
     found[np.fromiter(silent, np.int64)] = RankState.SILENT
+    found[rank[picture.ranks["detached"][at] != 0]] = RankState.DETACHED  # also of a silent node: the job is not judged
     waiting = bool(((state == RankState.WAITING) | (state == RankState.LONG_WAITING)).any())
     found[picture.ended] = RankState.LOST if waiting else RankState.ENDED
     inside = [each for each in blamed if 0 <= each < len(found)]

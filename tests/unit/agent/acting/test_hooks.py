@@ -111,15 +111,22 @@ def site(tmp_path: Path) -> Iterator[Site]:
     found.close()
 
 
-def test_of_two_agents_one_runs_it_and_both_act_when_it_has_ended(tmp_path: Path) -> None:
-    may_end = tmp_path / "may-end"
-    site = Site(tmp_path, f"until [ -e {may_end} ]; do sleep 0.02; done")
+@pytest.fixture
+def held_site(tmp_path: Path) -> Iterator[Site]:
+    """Two nodes whose hooks end once there is a file `may-end`."""
+    found = Site(tmp_path, f"until [ -e {tmp_path}/may-end ]; do sleep 0.02; done")
+    yield found
+    found.close()
+
+
+def test_of_two_agents_one_runs_it_and_both_act_when_it_has_ended(held_site: Site, tmp_path: Path) -> None:
+    site = held_site
     first, second = site.nodes
     site.hear()
     site.go_round()
     site.go_round()
     assert not (first.ends or second.ends)
-    may_end.touch()
+    (tmp_path / "may-end").touch()
     until(lambda: not first.actor.runs_hook)
     assert not (first.ends or second.ends)
     for _ in range(3):
@@ -136,7 +143,6 @@ def test_of_two_agents_one_runs_it_and_both_act_when_it_has_ended(tmp_path: Path
     assert first.told[0] == f"running hook {first.hook} (abort; incident i0)"
     assert first.told[1].startswith(f"hook {first.hook} finished with 0 in ")
     assert len(second.told) == 1  # that it ends the ranks
-    site.close()
 
 
 def test_it_is_granted_once_however_often_agents_ask_and_whoever_is_gone(site: Site) -> None:

@@ -89,6 +89,7 @@ def test_a_stopped_rank_and_one_that_is_gone_are_told_apart(one_step: int):
 
 def test_a_rank_that_is_not_watched_any_more_is_shown_so_until_it_ends():
     assert set(states_of(told(wait_s=99.0, detached=1).picture(0.0)).tolist()) == {RankState.DETACHED}
+    assert set(states_of(told(detached=1).picture(9.0), silent=(0, 1)).tolist()) == {RankState.DETACHED}
     assert set(states_of(told(ended=1, detached=1).picture(5.0)).tolist()) == {RankState.ENDED}
 
 
