@@ -10,6 +10,7 @@ from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.roots import AloneRoot, Place, place_of
+from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,14 @@ def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> 
     counts = uneven_counts(case.views, left, others, gone=True)
     if counts is not None:
         return Leaving(counts=counts)
-    users: dict[str, list[int]] = {op.group: [] for op in unfinished(case.views, left, others).values()}
-    for rank in (*left, *others):
-        for name in {group.name for group in case.views[rank].groups}.intersection(users):
-            users[name].append(rank)
-    for group, ranks in sorted(users.items()):
-        found = find_shift(case.views, group, ranks)
-        shift = who_shifted(case.views, tuple(ranks), found) if found is not None else None
+    # Members that are through have a say as well.
+    members = {
+        op.group: group_of(case.views[rank], op.group) for rank, op in unfinished(case.views, left, others).items()
+    }
+    for name, group in sorted(members.items()):
+        ranks = group.ranks if group is not None else ()
+        found = find_shift(case.views, name, ranks)
+        shift = who_shifted(case.views, ranks, found) if found is not None else None
         if shift is not None and shift.skipped > 0 and set(shift.ranks) <= set(left):
             return Leaving(shift=shift)
         if shift is not None and shift.skipped < 0 and set(shift.ranks) <= set(others):
