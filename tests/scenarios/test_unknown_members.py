@@ -20,8 +20,12 @@ from ncclwatch_server.judge import judge
 from tests.scenarios.texts import FILES, SEPARATOR, render, situation
 
 # Three circles of two ranks, each told as one of its own; where not all groups are known, one circle is left.
-# The same of a circle of two within one of three.
-OF_PLACES = {"roots_circles_of_one_mistake", "alone_beside_one_who_is_no_member"}
+# The same of a circle of two within one of three or four.
+OF_PLACES = {
+    "roots_circles_of_one_mistake",
+    "alone_beside_one_who_is_no_member",
+    "first_receive_from_a_rank_that_is_in_a_collective",
+}
 Claim = tuple[Cause, tuple[int, ...], bool]
 Change = Callable[[JobSnapshot], JobSnapshot]
 

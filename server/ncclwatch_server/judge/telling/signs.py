@@ -13,6 +13,7 @@ SIGN_WORDS = {
     Sign.LEFT_AT_TEST: "it left a function at a test of the rank",
     Sign.DEPARTS: "it departs from its own earlier iterations",
     Sign.ARGUMENTS: "its arguments are not those of its own earlier calls at that line",
+    Sign.BACKWARD_LEFT: "it left out the backward of its last forward pass, in which the others reduce gradients",
     Sign.LEFT_LOADER: "it left a data loader that the others still draw from",
     Sign.TEST_OF_RANK: "its call lies under a test of the rank",
     Sign.LEFT_LOOP: "it left a loop that the others are still in",

@@ -10,7 +10,7 @@ from ncclwatch_server.judge.theory.histories.batches import drew_as_most, uneven
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
-from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
+from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side, own_condition
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
@@ -183,7 +183,7 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     kinds = {block.rank: block.wait.kind for block in pairs}
     meets = {b.wait.peer: b.rank for b in pairs if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
-    strange = _first_time(pairs)
+    strange = _first_time(case, pairs)
     if strange:
         ranks = tuple(block.rank for block in strange)
         return replace(
@@ -206,22 +206,46 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     return replace(found, closed=Closed.PAIRS, decided=len({(b.wait.op, b.wait.site) for b in found.blocks}) == 1)
 
 
-def _first_time(pairs: list[Block]) -> list[Block]:
-    """Return the waits of a circle that were never made before, if the others have been through many times."""
-    strange = [block for block in pairs if block.wait.seq <= 1]
+def _first_time(case: Case, pairs: list[Block]) -> list[Block]:
+    """Return the waits of a circle for a rank that was never met before, if the others have been through many times.
+
+    The first backward of a pipeline receives for the first time from a rank to which it has sent before. A rank that is
+    in a collective instead may have left the pipeline, or have not come to it.
+    """
+    sending = {block.rank for block in pairs}
+    strange = [
+        block
+        for block in pairs
+        if block.wait.seq <= 1 and block.wait.peer in sending and not _have_met(case, block.rank, block.wait.peer)
+    ]
     settled = all(block.wait.seq > HABIT_MIN for block in pairs if block not in strange)
     return strange if strange and settled and len(strange) < len(pairs) else []
 
 
+def _have_met(case: Case, rank: int, peer: int) -> bool:
+    """Say whether a rank has sent anything to another one, or received from it, apart from what it waits in now."""
+    return sum(op.op.is_p2p and op.peer == peer for op in case.views[rank].history) > 1
+
+
 def _departed(case: Case, found: Circle) -> Circle | None:
-    """Return who of a circle broke what it repeated, where all others are seen to keep to what they repeat."""
-    left = {rank: each for rank in found.guilty if (each := departure(case.views[rank])) is not None}
-    kept = [rank for rank in found.guilty if rank not in left]
-    if not left or majority((tuple(left), kept)) == tuple(left):
-        return None  # nobody did, or most, and the others may have stayed away
-    if not all(keeps_habit(case.views[rank]) for rank in kept):
-        return None
-    return replace(found, guilty=tuple(left), departure=next(iter(left.values())))
+    """Return who of a circle broke what it repeated, where all others are seen to keep to what they repeat.
+
+    That few do something new tells only where most do not.
+    """
+    views = {rank: case.views[rank] for rank in found.guilty}
+    for new in (False, True):
+        gone = {
+            rank: departure(view, [other for other in case.views.values() if other is not view], new=new)
+            for rank, view in views.items()
+        }
+        left = {rank: each for rank, each in gone.items() if each is not None}
+        kept = tuple(rank for rank in views if rank not in left)
+        most = majority((tuple(left), kept))
+        if not left or most == tuple(left) or (new and most is None):
+            continue  # nobody did, or most, and the others may have stayed away
+        if all(keeps_habit(views[rank]) for rank in kept):
+            return replace(found, guilty=tuple(left), departure=next(iter(left.values())))
+    return None
 
 
 def _by_order(case: Case, found: Circle) -> Circle:
@@ -237,7 +261,7 @@ def _by_order(case: Case, found: Circle) -> Circle:
     if any(uneven_counts(case.views, side.ranks, other.ranks) is not None for other in others):
         return _by_batches(case, found, sides)
     for each in (side, *others):
-        note = rank_condition(case.views[each.ranks[0]], each.site, each.op.op.value)
+        note = own_condition(case.views, each, tuple(other for other in sides if other is not each))
         if note is not None and not note.branch_ops[1:]:
             return replace(found, closed=Closed.TEST_OF_RANK, guilty=each.ranks, note=note)
     if odd.sign in (Sign.DEPARTS, Sign.MINORITY):

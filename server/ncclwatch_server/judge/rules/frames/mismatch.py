@@ -48,7 +48,7 @@ def tell(
         explanation=_explanation(case, root, reason),
         advice=remedies(forward) if forward is not None and by_forward else advice,
         culprits=tuple(
-            culprit(case.views[rank], _site_of(case, rank, side, first.shift), f"in {op_words(side.op)}")
+            culprit(case.views[rank], _site_of(case, rank, side, first), f"in {op_words(side.op)}")
             for side in root.sides
             for rank in side.ranks
             if rank in guilty
@@ -65,9 +65,9 @@ def _block_of(case: Case, rank: int, group: str, seq: int) -> Block | None:
     return next(found, None)
 
 
-def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite | None:
-    if shift is not None and shift.skipped < 0:
-        return shift.op.site  # the call too many is the mistake; where it stands now is a consequence
+def _site_of(case: Case, rank: int, side: Side, found: Parting) -> CallSite | None:
+    if found.shift is not None and found.shift.skipped < 0 and rank in found.culprit.ranks:
+        return found.shift.op.site  # the call too many is the mistake; where it stands now is a consequence
     block = _block_of(case, rank, side.op.group, side.op.seq)
     return (block.wait.site if block else None) or side.site
 
@@ -75,7 +75,10 @@ def _site_of(case: Case, rank: int, side: Side, shift: Shift | None) -> CallSite
 def _summary(case: Case, root: MismatchRoot, deed: Callable[[Parting], str]) -> str:
     found = root.partings[0]
     if not found.decided:
-        sides = (found.culprit, *found.others)
+        sides = found.sides
+        if found.shift is not None:
+            which = either_words([side.ranks for side in sides])
+            return f"{which}: {ranks_words(found.culprit.ranks)} {shift_call(found.shift, '')}."
         calls = ", ".join(
             f"{ranks_words(side.ranks)} called {_call(case, side, _without(sides, side))}" for side in sides
         )
@@ -219,7 +222,8 @@ def shift_call(shift: Shift, condition: str) -> str:
 def shift_words(found: Parting, shift: Shift) -> str:
     """Return which call was skipped or made too often before the hang, and what came of it."""
     own = ranks_words(found.culprit.ranks)
+    either = "" if found.decided else " Either it is one too many, or the other ranks skipped it."
     return (
-        f"It began earlier, at operation #{shift.seq}: {own} {shift_call(shift, found.condition)}. Equal calls "
+        f"It began earlier, at operation #{shift.seq}: {own} {shift_call(shift, found.condition)}.{either} Equal calls "
         "pair silently, so each later call was paired with the wrong call of the other ranks."
     )

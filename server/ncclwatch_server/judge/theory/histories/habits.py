@@ -9,15 +9,18 @@ one batch ahead of the others at every collective, long before anything hangs.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
 PERIOD_MAX = 150  # operations in one iteration that a habit may have
-REPEATS_MIN = 2  # times a habit must have been seen before the operation in question
+REPEATS_MIN = 3  # times a habit must have been seen before the operation in question
+PEERS_MIN = 2  # ranks of like groups that must have passed by a call that is new
+Key = tuple[object, ...]  # by what two operations are the same call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,86 +126,142 @@ def _by_value(values: Mapping[int, int]) -> dict[int, list[int]]:
     return found
 
 
-def departs_from_habit(view: RankView, current: OpView) -> bool | None:
-    """Say whether an operation breaks the repeating list of operations that led to it; None: no habit known.
+def departs_from_habit(view: RankView, current: OpView, others: Collection[RankView] = ()) -> bool | None:
+    """Say whether an operation breaks the list of operations that a rank has repeated until then; None: unknown.
 
-    One line may serve two callers: where the sizes and the callers repeat as well they are part of the habit.
+    One line may serve two callers: where the sizes and the callers repeat as well they are part of the habit. `others`
+    are ranks of the same job.
     """
-    for key in (_routed_key, _sized_key, _habit_key):
-        departs = _departs(view, current, key)
-        if departs is not None:
-            return departs
-    return None
+    return departs_by_key(view, current, others)[0]
 
 
-def _departs(view: RankView, current: OpView, key: Callable[[OpView], tuple[object, ...]]) -> bool | None:
-    keys: list[tuple[object, ...]] = []
-    for op in view.history:
-        if (op.group, op.seq, op.op) == (current.group, current.seq, current.op):
-            break
-        keys.append(key(op))
-    known, wanted = False, key(current)
-    for period in range(1, min(PERIOD_MAX, len(keys) // REPEATS_MIN) + 1):
-        tail = keys[-period:]
-        if all(keys[-period * (n + 1) : len(keys) - period * n] == tail for n in range(1, REPEATS_MIN)) and (
-            period > 1 or keys[-3:] == tail * 3
-        ):
-            # Loops lie inside of loops: that the inner one is left is no departure where the outer one goes on so.
-            if wanted == tail[0]:
-                return False
-            known = True
-    return True if known else None
+def departs_by_key(view: RankView, current: OpView, others: Collection[RankView] = ()) -> tuple[bool | None, ...]:
+    """Return the same by callers, sizes and lines, by sizes and lines, and by lines; the next where nothing repeats."""
+    at = next((n for n, op in enumerate(view.history) if _is(op, current)), len(view.history))
+    before = view.history[:at]
+    found: list[bool | None] = [None]
+    for key in reversed(_KEYS):
+        turn = _turn_by(key, before, current)
+        found.append(found[-1] if turn is None else _departs(turn, before[-1], current, others))
+    return tuple(reversed(found[1:]))
 
 
-def departure(view: RankView) -> Departure | None:
-    """Return where a rank first broke the list of operations that it repeated until then, None if it did not.
+def departure(view: RankView, others: Collection[RankView] = (), *, new: bool = False) -> Departure | None:
+    """Return where a rank first broke the list of operations that it had repeated, None if it did not.
 
-    Of all periods the one counts that the history keeps to for longest. A rank that left a call out keeps to it
-    afterwards too, one place on: that is why the break is looked for, and not where the rank stands now.
+    A rank that left a call out repeats the list afterwards too, one place on: that is why the break is looked for, and
+    not where the rank stands now. What one of the `others` did as well is none. Nor is a call from outside of the list,
+    unless `new`: the first validation is one, and some may have left it out.
     """
-    for start, reach, period in _habits(view):
-        if start + reach < len(view.history):
-            return Departure(op=view.history[start + reach], usual=view.history[start + reach - period])
+    calls = [_sized_key(op) for op in view.history]
+    steps = Counter(itertools.pairwise(calls))
+    for n, step in enumerate(itertools.pairwise(calls), 1):
+        before, op = view.history[n - 1], view.history[n]
+        # What it does more than once after the same call is no break: most are ruled out here.
+        turn = _turn(view.history[:n], op) if steps[step] == 1 and any(_periods(calls[:n])) else None
+        departs = _departs(turn, before, op, others) if turn is not None else False
+        if turn is not None and (departs or (new and departs is None)) and not _went(others, before, op):
+            return Departure(op=op, usual=turn.usual)
     return None
 
 
 def keeps_habit(view: RankView) -> bool:
     """Say whether a rank has repeated a list of operations, and has kept to it until now."""
-    return any(start + reach == len(view.history) for start, reach, _ in _habits(view))
+    return any(_periods([_sized_key(op) for op in view.history]))
 
 
-def _habits(view: RankView) -> Iterator[tuple[int, int, int]]:
-    """Yield from where, for how many operations and by what period a rank repeated what it did."""
-    numbers: dict[tuple[object, ...], int] = {}
-    keys = [numbers.setdefault(_sized_key(op), len(numbers)) for op in view.history]
-    counts = Counter(keys)
-    first = next((n for n, key in enumerate(keys) if counts[key] > REPEATS_MIN), 0)
-    for start in sorted({0, first}):  # what is made at the start of training alone, to agree on shapes, is no habit
-        reach, period = _repeated(keys[start:])
-        if reach:
-            yield start, reach, period
+class _Turn(NamedTuple):
+    """How a call relates to the list that was repeated until then."""
+
+    usual: OpView  # what was made one iteration before
+    is_usual: bool
+    is_within: bool  # the call is one of the list
 
 
-def _repeated(keys: Sequence[int]) -> tuple[int, int]:
-    """Return for how long a list repeats itself, and by what period; (0, 0) if it does not."""
-    reach, habit = 0, 0
-    for period in range(1, len(keys) // REPEATS_MIN + 1):
-        kept = next((n for n in range(len(keys) - period) if keys[n] != keys[n + period]), len(keys) - period)
-        if kept >= max(2, period * (REPEATS_MIN - 1)) and kept + period > reach:
-            reach, habit = kept + period, period
-    return reach, habit
+def _turn(before: Sequence[OpView], current: OpView) -> _Turn | None:
+    """Return how a call relates to the list that was repeated before it, None if nothing was.
+
+    Loops lie inside of loops: that the inner one is left is usual where the outer one goes on so.
+    """
+    return next((turn for key in _KEYS if (turn := _turn_by(key, before, current)) is not None), None)
 
 
-def _habit_key(op: OpView) -> tuple[object, ...]:
+def _turn_by(key: Callable[[OpView], Key], before: Sequence[OpView], current: OpView) -> _Turn | None:
+    calls, made = [key(op) for op in before], key(current)
+    periods = list(_periods(calls))
+    if not periods:
+        return None
+    period = next((each for each in periods if calls[-each] == made), periods[-1])
+    return _Turn(before[-period], calls[-period] == made, made in calls[-period:])
+
+
+def _periods(calls: Sequence[Key]) -> Iterator[int]:
+    """Yield the periods by which a list of calls repeats itself at its end.
+
+    Each must have been the only way in which these calls followed each other: a list that has ended in other ways as
+    well is that of an inner loop. What else was called in between does not matter.
+    """
+    for period in range(1, min(PERIOD_MAX, len(calls) // REPEATS_MIN) + 1):
+        if calls[-1] != calls[-1 - period]:
+            continue  # most periods
+        repeated = calls[-period * REPEATS_MIN :]
+        if repeated[period:] == repeated[:-period]:
+            within = set(repeated)
+            own = [call for call in calls if call in within]
+            if own[period:] == own[:-period]:
+                yield period
+
+
+def _departs(turn: _Turn, before: OpView, current: OpView, others: Collection[RankView]) -> bool | None:
+    if turn.is_usual or turn.is_within:
+        return not turn.is_usual
+    # A call from outside of the loop may be one that comes once in many iterations, for all ranks.
+    return True if _passed_by(others, before, current, turn.usual) else None
+
+
+def _passed_by(others: Collection[RankView], before: OpView, made: OpView, usual: OpView) -> bool:
+    """Say whether no other rank ever made a call, and several made the usual one there, each in a group of its own.
+
+    Then these groups run one source. `before` is the call before, which they made at the same number.
+    """
+    if made.group != usual.group or any(op.site == made.site for view in others for op in view.history):
+        return False
+    place, way = (before.op, before.site, before.seq), (usual.op, usual.site)
+    passed = (
+        view
+        for view in others
+        for one, two in itertools.pairwise(view.history)
+        if (one.op, one.site, one.seq) == place and (two.op, two.site) == way and two.group != made.group
+    )
+    return sum(1 for _ in passed) >= PEERS_MIN
+
+
+def _went(others: Collection[RankView], before: OpView, after: OpView) -> bool:
+    """Say whether another rank has once come from one line to the other as well."""
+    return any(
+        (one.site, two.site) == (before.site, after.site)
+        for view in others
+        for one, two in itertools.pairwise(view.history)
+    )
+
+
+def _is(op: OpView, other: OpView) -> bool:
+    return (op.group, op.seq, op.op) == (other.group, other.seq, other.op)
+
+
+def _habit_key(op: OpView) -> Key:
     return (op.group, op.op, op.peer if op.op.is_p2p else 0, op.site)
 
 
-def _sized_key(op: OpView) -> tuple[object, ...]:
+def _sized_key(op: OpView) -> Key:
     return (*_habit_key(op), *op_key(op))
 
 
-def _routed_key(op: OpView) -> tuple[object, ...]:
+def _routed_key(op: OpView) -> Key:
     return (*_sized_key(op), op.route)
+
+
+_KEYS = (_routed_key, _sized_key, _habit_key)
 
 
 def parted_in_a_loop(leaver: RankView, stayer: RankView, current: OpView) -> bool:

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
+from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import left_by_rank, loop_left, rank_condition, route_of
-from ncclwatch_server.judge.theory.histories.habits import Slip, departs_from_habit, departs_in_arguments, jumped
+from ncclwatch_server.judge.theory.histories.habits import (
+    Slip,
+    departs_by_key,
+    departs_from_habit,
+    departs_in_arguments,
+    jumped,
+    never_called_there,
+)
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
@@ -30,6 +38,7 @@ class Sign(Enum):
     LEFT_AT_TEST = "left at test"  # a function, at a test of the rank
     DEPARTS = "departs"  # from its own earlier iterations
     ARGUMENTS = "arguments"  # not those of its own earlier calls at that line
+    BACKWARD_LEFT = "backward left"  # of its last forward, which the others are in
     LEFT_LOADER = "left loader"  # that the others still draw from
     TEST_OF_RANK = "test of rank"  # round its call
     LEFT_LOOP = "left loop"  # that the others are still in
@@ -109,7 +118,11 @@ def _first_to_slip(views: Views, sides: tuple[Side, ...], slip: Slip) -> OddSide
 def departed_at(views: Views, side: Side, group: str, seq: int) -> bool:
     """Say whether a side broke its own habit at an operation."""
     op = find_issued(views[side.ranks[0]], group, seq)
-    return op is not None and departs_from_habit(views[side.ranks[0]], op) is True
+    return op is not None and departs_from_habit(views[side.ranks[0]], op, _besides(views, side)) is True
+
+
+def _besides(views: Views, side: Side) -> list[RankView]:
+    return [view for rank, view in views.items() if rank not in side.ranks]
 
 
 def condition_of(views: Views, side: Side) -> SourceNote | None:
@@ -118,10 +131,31 @@ def condition_of(views: Views, side: Side) -> SourceNote | None:
     return rank_condition(view, side.site, side.op.op.value, route_of(view, side.op))
 
 
+def own_condition(views: Views, side: Side, others: _Others) -> SourceNote | None:
+    """Return the test of the rank under which a side made its call, if that has always kept the others from it."""
+    note = condition_of(views, side)
+    route = route_of(views[side.ranks[0]], side.op)
+    made = (not never_called_there(views[rank], side.op, route) for other in others for rank in other.ranks)
+    return None if note is None or any(made) else note
+
+
 def _departs(views: Views, side: Side, others: _Others) -> bool:
-    mine = departs_from_habit(views[side.ranks[0]], side.op)
-    theirs = [departs_from_habit(views[other.ranks[0]], other.op) for other in others]
+    """Say whether one side alone departed; where all came by new callers, that is no part of what they compare."""
+    found = (departs_by_key(views[each.ranks[0]], each.op, _besides(views, each)) for each in (side, *others))
+    mine, *theirs = next((sides for sides in zip(*found, strict=True) if set(sides) != {None}), (None,))
     return mine is True and all(departed is False for departed in theirs)
+
+
+def _left_backward(views: Views, side: Side, others: _Others) -> bool:
+    """Say whether a side left out the backward of its last forward, where it has reduced the gradients of those before.
+
+    The others, after as many forwards, reduce theirs.
+    """
+    forwards = side.op.forwards
+    reduced = {op.forwards for op in views[side.ranks[0]].history if is_gradient_bucket(op.label)}
+    if forwards < 2 or forwards in reduced or forwards - 1 not in reduced:
+        return False
+    return all(other.op.forwards == forwards and is_gradient_bucket(other.op.label) for other in others)
 
 
 def _left_by_rank(views: Views, side: Side, others: _Others) -> bool:
@@ -134,8 +168,8 @@ def _departs_in_arguments(views: Views, side: Side, others: _Others) -> bool:
     return departs_in_arguments(views[side.ranks[0]], side.op) is True and all(each is False for each in theirs)
 
 
-def _conditional(views: Views, side: Side, _: _Others) -> bool:
-    return condition_of(views, side) is not None
+def _conditional(views: Views, side: Side, others: _Others) -> bool:
+    return own_condition(views, side, others) is not None
 
 
 def _left_loop(views: Views, side: Side, others: _Others) -> bool:
@@ -151,6 +185,7 @@ _SIGNS: tuple[tuple[Sign, Callable[[Views, Side, _Others], bool]], ...] = (
     (Sign.LEFT_AT_TEST, _left_by_rank),
     (Sign.DEPARTS, _departs),
     (Sign.ARGUMENTS, _departs_in_arguments),
+    (Sign.BACKWARD_LEFT, _left_backward),
     (Sign.LEFT_LOADER, _left_loader),
     (Sign.TEST_OF_RANK, _conditional),
     (Sign.LEFT_LOOP, _left_loop),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import (
@@ -112,6 +112,9 @@ def part(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> Par
         threads = _threads_of(views, found)
         return _of_threads(sides, threads) if threads else found
     odd = odd_side(views, sides, slip, members)
+    found = _either_shifted(sides, shift) if shift is not None and not odd.decided else None
+    if found is not None:
+        return found
     return _last_call(views, odd.side, _without(sides, odd.side), odd.sign, slip)
 
 
@@ -216,11 +219,13 @@ def _shifted(views: Views, sides: tuple[Side, ...], shift: Shift) -> Side | None
         chosen = [side for side in sides if set(side.ranks) & set(shift.ranks)]
         return chosen[0] if len(chosen) == 1 and set(chosen[0].ranks) <= set(shift.ranks) else None
     chosen = [side for side in sides if departed_at(views, side, shift.group, shift.seq)]
-    if len(chosen) != 1:  # the habit does not tell: a call that is made on one side only is one too many
+    if len(chosen) != 1:  # the habit does not tell: a call that a test keeps the other side from is one too many
         chosen = [
             side
             for side in sides
-            if shift.seen_from(side.ranks).skipped < 0 and _lonely(views, side, shift.op, shift.route)
+            if shift.seen_from(side.ranks).skipped < 0
+            and _test_round(views, side, shift) is not None
+            and _lonely(views, side, shift.op, shift.route)
         ]
     return chosen[0] if len(chosen) == 1 else None
 
@@ -230,11 +235,16 @@ def _lonely(views: Views, side: Side, op: OpView, route: tuple[CallSite, ...]) -
     return all(never_called_there(view, op, route) for rank, view in views.items() if rank not in side.ranks)
 
 
+def _test_round(views: Views, side: Side, shift: Shift) -> SourceNote | None:
+    """Return the test of the rank round the call of a shift, as seen on a side."""
+    return rank_condition(views[side.ranks[0]], shift.op.site, shift.op.op.value, shift.route)
+
+
 def _by_shift(views: Views, sides: tuple[Side, ...], culprit: Side, shift: Shift) -> Parting:
     own = shift.seen_from(culprit.ranks)
     others = _without(sides, culprit)
     callers = culprit if own.skipped < 0 else others[0]
-    note = rank_condition(views[callers.ranks[0]], own.op.site, own.op.op.value, own.route)
+    note = _test_round(views, callers, own)
     return Parting(
         way=Way.SHIFT,
         culprit=culprit,
@@ -243,6 +253,21 @@ def _by_shift(views: Views, sides: tuple[Side, ...], culprit: Side, shift: Shift
         shift=own,
         condition=note.condition if note is not None else "",
         condition_on_others=callers is not culprit,
+    )
+
+
+def _either_shifted(sides: tuple[Side, ...], shift: Shift) -> Parting | None:
+    """Return that one of two sides made a call too many, or the other left it out; None: the shift is not theirs."""
+    makers = [side for side in sides if shift.seen_from(side.ranks).skipped < 0]
+    if shift.decided or len(sides) > 2 or len(makers) != 1:
+        return None
+    return Parting(
+        way=Way.SHIFT,
+        culprit=makers[0],
+        others=_without(sides, makers[0]),
+        sign=Sign.NONE,
+        decided=False,
+        shift=shift.seen_from(makers[0].ranks),
     )
 
 

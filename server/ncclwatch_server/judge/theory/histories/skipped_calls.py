@@ -116,8 +116,14 @@ def who_shifted(views: Mapping[int, RankView], members: Iterable[int], shift: Sh
     if shift.decided:
         return shift
     others = tuple(rank for rank in members if rank in views and rank not in shift.ranks)
-    departed = [ranks for ranks in (shift.ranks, others) if ranks and departure(views[ranks[0]]) is not None]
-    return shift.seen_from(departed[0]) if len(departed) == 1 else None
+    if not others:
+        return None
+    left = [ranks for ranks in (shift.ranks, others) if _have_departed(views, ranks)]
+    return shift.seen_from(left[0]) if len(left) == 1 else None
+
+
+def _have_departed(views: Mapping[int, RankView], ranks: tuple[int, ...]) -> bool:
+    return departure(views[ranks[0]], [view for rank, view in views.items() if rank not in ranks]) is not None
 
 
 def _keys(

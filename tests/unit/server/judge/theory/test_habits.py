@@ -132,34 +132,53 @@ def test_other_groups_messages_and_unknown_ranks_do_not_count():
 
 # -- habits ----------------------------------------------------------------------------------------
 
-LOOP = lines(*[44, 45, 50] * 2)
+LOOP = lines(*[44, 45, 50] * 3)
 
 
-@pytest.mark.parametrize(("line", "departs"), [(44, False), (45, True), (99, True)])
-def test_what_was_done_twice_in_a_row_is_a_habit(line: int, departs: bool):
-    assert departs_from_habit(rank(0, LOOP), op(7, line)) is departs
+@pytest.mark.parametrize(("line", "departs"), [(44, False), (45, True), (50, True)])
+def test_what_was_done_three_times_in_a_row_is_a_habit(line: int, departs: bool):
+    assert departs_from_habit(rank(0, LOOP), op(10, line)) is departs
+    assert departs_from_habit(rank(0, LOOP[3:]), op(10, line)) is None
 
 
-def test_once_is_no_habit_and_two_equal_calls_are_none_either():
-    assert departs_from_habit(rank(0, lines(44, 45, 50)), op(4, 99)) is None
-    assert departs_from_habit(rank(0, lines(44, 44)), op(3, 99)) is None
-    assert departs_from_habit(rank(0, lines(44, 44, 44)), op(4, 99)) is True
-    assert departs_from_habit(rank(0, lines(44, 45, 44, 45)), op(5, 99)) is True
+def test_of_one_line_alone_nothing_but_that_is_usual():
+    assert departs_from_habit(rank(0, lines(44, 44, 44)), op(4, 44)) is False
+    assert departs_from_habit(rank(0, lines(44, 44, 44)), op(4, 99)) is None
+
+
+def test_a_call_from_outside_of_the_loop_decides_nothing_even_if_it_was_made_before_it():
+    assert departs_from_habit(rank(0, LOOP), op(10, 99)) is None
+    assert departs_from_habit(rank(0, lines(99, *[44, 45, 50] * 3)), op(11, 99)) is None
 
 
 def test_the_operation_itself_is_no_part_of_its_habit():
-    assert departs_from_habit(rank(0, [*LOOP, op(7, 99)]), op(7, 99)) is True
+    assert departs_from_habit(rank(0, [*LOOP, op(10, 50)]), op(10, 50)) is True
 
 
 @pytest.mark.parametrize(("length", "known"), [(PERIOD_MAX, True), (PERIOD_MAX + 1, None)])
 def test_a_long_iteration_is_a_habit_too(length: int, known: bool | None):
     iteration = range(100, 100 + length)
-    assert departs_from_habit(rank(0, lines(*iteration, *iteration)), op(2 * length + 1, 9)) is known
+    assert departs_from_habit(rank(0, lines(*[*iteration] * 3)), op(3 * length + 1, 101)) is known
 
 
 def test_an_inner_loop_is_left_as_ever_where_the_outer_one_goes_on_so():
     epoch = [44, 44, 44, 44, 90]
-    assert departs_from_habit(rank(0, lines(*epoch, *epoch, 44, 44, 44, 44)), op(15, 90)) is False
+    made = lines(*epoch * 3, 44, 44, 44, 44)
+    assert departs_from_habit(rank(0, made), op(20, 90)) is False
+    assert departs_from_habit(rank(0, made[:-1]), op(19, 90)) is True
+
+
+def test_a_loop_whose_calls_also_follow_each_other_in_other_ways_is_no_habit():
+    """One forward and one backward in turn, as between the warm-up and the end of a pipeline's schedule."""
+    steady = [44, 55] * 3
+    assert departs_from_habit(rank(0, lines(44, 44, *steady)), op(9, 55)) is None
+    assert departs_from_habit(rank(0, lines(*steady)), op(7, 55)) is True
+
+
+def test_what_comes_once_in_many_iterations_leaves_the_habit_as_it_is():
+    made = [*[44, 45] * 3, 90, *[44, 45] * 3]
+    assert departs_from_habit(rank(0, lines(*made)), op(14, 45)) is True
+    assert departs_from_habit(rank(0, lines(*made)), op(14, 44)) is False
 
 
 def test_one_line_that_two_callers_share_is_told_apart_by_them():
@@ -168,12 +187,24 @@ def test_one_line_that_two_callers_share_is_told_apart_by_them():
     assert departs_from_habit(rank(0, calls), op(10, route=2)) is True
 
 
+def test_a_new_call_that_ranks_of_like_groups_passed_by_departs():
+    """Four groups of two run one source: the other three came by the place where rank 0 made a call more."""
+    made = lines(*[44, 45] * 4)
+    own, extra = rank(0, made[:7]), op(8, 99)
+    others = [rank(number, [replace(each, group=f"tp{number // 2}") for each in made]) for number in range(2, 8)]
+    assert departs_from_habit(own, extra, others) is True
+    assert departs_from_habit(own, extra, others[:1]) is None
+    assert departs_from_habit(own, extra, [rank(1, made)] * 2) is None, "of the same group"
+    assert departs_from_habit(own, replace(extra, group="world"), others) is None, "not usual in that group"
+    assert departs_from_habit(own, extra, [*others, rank(8, [extra])]) is None, "somebody makes it"
+    assert departs_from_habit(own, extra, [replace(each, history=each.history[:7]) for each in others]) is None
+
+
 @pytest.mark.parametrize(
     ("made", "broke_at", "usual"),
     [
-        ([44, 50, 44, 50, 44, 90], 6, 50),
-        ([44, 50, 44, 50, 50, 44, 50, 44], 5, 44),  # one left out: it keeps to its list afterwards, one place on
-        ([44, 44, 44, 90], 4, 44),
+        ([*[44, 50] * 3, 44, 44], 8, 50),
+        ([*[44, 50] * 3, 50, 44, 50, 44], 7, 44),  # one left out: it keeps to its list afterwards, one place on
     ],
 )
 def test_a_habit_is_broken_where_it_first_was(made: list[int], broke_at: int, usual: int):
@@ -183,23 +214,35 @@ def test_a_habit_is_broken_where_it_first_was(made: list[int], broke_at: int, us
 
 
 @pytest.mark.parametrize(
-    "made", [[], [44], [44, 90], [44, 50, 44, 50], [44, 50, 90, 51], [44, 50, 44, 90], [44, 44, 90]]
+    "made",
+    [
+        [],
+        [44],
+        [44, 90],
+        [44, 50, 44, 50, 50],  # twice is no habit
+        [*[44, 50] * 4],
+        [*[44, 50] * 4, 44, 90],  # the first of its kind
+        [*[44, 50] * 3, 90, *[44, 50] * 3, 90],
+        [44, 44, 44, 90],
+    ],
 )
 def test_who_keeps_to_its_list_or_has_none_did_not_depart(made: list[int]):
     assert departure(rank(0, lines(*made))) is None
 
 
-def test_what_is_usual_is_what_was_done_one_iteration_before():
-    found = departure(rank(0, lines(*[44, 50] * 4, 44, 90)))
+def test_what_another_rank_did_as_well_is_no_departure():
+    made = lines(*[44, 50] * 3, 50)
+    assert departure(rank(0, made), [rank(1, lines(44, 50, 44, 50))]) is not None
+    assert departure(rank(0, made), [rank(1, lines(50, 50))]) is None
+
+
+def test_a_call_from_outside_is_a_departure_where_that_is_asked_for():
+    made = lines(*[44, 50] * 4, 44, 90)
+    found = departure(rank(0, made), new=True)
     assert found is not None
     assert (found.op.seq, found.usual.seq) == (10, 8)
-
-
-def test_of_all_periods_the_one_counts_that_was_kept_to_for_longest():
-    """The first three are alike by chance; the list is four long, and it is at the ninth that it breaks."""
-    found = departure(rank(0, lines(44, 44, 44, 50, 44, 44, 44, 50, 90)))
-    assert found is not None
-    assert (found.op.seq, found.usual.site) == (9, at(44))
+    assert departure(rank(0, made), [rank(1, lines(44, 90))], new=True) is None
+    assert departure(rank(0, lines(*[44, 44, 44, 50, 50, 50] * 2, 44)), new=True) is None, "it ends each time so"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +250,9 @@ def test_of_all_periods_the_one_counts_that_was_kept_to_for_longest():
     [
         ([], False),
         ([44, 90], False),
-        ([44, 50, 44, 50], True),
-        ([70, 44, 50, 44, 50, 44], True),
+        ([44, 50, 44, 50], False),
+        ([44, 50, 44, 50, 44, 50], True),
+        ([70, *[44, 50] * 3, 44], True),
         ([44] * 3 + [90], False),
     ],
 )

@@ -1,12 +1,14 @@
 """The odd one of several sides of a hang: rules that no majority helps with, each where it must not decide."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from ncclwatch.contract.model.rank import CallSite, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
+from ncclwatch.contract.ring.call_sites import GRADIENT_BUCKET
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
-from ncclwatch_server.judge.theory.histories.odd_side import Side
+from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
 from ncclwatch_server.judge.theory.histories.parting import Way, crossing_threads, part, parted_callers
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, who_shifted
 from tests.unit.server.server_values import view
@@ -33,7 +35,7 @@ def side(*ranks: int, seq: int = 9, line: int = 44, **changes: object) -> Side:
 
 # -- who shifted -----------------------------------------------------------------------------------
 
-KEPT, BROKE = (44, 50, 44, 50), (44, 50, 44, 50, 90)
+KEPT, BROKE = (44, 50) * 3, (*(44, 50) * 3, 50)
 SHIFT = Shift(ranks=(1,), group="dp", seq=5, skipped=1, op=op(5), route=(), caller=None, decided=False)
 
 
@@ -201,3 +203,41 @@ def test_three_sides_have_no_majority_of_two():
     views = {number: rank(number) for number in range(5)}
     found = part(views, (side(0, 1, 2), side(3, line=50), side(4, line=60)), tuple(range(5)))
     assert not found.decided
+
+
+# -- in a tie --------------------------------------------------------------------------------------
+
+
+def test_of_two_sides_that_come_by_a_new_caller_the_one_departs_that_changes_the_order():
+    """All collectives go through two helpers; now another function calls them, on both sides."""
+    made = tuple(op(seq, 44 if seq % 2 else 50, route=1) for seq in range(1, 9))
+    views = {number: replace(view(number), history=made) for number in (0, 1)}
+    sides = side(0, line=44, route=2), side(1, line=50, route=2)
+    found = odd_side(views, sides, None)
+    assert (found.side.ranks, found.sign) == ((1,), Sign.DEPARTS)
+    as_ever = side(0, line=44, route=1), sides[1]
+    assert odd_side(views, as_ever, None).sign is Sign.NONE, "rank 0 may have left out what the new caller does"
+
+
+def trained(number: int, reduced: Sequence[int]) -> RankView:
+    """Return a rank that has reduced the gradients of these forward passes."""
+    ops = (op(seq, 54, forwards=count, label=GRADIENT_BUCKET) for seq, count in enumerate(reduced, 1))
+    return replace(view(number), history=tuple(ops))
+
+
+@pytest.mark.parametrize(
+    ("reduced", "forwards", "odd"),
+    [
+        ((1, 2, 3), 4, (1,)),
+        ((1, 2, 3, 4), 4, ()),  # it has been through that backward
+        ((1, 2), 4, ()),  # it runs forward passes without a backward: of an evaluation, perhaps
+        ((1, 2, 3), 3, ()),  # the others are one forward further
+    ],
+)
+def test_who_left_out_the_backward_of_its_last_forward_is_the_odd_side(
+    reduced: tuple[int, ...], forwards: int, odd: tuple[int, ...]
+):
+    views = {0: trained(0, (1, 2, 3)), 1: trained(1, reduced)}
+    sides = side(0, line=54, forwards=4, label=GRADIENT_BUCKET), side(1, line=73, op=Op.BARRIER, forwards=forwards)
+    found = odd_side(views, sides, None)
+    assert (found.side.ranks if found.sign is Sign.BACKWARD_LEFT else ()) == odd
