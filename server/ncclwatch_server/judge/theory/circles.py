@@ -224,7 +224,7 @@ def _first_time(case: Case, pairs: list[Block]) -> list[Block]:
 
 def _have_met(case: Case, rank: int, peer: int) -> bool:
     """Say whether a rank has sent anything to another one, or received from it, apart from what it waits in now."""
-    return sum(op.op.is_p2p and op.peer == peer for op in case.views[rank].history) > 1
+    return sum(each.sends + each.recvs for each in case.views[rank].peers if each.peer == peer) > 1
 
 
 def _departed(case: Case, found: Circle) -> Circle | None:
