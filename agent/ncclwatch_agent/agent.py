@@ -61,7 +61,7 @@ class Remains:
     """A job whose processes on this node are all gone."""
 
     over_s: float
-    delivered_s: float  # since the last views of an ended rank got through
+    delivered_s: float  # since the last views of its ended ranks got through
     undelivered: bool
     reachable: bool  # a server was there before, or is being started
 
@@ -342,7 +342,7 @@ class Agent:
         undelivered = self._is_unheard(job)
         remains = Remains(
             over_s=(now_ns - job.over_since_ns) / 1e9,
-            delivered_s=now_ns / 1e9 - uplink.delivered_at,
+            delivered_s=now_ns / 1e9 - uplink.spool.delivered_at(job.index),
             undelivered=undelivered,
             reachable=self._servers.may_be_reached(uplink),
         )

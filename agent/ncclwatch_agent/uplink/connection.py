@@ -185,7 +185,6 @@ class Uplink:
         self.url = self.addresses.current or url  # where it is, which a server of our own may change
         self.reached = False  # a server has welcomed us at least once
         self.spool = Spool()
-        self.delivered_at = 0.0  # monotonic, of the last views of an ended rank that got through
         self.failures = 0
         self.heard_at = 0.0  # monotonic, when the newest connection that broke was heard last
         self.connections = 0  # made so far; an answer to a command of an earlier one is no use to anybody
@@ -407,8 +406,7 @@ class Uplink:
             for entry in self.spool.unsent():
                 await _send(socket, entry.message(time.monotonic_ns()))
                 entry.sent = True
-                if not entry.delivered:
-                    entry.delivered, self.delivered_at = True, time.monotonic()
+                entry.delivered_at = entry.delivered_at or time.monotonic()
             while self._digests:
                 _, digest = self._digests.popitem()
                 await socket.send(digest)

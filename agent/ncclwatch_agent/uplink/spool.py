@@ -13,7 +13,7 @@ from ncclwatch.contract.model.rank import RankView
 class SpooledViews:
     """Last views of ranks, taken together."""
 
-    __slots__ = ("delivered", "index", "ranks", "sent", "size", "taken_ns")
+    __slots__ = ("delivered_at", "index", "ranks", "sent", "size", "taken_ns")
 
     def __init__(self, index: int, ranks: tuple[RankView, ...], taken_ns: int) -> None:
         self.index = index
@@ -21,7 +21,7 @@ class SpooledViews:
         self.taken_ns = taken_ns
         self.size = len(wire.encode(wire.Views(index=index, ranks=ranks)))
         self.sent = False  # on the present connection
-        self.delivered = False  # on any connection so far
+        self.delivered_at = 0.0  # monotonic, when it got through first; 0: it has not
 
     def message(self, now_ns: int) -> wire.Views:
         """Return the message, with the age that the views have by now."""
@@ -42,9 +42,9 @@ class Spool:
         self._entries.append(entry)
         while sum(kept.size for kept in self._entries) > self._bytes_max and len(self._entries) > 1:
             candidates = self._entries[:-1]
-            victim = next((kept for kept in candidates if kept.delivered), candidates[0])
+            victim = next((kept for kept in candidates if kept.delivered_at), candidates[0])
             self._entries.remove(victim)
-            self.dropped += not victim.delivered
+            self.dropped += not victim.delivered_at
 
     def unsent(self) -> list[SpooledViews]:
         """Return what the present connection has not carried yet."""
@@ -52,7 +52,11 @@ class Spool:
 
     def undelivered(self, index: int) -> bool:
         """Whether something of a job has never reached a server."""
-        return any(entry.index == index and not entry.delivered for entry in self._entries)
+        return any(entry.index == index and not entry.delivered_at for entry in self._entries)
+
+    def delivered_at(self, index: int) -> float:
+        """Return when the newest views of a job got through, on the monotonic clock; 0.0: none has."""
+        return max((entry.delivered_at for entry in self._entries if entry.index == index), default=0.0)
 
     def start_over(self) -> None:
         """Note that the connection broke: the next one begins with everything."""

@@ -235,7 +235,7 @@ def test_the_spool_drops_what_was_delivered_before_what_was_not() -> None:
     spool = Spool(bytes_max=first.size * 2)
     spool.put(first)
     spool.put(second)
-    second.sent = second.delivered = True
+    second.sent, second.delivered_at = True, 5.0
     spool.put(third)
     assert spool.unsent() == [first, third]
     assert spool.dropped == 0
@@ -245,7 +245,7 @@ def test_a_new_connection_is_sent_everything_again_but_it_counts_as_delivered() 
     spool, entry = Spool(), views(1)
     spool.put(entry)
     assert spool.undelivered(1) and not spool.undelivered(2)
-    entry.sent = entry.delivered = True
+    entry.sent, entry.delivered_at = True, 5.0
     assert spool.unsent() == []
     spool.start_over()
     assert spool.unsent() == [entry] and not spool.undelivered(1)
@@ -332,3 +332,13 @@ def test_only_programs_that_start_ranks_are_taken_for_launchers() -> None:
 
 def test_the_exit_codes_used_here_are_those_of_waitpid() -> None:
     assert [os.waitstatus_to_exitcode(status) for status in (EXITED_0, EXITED_3, KILLED)] == [0, 3, -9]
+
+
+def test_the_end_of_one_job_is_not_delayed_by_what_others_deliver() -> None:
+    """A node on which jobs come and go all the time has to let go of those that are over."""
+    spool = Spool()
+    for index, at in ((1, 5.0), (2, 9.0), (1, 6.0)):
+        entry = SpooledViews(index, (), 0)
+        entry.delivered_at = at
+        spool.put(entry)
+    assert [spool.delivered_at(index) for index in (1, 2, 3)] == [6.0, 9.0, 0.0]
