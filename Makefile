@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years chaos fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years chaos soak fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -53,7 +53,7 @@ tools: # what the tests run beside Python: missing tools are an error, never a s
 
 unit: $(BIN)/.installed tools ## unit, property and scenario tests
 	$(BIN)/pytest -n 2 --dist worksteal --search-share $(SEARCH_SHARE) -m "not integration and not fresh" tests/unit tests/properties \
-	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd tests/years tests/dumps $(PYTEST_ARGS)
+	  tests/scenarios tests/postmortem tests/gpu tests/fuzz tests/spmd tests/years tests/dumps tests/soak $(PYTEST_ARGS)
 
 check: lint types imports unit ## what to run before each commit
 
@@ -104,6 +104,9 @@ years: $(BIN)/.installed ## simulated days of healthy jobs, and faulty jobs, thr
 
 chaos: $(BIN)/.installed ## faults in ranks, agent, server, store and line at each step of a hang (an hour); SEED=n ONLY=step,fault CHAOS_SHARE=0.1
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') --share $(or $(CHAOS_SHARE),1)
+
+soak: $(BIN)/.installed ## small real jobs come and go on one server and agent (an hour), and what of theirs grows; SOAK_JOBS=n SEED=n
+	$(BIN)/python -m tests.soak --jobs $(or $(SOAK_JOBS),5000) $(if $(SEED),--seed $(SEED))
 
 fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
