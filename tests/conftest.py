@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import live
 from tests.postgres import Postgres, binaries
 
 # The same examples each time, however slow the machine is; `make fresh` draws others.
@@ -30,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Let temporary directories lie in memory: rings lie nowhere else, and ranks refuse other places."""
+    config.pluginmanager.register(live, "live")
     if config.option.basetemp is None:
         config.option.basetemp = tempfile.mkdtemp(prefix="ncclwatch-tests-", dir="/dev/shm")
         config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))

@@ -1,8 +1,9 @@
 """Runs the stages of `make test` and sums up what failed: `python -m tests.gate lint integration --live integration`.
 
-A stage is a target of the Makefile; all stages run, whatever failed before. A live stage starts real processes, so a
-test of it may fail because the machine was busy: what failed runs once more, alone. A test that passes then is reported
-as unstable, and more than a few of them in one run are a failure. Other stages are deterministic and never run twice.
+A stage is a target of the Makefile; all stages run, whatever failed before. A live test starts real processes, so it
+may fail because the machine was busy: what failed runs once more, alone. A test that passes then is reported as
+unstable, and more than a few of them in one run are a failure. All tests of a live stage are live; of another stage,
+those that started a process while they ran (`tests/live.py`). Others are deterministic and never run twice.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tests.live import STARTED_A_PROCESS
 
 UNSTABLE_MAX = 5  # of one run, over all of its stages
 SLOW_FILES = 12  # listed in the summary
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"=== {name}", flush=True)
         first = _run(name, ["make", "--no-print-directory", name, f"PYTEST_ARGS=--report-log={_report(name)}"])
         repeated = sum(len(stage.unstable) for stage in done) + len(first.failures)
-        may_repeat = not first.passed and name in given.live and 0 < repeated <= UNSTABLE_MAX
+        live = name in given.live or first.failures.keys() <= _that_started_a_process(_report(name))
+        may_repeat = not first.passed and live and 0 < repeated <= UNSTABLE_MAX
         done.append(_again(first) if may_repeat and first.failures else first)
     print(summary(done), flush=True)
     return 0 if all(stage.passed for stage in done) else 1
@@ -66,6 +70,10 @@ def summary(stages: Sequence[Stage]) -> str:
     return "\n".join([*lines, "", "all green" if all(stage.passed for stage in stages) else "not green"])
 
 
+def _that_started_a_process(report: Path) -> set[str]:
+    return {said["nodeid"] for said in _lines(report) if [STARTED_A_PROCESS, True] in said.get("user_properties", ())}
+
+
 def failures(report: Path) -> dict[str, str] | None:
     """Read which tests failed, and the first line of each error; None if pytest did not run to its end.
 
@@ -73,8 +81,7 @@ def failures(report: Path) -> dict[str, str] | None:
     """
     failed: dict[str, str] = {}
     status = None
-    for line in report.read_text().splitlines() if report.exists() else ():
-        said = json.loads(line)
+    for said in _lines(report):
         if said.get("outcome") == "failed":
             failed.setdefault(said["nodeid"], _first_line(said.get("longrepr")))
         status = said.get("exitstatus", status)
@@ -84,11 +91,14 @@ def failures(report: Path) -> dict[str, str] | None:
 def seconds_by_file(report: Path) -> Counter[str]:
     """Return the seconds that each test file took, set-up and tear-down included."""
     seconds: Counter[str] = Counter()
-    for line in report.read_text().splitlines() if report.exists() else ():
-        said = json.loads(line)
+    for said in _lines(report):
         if said.get("$report_type") == "TestReport":
             seconds[said["nodeid"].partition("::")[0]] += said["duration"]
     return seconds
+
+
+def _lines(report: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
 
 
 def _slowest(stages: Sequence[Stage]) -> list[tuple[str, float]]:

@@ -56,6 +56,22 @@ def test_a_live_test_that_passes_when_it_runs_alone_is_unstable_and_the_run_is_g
     assert said.endswith("all green\n")
 
 
+def test_a_test_of_any_stage_that_has_started_a_process_is_live(tmp_path: Path):
+    starts = BY_CHANCE.replace("    seen =", "    subprocess.run(['true'])\n    seen =")
+    line = written(tmp_path, "test_chance.py", f"import subprocess\nNAMES = ['one']\n{starts}")
+    code, said = gate(tmp_path, {"unit": f"{line} -p tests.live"})
+    assert code == 0, said
+    assert "unstable: test_chance.py::test_first_time[one]: AssertionError" in said
+
+
+def test_it_is_not_run_again_beside_one_that_has_started_none(tmp_path: Path):
+    starts = BY_CHANCE.replace("    seen =", "    if name == 'one': subprocess.run(['true'])\n    seen =")
+    line = written(tmp_path, "test_chance.py", f"import subprocess\nNAMES = ['one', 'two']\n{starts}")
+    code, said = gate(tmp_path, {"unit": f"{line} -p tests.live"})
+    assert code == 1
+    assert said.count("FAILED test_chance.py") == 2
+
+
 def test_a_test_of_any_other_stage_runs_once(tmp_path: Path):
     line = written(tmp_path, "test_chance.py", f"NAMES = ['one']\n{BY_CHANCE}")
     code, said = gate(tmp_path, {"pure": line})
