@@ -175,7 +175,7 @@ class _Turn(NamedTuple):
 
     usual: OpView  # what was made one iteration before
     is_usual: bool
-    is_within: bool  # the call is one of the list
+    is_within: bool  # the call is one of the list, and makes no loop inside of it turn more or less often
 
 
 def _turn(before: Sequence[OpView], current: OpView) -> _Turn | None:
@@ -192,7 +192,24 @@ def _turn_by(key: Callable[[OpView], Key], before: Sequence[OpView], current: Op
     if not periods:
         return None
     period = next((each for each in periods if calls[-each] == made), periods[-1])
-    return _Turn(before[-period], calls[-period] == made, made in calls[-period:])
+    repeated = calls[-period:]
+    return _Turn(before[-period], repeated[0] == made, made in repeated and not _turns_anew(repeated, made))
+
+
+def _turns_anew(repeated: Sequence[Key], made: Key) -> bool:
+    """Say whether a call after a list is what a loop inside of it comes to if it turns more or less often this time.
+
+    Micro-batches are ramped up, and an epoch ends in the middle of an accumulation: for all ranks alike.
+    """
+    period = len(repeated)
+    for turn in range(1, period // 2 + 1):
+        if made == repeated[-turn] and repeated[-turn:] == repeated[-2 * turn : -turn]:
+            return True
+        to_come = (repeated[n] == repeated[n - turn] for n in range(period))
+        left = sum(1 for _ in itertools.takewhile(bool, to_come)) // turn  # turns
+        if made in repeated[turn : left * turn + 1 : turn]:
+            return True
+    return False
 
 
 def _periods(calls: Sequence[Key]) -> Iterator[int]:

@@ -165,7 +165,41 @@ def test_an_inner_loop_is_left_as_ever_where_the_outer_one_goes_on_so():
     epoch = [44, 44, 44, 44, 90]
     made = lines(*epoch * 3, 44, 44, 44, 44)
     assert departs_from_habit(rank(0, made), op(20, 90)) is False
-    assert departs_from_habit(rank(0, made[:-1]), op(19, 90)) is True
+
+
+@pytest.mark.parametrize(
+    ("done", "line", "departs"),
+    [
+        ([44], 90, None),  # one turn instead of four: an epoch may end in the middle of an accumulation
+        ([44, 44, 44], 90, None),
+        ([44] * 4, 44, False),  # one turn more
+        ([], 90, True),  # none
+    ],
+)
+def test_an_inner_loop_that_turns_more_or_less_often_breaks_no_habit(done: list[int], line: int, departs: bool | None):
+    made = [*[44, 44, 44, 44, 90] * 3, *done]
+    assert departs_from_habit(rank(0, lines(*made)), op(len(made) + 1, line)) is departs
+
+
+def test_two_of_a_kind_in_a_row_may_become_three():
+    made = [44, 44, 90] * 3
+    assert departs_from_habit(rank(0, lines(*made, 44, 44)), op(12, 44)) is None
+    assert departs_from_habit(rank(0, lines(*made)), op(10, 90)) is True
+
+
+@pytest.mark.parametrize(
+    ("done", "line", "departs"),
+    [
+        ([44, 45], 90, None),
+        ([44, 45] * 3, 44, False),
+        ([44, 45], 45, True),  # a call left out of a turn
+        ([44, 45, 44], 90, True),
+        ([44, 45] * 3, 45, True),
+    ],
+)
+def test_what_is_left_out_of_a_turn_of_an_inner_loop_breaks_a_habit(done: list[int], line: int, departs: bool | None):
+    made = [*[*[44, 45] * 3, 90] * 3, *done]
+    assert departs_from_habit(rank(0, lines(*made)), op(len(made) + 1, line)) is departs
 
 
 def test_a_loop_whose_calls_also_follow_each_other_in_other_ways_is_no_habit():
