@@ -184,7 +184,7 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     meets = {b.wait.peer: b.rank for b in pairs if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
     strange = _first_time(case, pairs)
-    if strange:
+    if strange and {block.rank for block in strange} <= set(misled):  # who would meet them waits for them in vain
         ranks = tuple(block.rank for block in strange)
         return replace(
             found,
@@ -233,14 +233,22 @@ def _departed(case: Case, found: Circle) -> Circle | None:
     That few do something new tells only where most do not.
     """
     views = {rank: case.views[rank] for rank in found.guilty}
+    places: dict[int, set[tuple[Op, CallSite | None]]] = {}
+    for block in found.blocks:
+        places.setdefault(block.rank, set()).add((block.wait.op, block.wait.site))
     for new in (False, True):
-        gone = {
-            rank: departure(view, [other for other in case.views.values() if other is not view], new=new)
-            for rank, view in views.items()
-        }
-        left = {rank: each for rank, each in gone.items() if each is not None}
+        left = {}
+        for rank, view in views.items():  # who stands where it does is no witness against that
+            others = [other for at, other in case.views.items() if at != rank and places.get(at) != places[rank]]
+            departed = departure(view, others, new=new)
+            if departed is not None:
+                left[rank] = departed
         kept = tuple(rank for rank in views if rank not in left)
-        most = majority((tuple(left), kept))
+        # Of a new call only those keep away who would have to make it.
+        groups = {departed.op.group for departed in left.values()}
+        blocks = [block for block in found.blocks if block.rank in left and block.operation.group in groups]
+        needed = {member for block in blocks for member in block.operation.members}
+        most = majority((tuple(left), tuple(rank for rank in kept if rank in needed) if new else kept))
         if not left or most == tuple(left) or (new and most is None):
             continue  # nobody did, or most, and the others may have stayed away
         if all(keeps_habit(views[rank]) for rank in kept):

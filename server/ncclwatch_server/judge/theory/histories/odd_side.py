@@ -153,7 +153,7 @@ def _left_backward(views: Views, side: Side, others: _Others) -> bool:
     """
     forwards = side.op.forwards
     reduced = {op.forwards for op in views[side.ranks[0]].history if is_gradient_bucket(op.label)}
-    if forwards < 2 or forwards in reduced or forwards - 1 not in reduced:
+    if forwards in reduced or not {forwards - n for n in (1, 2, 3)} <= reduced:
         return False
     return all(other.op.forwards == forwards and is_gradient_bucket(other.op.label) for other in others)
 
