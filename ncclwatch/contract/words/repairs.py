@@ -62,7 +62,7 @@ def calls_words(calls: Sequence[RepairCall], namer: Namer = _named) -> str:
     if not calls:
         return "nothing"
     first = call_words(calls[0], namer)
-    return first if len(calls) == 1 else f"{len(calls)} calls, beginning with {first},"
+    return first if len(calls) == 1 else f"{len(calls)} calls (the first: {first})"
 
 
 def call_words(call: RepairCall, namer: Namer = _named) -> str:

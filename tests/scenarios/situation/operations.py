@@ -179,6 +179,7 @@ def history(state: State, words: list[str]) -> None:
                 thread=int(found.get("thread", "1")) * 1000 + rank,
                 age_s=float(found.get("ago", "60")), in_order="sync" in found,
                 route=_route(state, rank, site_of(site), found), module=_module(state, rank, found),
+                label=found.get("label", ""),
             )
             for n, seq in enumerate(range(int(first), int(last or first) + 1))
         ]  # fmt: skip

@@ -10,7 +10,7 @@ SIGN_WORDS = {
     Sign.SLIPPED_FIRST: "it fell out of step with the others first",
     Sign.DEPARTED_FIRST: "it departed from its own earlier iterations first",
     Sign.MINORITY: "it differs from the majority",
-    Sign.LEFT_AT_TEST: "it left a function at a test of the rank",
+    Sign.LEFT_AT_TEST: "it left a function or a loop at a test of the rank",
     Sign.DEPARTS: "it departs from its own earlier iterations",
     Sign.ARGUMENTS: "its arguments are not those of its own earlier calls at that line",
     Sign.BACKWARD_LEFT: "it left out the backward of its last forward pass, in which the others reduce gradients",

@@ -13,6 +13,10 @@ from ncclwatch.contract.model.verdict import Excerpt
 
 FRAMES_MAX = 8
 _COUNTS = re.compile(r" in range\(")
+_NAMES = re.compile(r"\w+")
+_AXES = re.compile(
+    r"local|node|group|parallel|replica|shard|stage|(?:^|_)(?:dp|tp|pp|ep|cp|sp|mp|ddp|fsdp|hsdp)(?:_|$)", re.IGNORECASE
+)
 
 
 def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
@@ -87,6 +91,16 @@ def rank_condition(
         if note is not None and note.condition:
             return None if same_call_elsewhere(note, op) else note
     return None
+
+
+def is_of_an_axis(condition: str) -> bool:
+    """Say whether a test asks for a rank's place on a node or an axis of a mesh, so that several ranks pass it."""
+    return any(_AXES.search(name) for name in _NAMES.findall(condition))
+
+
+def is_way_out(note: SourceNote | None) -> bool:
+    """Say whether a call is made by those who have not left before it, at a test of the rank: "if rank == 1: break"."""
+    return note is not None and note.condition.endswith((": break", ": return", ": continue"))
 
 
 def same_call_elsewhere(note: SourceNote, op: str) -> bool:

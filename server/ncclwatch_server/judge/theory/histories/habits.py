@@ -240,7 +240,7 @@ def _departs(turn: _Turn, before: OpView, current: OpView, others: Collection[Ra
 
 
 def _passed_by(others: Collection[RankView], before: OpView, made: OpView, usual: OpView) -> bool:
-    """Say whether no other rank ever made a call, and several made the usual one there, each in a group of its own.
+    """Say whether no other rank ever made a call, and several made the usual one there, in groups of their own.
 
     Then these groups run one source. `before` is the call before, which they made at the same number.
     """

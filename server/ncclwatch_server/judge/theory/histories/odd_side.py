@@ -5,6 +5,7 @@ of like ranks; who departs from its own habit; whose call lies under a test of t
 loop before the others.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +13,14 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
-from ncclwatch_server.judge.theory.histories.call_sites import left_by_rank, loop_left, rank_condition, route_of
+from ncclwatch_server.judge.theory.histories.call_sites import (
+    is_of_an_axis,
+    is_way_out,
+    left_by_rank,
+    loop_left,
+    rank_condition,
+    route_of,
+)
 from ncclwatch_server.judge.theory.histories.habits import (
     Slip,
     departs_by_key,
@@ -22,7 +30,7 @@ from ncclwatch_server.judge.theory.histories.habits import (
     never_called_there,
 )
 from ncclwatch_server.judge.theory.majority import majority
-from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
+from ncclwatch_server.judge.theory.waits.rank_standing import find_issued, group_of
 
 
 class Sign(Enum):
@@ -35,7 +43,7 @@ class Sign(Enum):
     SLIPPED_FIRST = "slipped first"
     DEPARTED_FIRST = "departed first"  # from its own earlier iterations, where the sides fell out of step
     MINORITY = "minority"
-    LEFT_AT_TEST = "left at test"  # a function, at a test of the rank
+    LEFT_AT_TEST = "left at test"  # a function or a loop, at a test of the rank
     DEPARTS = "departs"  # from its own earlier iterations
     ARGUMENTS = "arguments"  # not those of its own earlier calls at that line
     BACKWARD_LEFT = "backward left"  # of its last forward, which the others are in
@@ -68,6 +76,7 @@ class OddSide:
 
 
 Views = Mapping[int, RankView]
+BACKWARDS_MIN = 3  # that have reduced alike, before one that reduces less tells
 _Others = tuple[Side, ...]
 
 
@@ -122,6 +131,9 @@ def departed_at(views: Views, side: Side, group: str, seq: int) -> bool:
 
 
 def _besides(views: Views, side: Side) -> list[RankView]:
+    """Return who may tell that a side has departed: nobody, where a test of the rank may keep all of them away."""
+    if condition_of(views, side) is not None:
+        return []
     return [view for rank, view in views.items() if rank not in side.ranks]
 
 
@@ -132,11 +144,18 @@ def condition_of(views: Views, side: Side) -> SourceNote | None:
 
 
 def own_condition(views: Views, side: Side, others: _Others) -> SourceNote | None:
-    """Return the test of the rank under which a side made its call, if that has always kept the others from it."""
+    """Return the test of the rank under which a side made its call, if that has always kept the others from it.
+
+    Of a group of some ranks all may pass a test of a place on an axis, such as `local_rank == 0`.
+    """
     note = condition_of(views, side)
+    group = group_of(views[side.ranks[0]], side.op.group)
+    is_of_all = group is not None and len(group.ranks) >= views[side.ranks[0]].world_size
+    if note is None or (not is_of_all and is_of_an_axis(note.condition)):
+        return None
     route = route_of(views[side.ranks[0]], side.op)
     made = (not never_called_there(views[rank], side.op, route) for other in others for rank in other.ranks)
-    return None if note is None or any(made) else note
+    return None if any(made) else note
 
 
 def _departs(views: Views, side: Side, others: _Others) -> bool:
@@ -147,20 +166,29 @@ def _departs(views: Views, side: Side, others: _Others) -> bool:
 
 
 def _left_backward(views: Views, side: Side, others: _Others) -> bool:
-    """Say whether a side left out the backward of its last forward, where it has reduced the gradients of those before.
+    """Say whether a side left out the backward of its last forward, or a part of it, as it has not done before.
 
-    The others, after as many forwards, reduce theirs.
+    The others, after as many forwards, reduce a gradient bucket of theirs.
     """
-    forwards = side.op.forwards
-    reduced = {op.forwards for op in views[side.ranks[0]].history if is_gradient_bucket(op.label)}
-    if forwards in reduced or not {forwards - n for n in (1, 2, 3)} <= reduced:
+    last = side.op.forwards
+    reduced = Counter(op.forwards for op in views[side.ranks[0]].history if is_gradient_bucket(op.label))
+    before = [reduced[last - n] for n in range(1, BACKWARDS_MIN + 1)]
+    if is_gradient_bucket(side.op.label) or len(set(before)) > 1 or not reduced[last] < before[0]:
         return False
-    return all(other.op.forwards == forwards and is_gradient_bucket(other.op.label) for other in others)
+    return all(other.op.forwards == last and is_gradient_bucket(other.op.label) for other in others)
 
 
 def _left_by_rank(views: Views, side: Side, others: _Others) -> bool:
+    """Say whether a side has left a function, or a loop, that others are in, by a way out for some ranks only."""
     mine = views[side.ranks[0]]
-    return any(left_by_rank(views[other.ranks[0]], other.site, mine, side.site) for other in others)
+    return any(
+        left_by_rank(views[other.ranks[0]], other.site, mine, side.site)
+        or (
+            is_way_out(condition_of(views, other))
+            and loop_left(views[other.ranks[0]], other.site, mine, side.site) is not None
+        )
+        for other in others
+    )
 
 
 def _departs_in_arguments(views: Views, side: Side, others: _Others) -> bool:
@@ -174,7 +202,8 @@ def _conditional(views: Views, side: Side, others: _Others) -> bool:
 
 def _left_loop(views: Views, side: Side, others: _Others) -> bool:
     mine = views[side.ranks[0]]
-    return any(loop_left(views[o.ranks[0]], o.site, mine, side.site) is not None for o in others)
+    left = (loop_left(views[other.ranks[0]], other.site, mine, side.site) for other in others)
+    return any(each is not None and each.ends_by_itself for each in left)
 
 
 def _left_loader(views: Views, side: Side, others: _Others) -> bool:

@@ -8,6 +8,8 @@ from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, Source
 from ncclwatch_server.judge.theory.histories.call_sites import (
     FRAMES_MAX,
     frames_of,
+    is_of_an_axis,
+    is_way_out,
     left_by_rank,
     loop_left,
     rank_condition,
@@ -179,3 +181,33 @@ def test_only_what_comes_before_a_call_leads_past_it_and_is_told_once(way: str, 
 
 def test_a_way_without_a_line_is_told_all_the_same():
     assert ways_past(standing(CALL, notes=(note(CALL, early_exits=("if bad: return",)),)), CALL) == ("if bad: return",)
+
+
+@pytest.mark.parametrize(
+    ("condition", "several"),
+    [
+        ("if rank == 0", False),
+        ("if dist.get_rank() == 0", False),
+        ("if accelerator.is_main_process", False),
+        ("if local_rank == 0", True),
+        ("if mpu.get_data_parallel_rank() == 0", True),
+        ("if self.dp_rank == 0", True),
+        ("if args.node_rank == 0 and step % 10 == 0", True),
+        ("if tp_group.rank() == 0", True),
+        ("if help_rank == 0", False),
+    ],
+)
+def test_a_test_of_a_place_on_an_axis_is_passed_by_several_ranks(condition: str, several: bool):
+    assert is_of_an_axis(condition) is several
+
+
+@pytest.mark.parametrize(
+    ("condition", "leaves"),
+    [("if rank == 1: break", True), ("if rank != 0, else: return", True), ("if rank == 0", False), ("", False)],
+)
+def test_a_way_out_is_taken_by_those_who_leave_before_the_call(condition: str, leaves: bool):
+    assert is_way_out(note(CALL, condition=condition)) is leaves
+
+
+def test_where_no_source_is_known_nobody_leaves():
+    assert not is_way_out(None)
