@@ -99,8 +99,8 @@ def is_of_an_axis(condition: str) -> bool:
 
 
 def is_way_out(note: SourceNote | None) -> bool:
-    """Say whether a call is made by those who have not left before it, at a test of the rank: "if rank == 1: break"."""
-    return note is not None and note.condition.endswith((": break", ": return", ": continue"))
+    """Say whether a call is made by those who have not left its loop at a test of the rank: "if rank == 1: break"."""
+    return note is not None and note.condition.endswith((": break", ": return"))
 
 
 def same_call_elsewhere(note: SourceNote, op: str) -> bool:

@@ -182,13 +182,20 @@ def _left_by_rank(views: Views, side: Side, others: _Others) -> bool:
     """Say whether a side has left a function, or a loop, that others are in, by a way out for some ranks only."""
     mine = views[side.ranks[0]]
     return any(
-        left_by_rank(views[other.ranks[0]], other.site, mine, side.site)
-        or (
-            is_way_out(condition_of(views, other))
-            and loop_left(views[other.ranks[0]], other.site, mine, side.site) is not None
-        )
+        left_by_rank(views[other.ranks[0]], other.site, mine, side.site) or _left_loop_at_test(views, side, other)
         for other in others
     )
+
+
+def _left_loop_at_test(views: Views, side: Side, other: Side) -> bool:
+    """Say whether a side has left a loop at a test of the rank, and has come past that test to the others' call before.
+
+    Where it never made that call, the others may be wrong to make it.
+    """
+    mine, theirs = views[side.ranks[0]], views[other.ranks[0]]
+    if not is_way_out(condition_of(views, other)) or never_called_there(mine, other.op, route_of(theirs, other.op)):
+        return False
+    return loop_left(theirs, other.site, mine, side.site) is not None
 
 
 def _departs_in_arguments(views: Views, side: Side, others: _Others) -> bool:

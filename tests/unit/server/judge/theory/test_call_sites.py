@@ -203,7 +203,13 @@ def test_a_test_of_a_place_on_an_axis_is_passed_by_several_ranks(condition: str,
 
 @pytest.mark.parametrize(
     ("condition", "leaves"),
-    [("if rank == 1: break", True), ("if rank != 0, else: return", True), ("if rank == 0", False), ("", False)],
+    [
+        ("if rank == 1: break", True),
+        ("if rank != 0, else: return", True),
+        ("if rank != 0: continue", False),
+        ("if rank == 0", False),
+        ("", False),
+    ],
 )
 def test_a_way_out_is_taken_by_those_who_leave_before_the_call(condition: str, leaves: bool):
     assert is_way_out(note(CALL, condition=condition)) is leaves
