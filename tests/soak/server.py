@@ -13,8 +13,11 @@ from ncclwatch_server.app import create_app
 from ncclwatch_server.notify.targets import read_targets
 from ncclwatch_server.serving.uvicorn_server import Serving, listen, serve
 from ncclwatch_server.settings import Keeping, Settings, read_grants
+from ncclwatch_server.store import incident_store
 
 KEPT_S = 60.0
+HOUSE_S = 10.0
+CLOSED_KEPT_MAX = 5  # incidents in memory; one in 25 of two jobs a second is four in a minute
 DAY_S = 86_400.0
 
 
@@ -33,6 +36,8 @@ def main() -> None:
     """Serve until SIGTERM."""
     logging.basicConfig(level=logging.INFO)
     limits.ENDED_KEPT_S = limits.RESTART_S = limits.ABANDONED_S = KEPT_S
+    limits.CLOSED_KEPT_MAX = CLOSED_KEPT_MAX
+    incident_store.HOUSE_S = HOUSE_S
     listener = listen("127.0.0.1", int(sys.argv[1]))
     settings = Settings(store=sys.argv[2], grants=read_grants(), keeping=Keeping(days=KEPT_S / DAY_S))
     app = create_app(settings, targets=read_targets())
