@@ -1,5 +1,6 @@
 """Says which ranks' smallest change ends a hang, at which call, by which reference, and how sure that is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -143,10 +144,22 @@ def _is_certain(repairs: Repairs) -> bool:
         return False
     if found.routine.always(found.tape.calls[: repair.edit.at]) != repair.edit.put[0]:
         return False  # its past does not say so either: something else has followed there, too
+    if _repeats(repair.edit, found.tape.calls):
+        return False  # the last pass of a loop may be shorter than those before it, as of a last accumulation
     return not any(
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
         for each in (hang.departed(other) for other in rivals)
     )
+
+
+def _repeats(edit: Edit, calls: Sequence[int]) -> bool:
+    """Say whether an edit puts in, once or several times, what the rank did just before or after: turns of a loop."""
+    for length in range(1, len(edit.put) + 1):
+        times = len(edit.put) // length
+        for turn in (calls[max(edit.at - length, 0) : edit.at], calls[edit.at : edit.at + length]):
+            if edit.put == tuple(turn) * times:
+                return True
+    return False
 
 
 def _is_at_a_shared_line(hang: Hang, edit: Edit) -> bool:
