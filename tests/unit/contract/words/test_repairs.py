@@ -28,8 +28,8 @@ CAST = RepairCall(op="broadcast", group="dp", peer=0)
         ),
         (
             "leave out", (CAST, BARRIER), (),
-            "made 2 calls, beginning with broadcast of group dp with root 0, too many",
-            "Without 2 calls, beginning with broadcast of group dp with root 0, on rank 3",
+            "made 2 calls (the first: broadcast of group dp with root 0) too many",
+            "Without 2 calls (the first: broadcast of group dp with root 0) on rank 3",
         ),
         (
             "replace", (CAST,), (BARRIER,),
