@@ -184,16 +184,9 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     meets = {b.wait.peer: b.rank for b in pairs if kinds.get(b.wait.peer, b.wait.kind) is not b.wait.kind}
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
     strange = _first_time(case, pairs)
-    if strange and {block.rank for block in strange} <= set(misled):  # who would meet them waits for them in vain
-        ranks = tuple(block.rank for block in strange)
-        return replace(
-            found,
-            closed=Closed.NEW_PAIR,
-            guilty=ranks,
-            first=strange[0],
-            met_before=min(block.wait.seq for block in pairs if block not in strange) - 1,
-            meets=meets[ranks[0]] if set(ranks) <= set(misled) else -1,
-        )
+    ranks = tuple(block.rank for block in strange)
+    if strange and set(ranks) <= set(misled):  # who would meet them waits for them in vain
+        return replace(_by_new_pair(found, pairs, strange), guilty=ranks, meets=meets[ranks[0]])
     departed = _departed(case, found)
     # To be waited for on one side and to wait on the other is what a stage does: only who left its habit is misled.
     misled = tuple(rank for rank in misled if departed is not None and rank in departed.guilty)
@@ -202,8 +195,17 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
         return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])
     if departed is not None:
         return replace(departed, closed=Closed.HABIT_LEFT)
+    ends = {*ranks, *(block.wait.peer for block in strange)}
+    if strange and all(keeps_habit(case.views[rank]) for rank in found.guilty if rank not in ends):
+        # Of what is new both ends may be wrong: one made it too early, or the other one left it out.
+        return replace(_by_new_pair(found, pairs, strange), guilty=tuple(sorted(ends)), decided=False)
     # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong.
     return replace(found, closed=Closed.PAIRS, decided=len({(b.wait.op, b.wait.site) for b in found.blocks}) == 1)
+
+
+def _by_new_pair(found: Circle, pairs: list[Block], strange: list[Block]) -> Circle:
+    met_before = min(block.wait.seq for block in pairs if block not in strange) - 1
+    return replace(found, closed=Closed.NEW_PAIR, first=strange[0], met_before=met_before)
 
 
 def _first_time(case: Case, pairs: list[Block]) -> list[Block]:
