@@ -1,8 +1,9 @@
-"""A rank that takes itself out of the watch is shown so: its job is not judged any more, and nobody should wonder."""
+"""A rank that takes itself out of the watch is shown so, and the others are judged without it."""
 
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,32 @@ def test_a_rank_that_has_detached_is_shown_so_on_the_page_in_the_api_and_in_metr
                 return []  # it has not come yet
 
         until(lambda: states() in (["moving", "detached"], ["working", "detached"]), states)
-        sentence = "rank 1 is not watched any more, so this job is not judged"
+        sentence = "rank 1 is not watched any more, and a wait for it is not judged"
         until(lambda: sentence in text(f"{url}/jobs/job"), states)
         until(lambda: 'ncclwatch_ranks{job_id="job",state="detached"} 1.0' in text(f"{url}/metrics"), states)
+    finally:
+        end(job, runtime)
+        watching.kill()
+        watching.wait()
+
+
+def test_others_that_hang_are_told_without_it(runtime: Path, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    watching = server(port, tmp_path / "incidents.db")
+    job = torchrun(runtime, "detaches.py", 3, NCCLWATCH_SERVER=url, NCCLWATCH_JOB="job")
+    try:
+
+        def incidents() -> list[dict[str, Any]]:
+            try:
+                found: list[dict[str, Any]] = json.loads(text(f"{url}/api/v1/incidents"))
+            except OSError:
+                return []  # the server has not come yet
+            return found
+
+        until(lambda: bool(incidents()), incidents)
+        (incident,) = incidents()
+        assert (incident["cause"], incident["certainty"]) == ("p2p_deadlock", "PROVEN"), incident
+        assert "ranks 0-1" in incident["summary"], incident
     finally:
         end(job, runtime)
         watching.kill()

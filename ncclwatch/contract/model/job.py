@@ -60,7 +60,7 @@ class JobSnapshot:
     world_size: int
     ranks: Mapping[int, RankView]
     stacks: Mapping[int, StackDump]
-    silent: Mapping[int, float]  # ranks whose node stopped reporting, and for how many seconds
+    silent: Mapping[int, float]  # ranks whose node stopped reporting, for how many seconds; 0: that have detached
     quiet_nodes: tuple[QuietNode, ...] = ()  # of those ranks, where the server can tell them apart
     cut_off_host: str = ""  # the server's own, where no other host of the job reports; "": others do, or none
     unasked: frozenset[int] = frozenset()  # ranks that an agent reports, and whose views are not among `ranks`

@@ -261,6 +261,12 @@ class Job:
         )
         quiet = self._quiet_nodes()
         known = frozenset(self.state.seen.nonzero()[0].tolist())
+        detached = self.suspicion.detached  # what they did before says nothing of what they do
+        found = replace(
+            found,
+            ranks={rank: view for rank, view in found.ranks.items() if rank not in detached},
+            silent={**found.silent, **dict.fromkeys(detached, 0.0)},
+        )
         return replace(
             found,
             unasked=known.difference(found.ranks, found.silent),

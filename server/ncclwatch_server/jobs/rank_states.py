@@ -77,7 +77,7 @@ def states_of(picture: Picture, *, silent: Iterable[int] = (), blamed: Iterable[
         state[process == frozen] = RankState.FROZEN
     found[rank] = state
     found[np.fromiter(silent, np.int64)] = RankState.SILENT
-    found[rank[picture.ranks["detached"][at] != 0]] = RankState.DETACHED  # also of a silent node: the job is not judged
+    found[rank[picture.ranks["detached"][at] != 0]] = RankState.DETACHED  # also of a silent node
     waiting = bool(((state == RankState.WAITING) | (state == RankState.LONG_WAITING)).any())
     found[picture.ended] = RankState.LOST if waiting else RankState.ENDED
     inside = [each for each in blamed if 0 <= each < len(found)]

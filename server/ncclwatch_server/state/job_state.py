@@ -337,8 +337,10 @@ class JobState:
         """Say what deserves a look, as of the last `fold`."""
         rows, rank = self._newest, self._row_rank
         live = self._reporting & ~self.ended[rank] if self.ended.any() else self._reporting
-        if self._some_detached and (live & (rows["detached"] != 0)).any():
-            return Suspicion()  # a rank took its patches off: what it does now nobody sees
+        detached: tuple[int, ...] = ()
+        if self._some_detached:
+            off = live & (rows["detached"] != 0)
+            live, detached = live & ~off, tuple(rank[off].tolist())
         long = bool((rows["ages_s"].view(np.float32) > limits.WAIT_S).any())  # somebody's wait, or since a pulse
         if not long:
             self._led = None
@@ -347,7 +349,7 @@ class JobState:
         ended = self.ended & self.seen if self.ended.any() else self.ended
         some_ended = ended.any() and not ended[self.seen].all()
         return Suspicion(
-            desynced=self._desynced(now),
+            desynced=tuple(each for each in self._desynced(now) if each not in detached),
             saving=saving(rows, live, rank),
             sharing=self._sharing.ranks(rows["device"], live, self._reporting, rank),
             stopped=stopped(rows, live, rank) if long else (),
@@ -357,6 +359,7 @@ class JobState:
             silent=silent,
             longest_wait_s=longest_s,
             unheard=unheard,
+            detached=frozenset(detached),
         )
 
     def _waiting(self, live: NDArray[np.bool_], now: float) -> tuple[tuple[int, ...], float]:

@@ -30,6 +30,7 @@ class Suspicion:
     drifted: tuple[int, ...] = ()  # they were not set up alike
     longest_wait_s: float = 0.0
     unheard: frozenset[int] = frozenset()  # of which nothing came lately: quiet does not mean health
+    detached: frozenset[int] = frozenset()  # of which nobody sees what they do now
 
     def __bool__(self) -> bool:
         hinted = self.desynced or self.uneven or self.saving or self.sharing or self.noted or self.drifted

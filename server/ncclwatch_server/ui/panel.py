@@ -105,19 +105,20 @@ def _sentence(sight: JobSight, incidents: tuple[Incident, ...], rows: tuple[Stat
     if sight.status is JobStatus.WAITING:
         return sight.waiting[0]
     counts = {row.state: row.count for row in rows}
-    if counts.get(RankState.DETACHED):
-        return _unwatched(sight, next(row for row in rows if row.state is RankState.DETACHED))
     who = _who(sight, counts.get(RankState.MOVING, 0), counts.get(RankState.LONG_WAITING, 0))
     speed = f", {step_rate.per_s:.2g} steps a second" if step_rate.per_s else ""
-    return f"{who}; step {sight.steps}{speed}."
+    told = f"{who}; step {sight.steps}{speed}."
+    if counts.get(RankState.DETACHED):
+        told = f"{_unwatched(next(row for row in rows if row.state is RankState.DETACHED))} {told}"
+    return told
 
 
-def _unwatched(sight: JobSight, row: StateRow) -> str:
+def _unwatched(row: StateRow) -> str:
     who = ranks_words(row.ranks) if row.ranks else f"{row.count:,} ranks"
-    verb = "is" if row.count == 1 else "are"
+    verb, them = ("is", "it") if row.count == 1 else ("are", "them")
     return (
-        f"{who} {verb} not watched any more, so this job is not judged: detach() was called there, or the pulse failed "
-        f"(the rank's log says which); step {sight.steps}."
+        f"{who} {verb} not watched any more, and a wait for {them} is not judged: detach() was called there, or the "
+        "pulse failed (the rank's log says which)."
     )
 
 

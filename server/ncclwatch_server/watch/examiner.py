@@ -279,10 +279,11 @@ class Examiner:
         self, job: Job, kind: CommandKind, ranks: Iterable[int], *, deeply: bool = False, text: str = ""
     ) -> list[Question]:
         """Send a command to the agents of these ranks. Who is silent would keep the judge waiting in vain."""
+        mute = job.suspicion.detached.union(job.suspicion.silent)
         by_link: dict[int, list[int]] = {}
         for rank in ranks:
             known = job.state.ended[rank] and job.inspection.has_ending(rank)
-            if not known and rank not in job.suspicion.silent:
+            if not known and rank not in mute:
                 by_link.setdefault(job.state.owner(rank), []).append(rank)
         questions = []
         reached: list[int] = []
@@ -298,8 +299,8 @@ class Examiner:
         return questions
 
     def _unsure(self, job: Job) -> frozenset[int]:
-        """Return the ranks whose absence from the verdicts means nothing: unheard, or dying."""
-        return job.suspicion.unheard | frozenset(job.suspicion.ended)
+        """Return the ranks whose absence from the verdicts means nothing: unheard, detached, or dying."""
+        return job.suspicion.unheard | job.suspicion.detached | frozenset(job.suspicion.ended)
 
 
 def _keep(job: Job, gathering: Gathering) -> None:
@@ -320,11 +321,13 @@ def _alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def ranks_to_inspect(job: Job) -> tuple[int, ...]:
+    """Return the ranks whose views may tell more; never those that have detached."""
     found = job.suspicion
-    hinted = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted, *found.drifted}
-    if hinted and not (found.waiting or found.ended or found.silent):
-        return tuple(sorted(hinted))
-    if job.world_size <= limits.INSPECT_ALL_MAX:
-        return tuple(job.state.seen.nonzero()[0].tolist())
-    looked = job.state.worth_a_look(found.waiting, limits.INSPECT_MAX)
-    return tuple(sorted({*looked, *found.uneven, *found.saving}))
+    ranks = {*found.desynced, *found.uneven, *found.saving, *found.sharing, *found.noted, *found.drifted}
+    if found.waiting or found.ended or found.silent or not ranks:
+        if job.world_size <= limits.INSPECT_ALL_MAX:
+            ranks = set(job.state.seen.nonzero()[0].tolist())
+        else:
+            looked = job.state.worth_a_look(found.waiting, limits.INSPECT_MAX)
+            ranks = {*looked, *found.uneven, *found.saving}
+    return tuple(sorted(ranks - found.detached))

@@ -82,12 +82,16 @@ def test_an_agent_that_said_all_its_ranks_have_ended_is_not_silent() -> None:
     assert state.suspicion(99.0).silent == {}
 
 
-def test_a_job_of_which_a_rank_is_detached_is_not_suspected() -> None:
+def test_a_rank_that_is_detached_is_not_suspected_and_the_others_are() -> None:
     state = JobState(2)
     state.announce(1, (0, 1), 0.0)
-    digest(state, 1, 0.0, {0: 9.0, 1: 0.0}, detached=(1,))
+    digest(state, 1, 0.0, {0: 0.0, 1: 9.0}, detached=(1,))
     state.fold(0.0)
-    assert not state.suspicion(1.0)
+    assert not state.suspicion(2.0)
+    assert state.suspicion(2.0).detached == {1}
+    digest(state, 1, 2.0, {0: 9.0, 1: 9.0}, detached=(1,))
+    state.fold(2.0)
+    assert state.suspicion(4.0).waiting == (0,)
 
 
 def test_rows_that_change_place_are_read_by_their_rank() -> None:

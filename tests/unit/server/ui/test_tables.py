@@ -93,13 +93,13 @@ def test_a_rank_that_is_not_watched_any_more_is_shown_so_until_it_ends():
     assert set(states_of(told(ended=1, detached=1).picture(5.0)).tolist()) == {RankState.ENDED}
 
 
-def test_a_job_that_is_not_judged_since_a_rank_is_not_watched_says_so(one_step: int):
+def test_a_job_of_which_a_rank_is_not_watched_says_so(one_step: int):
     job = hearing(Fault(kind=FaultKind.STUCK, rank=5, at=one_step), 20.0).job
     sight = sight_of(job, (), 20.0)
     states = states_of(sight.picture)
     states[7] = RankState.DETACHED
     said = panel_of(sight, states, StepRate()).sentence
-    assert said.startswith("rank 7 is not watched any more, so this job is not judged: detach() was called there, or")
+    assert said.startswith("rank 7 is not watched any more, and a wait for it is not judged: detach() was called there")
 
 
 def test_a_job_in_which_all_have_ended_has_lost_nobody():

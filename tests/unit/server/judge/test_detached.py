@@ -1,0 +1,70 @@
+"""Of a rank that has detached nothing is known, and the others are judged without it."""
+
+import random
+
+import numpy as np
+import pytest
+
+from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch_server.judge import judge
+from ncclwatch_server.simulation.fleet import Fleet
+from ncclwatch_server.simulation.hearing import Hearing
+from ncclwatch_server.simulation.job.faults import Fault, FaultKind, drawn
+from ncclwatch_server.simulation.job.layout import Layout
+from ncclwatch_server.simulation.job.program import Training, courses
+from ncclwatch_server.simulation.run import run
+
+LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
+TRAINING = Training(microbatches=3)
+HANG_S = 20.0
+FAULTS = 6  # of each kind
+
+
+class Detaching(Fleet):
+    """Nodes some of whose ranks have detached before the job hung."""
+
+    detached: tuple[int, ...] = ()
+
+    def rows(self, hang_s: float):
+        """Return their digests."""
+        ranks, groups = super().rows(hang_s)
+        ranks["detached"] = np.isin(ranks["rank"], self.detached) & (ranks["ended"] == 0)
+        return ranks, groups
+
+
+def told(fault: Fault, *detached: int) -> tuple[Verdict, ...]:
+    """Return the critical verdicts on a job with a fault in which some ranks have detached."""
+    fleet = Detaching(run(LAYOUT, TRAINING, (fault,), steps=4))
+    fleet.detached = detached
+    hearing = Hearing(fleet=fleet)
+    for seconds in (0.0, HANG_S):
+        hearing.report(seconds)
+        suspicious = hearing.tick(seconds)
+    found = judge(hearing.snapshot(HANG_S)) if suspicious else ()
+    return tuple(each for each in found if each.severity is Severity.CRITICAL)
+
+
+def faults(kind: FaultKind) -> list[Fault]:
+    rng = random.Random(f"{kind.value} of a detached rank")
+    stages = courses(LAYOUT, TRAINING, 4)
+    return [drawn(kind, LAYOUT, stages, 2, rng) for _ in range(FAULTS)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.KILLED])
+def test_of_one_that_has_detached_nothing_is_said_whatever_it_does(kind: FaultKind) -> None:
+    for fault in faults(kind):
+        assert told(fault), fault
+        assert not told(fault, fault.rank), fault
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_fault_of_another_rank_is_told_of_it_or_not_at_all(kind: FaultKind) -> None:
+    right = 0
+    for number, fault in enumerate(faults(kind)):
+        other = (fault.rank + 1 + number) % LAYOUT.world_size
+        for verdict in told(fault, other):
+            named = {culprit.rank for culprit in verdict.culprits}
+            assert fault.rank in named and other not in named, (fault, other, verdict.summary)
+            assert verdict.one_of or named == {fault.rank}, (fault, other, verdict.summary)
+            right += 1
+    assert right
