@@ -337,10 +337,10 @@ class JobState:
         """Say what deserves a look, as of the last `fold`."""
         rows, rank = self._newest, self._row_rank
         live = self._reporting & ~self.ended[rank] if self.ended.any() else self._reporting
-        detached: tuple[int, ...] = ()
+        detached: frozenset[int] = frozenset()
         if self._some_detached:
             off = live & (rows["detached"] != 0)
-            live, detached = live & ~off, tuple(rank[off].tolist())
+            live, detached = live & ~off, frozenset(rank[off].tolist())
         long = bool((rows["ages_s"].view(np.float32) > limits.WAIT_S).any())  # somebody's wait, or since a pulse
         if not long:
             self._led = None
@@ -359,7 +359,7 @@ class JobState:
             silent=silent,
             longest_wait_s=longest_s,
             unheard=unheard,
-            detached=frozenset(detached),
+            detached=detached,
         )
 
     def _waiting(self, live: NDArray[np.bool_], now: float) -> tuple[tuple[int, ...], float]:
