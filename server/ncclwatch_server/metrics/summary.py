@@ -42,7 +42,7 @@ class RankState(IntEnum):
     DISK_WAIT = 4
     STOPPED = 5
     SILENT = 6  # its node says nothing any more
-    DETACHED = 7  # it wants no judgement, or its pulse has failed: the job is not judged
+    DETACHED = 7  # it wants no judgement, or its pulse has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from ncclwatch_server.state.group_index import Topology
 from ncclwatch_server.state.last_heard import Listening
 from ncclwatch_server.state.owners import NOBODY, Owners, Speaker, Standing
 from ncclwatch_server.state.picture import Picture
-from ncclwatch_server.state.suspicion import Sharing, Suspicion, noted, saving, stopped
+from ncclwatch_server.state.suspicion import Sharing, Suspicion, detached, noted, saving, stopped
 from ncclwatch_server.state.waits import chains
 
 _NOBODY = -2  # stands for connections that broke; -1 is the owner of ranks nobody spoke for
@@ -62,7 +62,6 @@ class JobState:
     _everyone: bool  # every rank has one
     _group_row_rank: Numbers
     _standing_told: NDArray[np.uint64]  # what its rows said of their ranks when it was read
-    _some_detached: bool  # some row said so then
     _reporting: NDArray[np.bool_]  # rows whose connection speaks for the rank and is alive
     _all_report: bool
     _issued: NDArray[np.uint64]  # as of the last fold
@@ -292,14 +291,13 @@ class JobState:
         return rejected
 
     def _read_standing(self, now: float) -> tuple[int, ...]:
-        """Read which ranks there are, which have ended and which have detached. Returns as `fold` does."""
+        """Read which ranks there are, and which have ended. Returns as `fold` does."""
         rejected: tuple[int, ...] = ()
         if self._stale or not np.array_equal(self._newest["rank"], self._known_rank):
             rejected = self._lay_out(now)
         over = self._newest["ended"] != 0
         if over.any():
             self.ended[self._row_rank[over & self._reporting]] = True
-        self._some_detached = bool((self._newest["detached"] != 0).any())
         self._standing_told = self._newest["head"] & STANDING
         return rejected
 
@@ -337,10 +335,8 @@ class JobState:
         """Say what deserves a look, as of the last `fold`."""
         rows, rank = self._newest, self._row_rank
         live = self._reporting & ~self.ended[rank] if self.ended.any() else self._reporting
-        detached: frozenset[int] = frozenset()
-        if self._some_detached:
-            off = live & (rows["detached"] != 0)
-            live, detached = live & ~off, frozenset(rank[off].tolist())
+        off = detached(rows, live, rank)
+        live = live & (rows["detached"] == 0) if off else live
         long = bool((rows["ages_s"].view(np.float32) > limits.WAIT_S).any())  # somebody's wait, or since a pulse
         if not long:
             self._led = None
@@ -349,7 +345,7 @@ class JobState:
         ended = self.ended & self.seen if self.ended.any() else self.ended
         some_ended = ended.any() and not ended[self.seen].all()
         return Suspicion(
-            desynced=tuple(each for each in self._desynced(now) if each not in detached),
+            desynced=tuple(each for each in self._desynced(now) if each not in off),
             saving=saving(rows, live, rank),
             sharing=self._sharing.ranks(rows["device"], live, self._reporting, rank),
             stopped=stopped(rows, live, rank) if long else (),
@@ -359,7 +355,7 @@ class JobState:
             silent=silent,
             longest_wait_s=longest_s,
             unheard=unheard,
-            detached=detached,
+            detached=off,
         )
 
     def _waiting(self, live: NDArray[np.bool_], now: float) -> tuple[tuple[int, ...], float]:
@@ -487,7 +483,6 @@ class JobState:
         self._sharing = Sharing(len(self._ranks))
         self._issued, self._completed = self._newest["issued"], self._newest["completed"]
         self._standing_told = np.zeros(0, np.uint64)
-        self._some_detached = True
         self._reporting = self._owner[self._row_rank] == row_link
         self._all_report = bool(self._reporting.all())
         self._stale = False

@@ -58,6 +58,12 @@ def stopped(rows: Table, live: NDArray[np.bool_], rank: NDArray[np.int64]) -> tu
     return tuple(rank[still & np.isin(rows["state"], FROZEN_CODES)][: limits.NOTED_MAX].tolist())
 
 
+def detached(rows: Table, live: NDArray[np.bool_], rank: NDArray[np.int64]) -> frozenset[int]:
+    """Return ranks that live and have detached, or whose pulse has failed."""
+    told = rows["detached"] != 0
+    return frozenset(rank[live & told].tolist()) if told.any() else frozenset()
+
+
 def noted(rows: Table, live: NDArray[np.bool_], rank: NDArray[np.int64]) -> tuple[int, ...]:
     """Return ranks that have something to tell about themselves."""
     told = rows["noted"] != 0
