@@ -111,7 +111,7 @@ soak: $(BIN)/.installed ## small real jobs come and go on one server and agent (
 fresh: $(BIN)/.installed ## searches for mistakes that draw other examples each time
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fresh tests/properties tests/spmd $(PYTEST_ARGS)
 
-mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (an hour, and goes on where it was; SHARE=0.1 tries a tenth)
+mutants: $(BIN)/.installed ## which small mistakes in the judge no test notices (hours, and goes on where it was; SHARE=0.1 tries a tenth)
 	$(BIN)/python -m tests.mutation --share $(or $(SHARE),1)
 
 threat-mutants: $(BIN)/.installed ## whether the tests of docs/threat-model.md notice that an assumption was taken away (half an hour; ONLY=report_file)

@@ -1,21 +1,26 @@
 """Put one mistake at a time into the judge, run its tests, and report which mistakes no test noticed.
 
 Each mutant runs in a process of its own that was forked from one in which everything but the judge is imported
-already. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of them, drawn at random.
+already. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of them, drawn at random. All of them take hours:
+what was found of each is kept in a file, and the next run goes on after it. A mutant of a module that has changed since
+is tried anew; that tests have changed is not noticed (`--again` tries the survivors once more).
 """
 
 import argparse
 import contextlib
+import hashlib
 import importlib.abc
 import importlib.util
 import io
+import itertools
 import json
 import os
 import random
 import signal
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -104,7 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="share of the mutants to try")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", type=Path, default=Path("build/mutants.json"))
+    parser.add_argument(
+        "--kept", type=Path, default=Path("build/mutants.jsonl"), help="what was found of each, by line"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--again", action="store_true", help="try those once more that no test noticed")
     given = parser.parse_args(arguments)
     os.chdir(ROOT)
     _import_what_is_not_judged()
@@ -114,20 +123,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the tests fail without any mistake; repair that first")
         return 1
     chosen = random.Random(given.seed).sample(cases, round(len(cases) * given.share))
-    rows = []
-    with ThreadPoolExecutor(max_workers=given.jobs) as pool:
-        for tried, (case, seen) in enumerate(zip(chosen, pool.map(is_noticed, chosen), strict=True), start=1):
-            if not seen:
-                row = _row(case)
-                print(f"{row['file']}:{row['line']}: {row['was']}  ->  {row['now']}", flush=True)
-                rows.append(row)
-            if tried % TOLD_EVERY == 0:
-                print(f"{tried} of {len(chosen)} tried", flush=True)
-    rows.sort(key=lambda row: (row["file"], row["line"]))
-    print(f"{len(chosen) - len(rows)} of {len(chosen)} mistakes noticed (of {len(cases)} in all)")
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps({"tried": len(chosen), "of": len(cases), "survivors": rows}, indent=1))
+    given.kept.parent.mkdir(parents=True, exist_ok=True)
+    known = _known(given.kept)
+    tried = {
+        key: row for case in chosen if (row := known.get(key := _key(case))) and (row["noticed"] or not given.again)
+    }
+    left = [case for case in chosen if _key(case) not in tried]
+    with given.kept.open("a") as kept, ThreadPoolExecutor(max_workers=given.jobs) as pool:
+        for case, noticed in _tried(pool, left, given.jobs, time.monotonic() + given.minutes * 60):
+            row = tried[_key(case)] = _row(case) | {"key": _key(case), "noticed": noticed}
+            print(json.dumps(row), file=kept, flush=True)
+            if not noticed:
+                print("{file}:{line}: {was}  ->  {now}".format(**row), flush=True)
+            if len(tried) % TOLD_EVERY == 0:
+                print(f"{len(tried)} of {len(chosen)} tried", flush=True)
+    survivors = sorted(
+        (row["file"], row["line"], row["was"], row["now"]) for row in tried.values() if not row["noticed"]
+    )
+    print(f"{len(tried) - len(survivors)} of {len(tried)} mistakes noticed (of {len(cases)} in all); not noticed:")
+    print("\n".join(f"{file}:{line}: {was}  ->  {now}" for file, line, was, now in survivors))
     return 0
+
+
+def _tried(
+    pool: ThreadPoolExecutor, cases: Sequence[Case], at_once: int, until_s: float
+) -> Iterator[tuple[Case, bool]]:
+    """Yield whether each mutant was noticed, as they come; none is begun after `until_s` on the monotonic clock."""
+    left = iter(cases)
+    running = {pool.submit(is_noticed, case): case for case in itertools.islice(left, at_once)}
+    while running:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for each in done:
+            yield running.pop(each), each.result()
+            if time.monotonic() < until_s and (case := next(left, None)) is not None:
+                running[pool.submit(is_noticed, case)] = case
+
+
+def _known(kept: Path) -> dict[str, dict[str, Any]]:
+    """Return what earlier runs have found, the newest of each mutant."""
+    rows = map(json.loads, kept.read_text().splitlines() if kept.exists() else ())
+    return {row["key"]: row for row in rows}
+
+
+def _key(case: Case) -> str:
+    return hashlib.sha256(f"{case.module}\n{case.mutant.text}".encode()).hexdigest()
 
 
 def _row(case: Case) -> dict[str, Any]:
