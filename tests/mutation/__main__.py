@@ -37,7 +37,7 @@ TESTS = (
     "tests/scenarios/test_scenarios.py", "tests/scenarios/test_unknown_members.py", "tests/unit/server/judge",
     "tests/unit/server/state/test_desync.py", "tests/unit/server/state/test_rank_setup.py",
     "tests/unit/server/state/test_saving.py", "tests/unit/server/watch/test_late.py",
-    "tests/properties/test_graph_against_a_naive_twin.py",
+    "tests/properties/test_graph_against_a_naive_twin.py", "tests/postmortem",
 )  # fmt: skip
 # A mutant may loop for ever: then it was noticed. Processor time, since other work on the machine is no mistake.
 LIMIT_CPU_S = 120
@@ -100,7 +100,11 @@ def _run_tests(case: Case) -> int:
     for stream in (1, 2):
         os.dup2(silent, stream)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *TESTS]))
+        return int(
+            pytest.main(
+                ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-m", "not integration", *TESTS]
+            )
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
