@@ -125,12 +125,13 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
 def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]:
     """Return the waits for ranks of quiet nodes, by host.
 
-    A rank of a node that is quiet itself was seen to wait before, and nobody knows whether it still does.
+    A rank of a node that is quiet itself was seen to wait before, and nobody knows whether it still does. A wait for a
+    rank that is seen to be elsewhere, too, such as for one that validates, says nothing of a node.
     """
     host_of = {rank: node.host for node in quiet for rank in node.ranks}
     found: dict[str, list[Block]] = {}
     for block in unexplained_blocks(case):
-        if block.rank in host_of:
+        if block.rank in host_of or case.graph.absent[block.operation]:
             continue
         hosts = {host_of[rank] for rank in case.graph.unseen[block.operation] if rank in host_of}
         for host in hosts:
