@@ -39,6 +39,7 @@ TESTS = (
     "tests/unit/server/state/test_saving.py", "tests/unit/server/watch/test_late.py",
     "tests/properties/test_graph_against_a_naive_twin.py", "tests/postmortem",
 )  # fmt: skip
+_OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-m", "not integration")
 # A mutant may loop for ever: then it was noticed. Processor time, since other work on the machine is no mistake.
 LIMIT_CPU_S = 120
 TOLD_EVERY = 50
@@ -100,11 +101,7 @@ def _run_tests(case: Case) -> int:
     for stream in (1, 2):
         os.dup2(silent, stream)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return int(
-            pytest.main(
-                ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-m", "not integration", *TESTS]
-            )
-        )
+        return int(pytest.main([*_OPTIONS, *TESTS]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,8 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     survivors = sorted(
         (row["file"], row["line"], row["was"], row["now"]) for row in tried.values() if not row["noticed"]
     )
-    print(f"{len(tried) - len(survivors)} of {len(tried)} mistakes noticed (of {len(cases)} in all); not noticed:")
-    print("\n".join(f"{file}:{line}: {was}  ->  {now}" for file, line, was, now in survivors))
+    print(f"{len(tried) - len(survivors)} of {len(tried)} mistakes noticed (of {len(cases)} in all)")
+    for file, line, was, now in survivors:
+        print(f"not noticed: {file}:{line}: {was}  ->  {now}")
     return 0
 
 

@@ -125,8 +125,9 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
 def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]:
     """Return the waits for ranks of quiet nodes, by host.
 
-    A rank of a node that is quiet itself was seen to wait before, and nobody knows whether it still does. A wait for a
-    rank that is seen to be elsewhere, too, such as for one that validates, says nothing of a node.
+    A rank of a node that is quiet itself was seen to wait before, and nobody knows whether it still does. Where a
+    rank that still reports has not entered the operation either, the wait says nothing about the node: that rank may
+    be validating, and all others wait for it.
     """
     host_of = {rank: node.host for node in quiet for rank in node.ranks}
     found: dict[str, list[Block]] = {}
