@@ -136,7 +136,7 @@ class Examiner:
         moving = bool(late) and job.world_size <= limits.INSPECT_ALL_MAX
         job.inspection.finish(now, changed=keys != before, moving=moving)
         job.waiting = late
-        self._publisher.learned(job, job.patience.see(verdicts, now))
+        self._publisher.learned(job, job.patience.see(verdicts, now, job.suspicion.unheard))
         gathering = job.gathering
         if gathering is not None and not gathering.opened:
             gathering.verdicts = [v for v in gathering.verdicts if key_of(v) in keys]

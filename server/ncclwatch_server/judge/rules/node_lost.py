@@ -64,7 +64,7 @@ def _severity(case: Case, root: LostNodesRoot) -> Severity:
     """Return how urgent it is. Where no rank is left the job may have been cancelled, and blocks no device any more."""
     if root.echoes and not case.snapshot.unasked and all(view.ending is not None for view in case.views.values()):
         return Severity.WARNING
-    return Severity.CRITICAL if root.nodes[0].contact in _GONE else Severity.WARNING
+    return Severity.CRITICAL if root.nodes[0].contact in _GONE and not root.may_be_late else Severity.WARNING
 
 
 def _echo_words(root: LostNodesRoot) -> str:
@@ -106,7 +106,7 @@ def _explanation(root: LostNodesRoot, hosts: str) -> str:
     one = len(root.nodes) == 1
     here = ranks_words(sorted({block.rank for block in root.blocks}))
     met = f"and no collective that {here} issued since then has completed with {'it' if one else 'them'}"
-    return f"{_WHY[root.nodes[0].contact](hosts, met, one)}{_alternative(root)}"
+    return f"{_WHY[root.nodes[0].contact](hosts, met, one)}{_alternative(root)}{_late(root)}"
 
 
 def _of_mute(hosts: str, met: str, one: bool) -> str:
@@ -151,6 +151,14 @@ def _alternative(root: LostNodesRoot) -> str:
     if not root.alone or root.nodes[0].contact is not Contact.MUTE:
         return ""
     return f" Or {root.alone} is cut off, where this server runs: no other host of the job reports."
+
+
+def _late(root: LostNodesRoot) -> str:
+    """Return the harmless explanation, while there is one."""
+    if not root.may_be_late:
+        return ""
+    which = "it, and its" if len(root.nodes) == 1 else "them, and their"
+    return f" Or only this server cannot reach {which} ranks are busy: the wait is not yet too long for that."
 
 
 def _fact(node: QuietNode) -> str:

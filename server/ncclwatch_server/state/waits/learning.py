@@ -23,6 +23,8 @@ class _UnderWay:
     onset_s: float = 0.0  # as of the last look
     still_s: float = 0.0  # the longest so far
     seen_at: float
+    late: frozenset[int] = frozenset()  # the ranks that were waited for, as of the last look
+    lost: bool = False  # of these nothing is heard any more: how long it lasts nobody knows
 
     def see(self, kind: WaitClass, onset_s: float, still_s: float, now: float) -> None:
         """Take note of a look at it."""
@@ -55,18 +57,26 @@ class Patience:
         """Return the patience of another attempt of the same launch: it has learned what this one has."""
         return Patience(self._habits)
 
-    def see(self, verdicts: Iterable[Verdict], now: float) -> tuple[Lesson, ...]:
-        """Take note of a judgement. Returns what was learned of waits that it does not show any more."""
+    def see(self, verdicts: Iterable[Verdict], now: float, unheard: frozenset[int] = frozenset()) -> tuple[Lesson, ...]:
+        """Take note of a judgement. Returns what was learned of waits that it does not show any more.
+
+        A wait for ranks that are `unheard` is shown no more, and may last. What they did when it began stays known.
+        """
         said = tuple(verdicts)
+        for wait in self._waits.values():
+            wait.lost = wait.lost or bool(wait.late & unheard)
         if any(verdict.waited is None and verdict.severity is Severity.CRITICAL for verdict in said):
-            self.forget()  # what ends now ends of something else
+            # What ends now ends of something else.
+            self._waits = {key: wait for key, wait in self._waits.items() if wait.late & unheard}
             return ()
         shown = {(verdict.group, verdict.seq): verdict for verdict in said if verdict.waited is not None}
-        lessons = self._learn([key for key in self._waits if key not in shown], now)
+        ended = [key for key, wait in self._waits.items() if key not in shown and not wait.late & unheard]
+        lessons = self._learn(ended, now)
         for key, verdict in shown.items():
             if verdict.waited is not None:
                 wait = self._waits.setdefault(key, _UnderWay(newest=verdict.waited, seen_at=now))
                 wait.see(verdict.waited, verdict.onset_s, verdict.still_s, now)
+                wait.late, wait.lost = frozenset(culprit.rank for culprit in verdict.culprits), False
         return lessons
 
     def rest(self, now: float) -> tuple[Lesson, ...]:
@@ -81,6 +91,8 @@ class Patience:
         lessons: dict[WaitClass, Lesson] = {}
         for key in ended:
             wait = self._waits.pop(key)
+            if wait.lost:
+                continue
             wait.taken_s[wait.newest] += max(0.0, now - wait.seen_at)  # it ended some time since
             for kind, taken_s in wait.taken_s.items():
                 still_s = wait.still_s if kind == wait.newest else 0.0

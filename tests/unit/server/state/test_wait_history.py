@@ -122,6 +122,26 @@ def test_a_wait_that_a_hang_takes_over_teaches_nothing() -> None:
     assert not patience.habits
 
 
+def test_a_wait_for_ranks_that_are_not_heard_any_more_teaches_nothing_and_stays_known() -> None:
+    patience, lost = Patience(), frozenset({1})
+    patience.see([late(SAVE, 9.0)], 100.0)
+    assert patience.see([], 101.0, lost) == ()
+    assert patience.see([verdict()], 102.0, lost) == ()
+    assert patience.under_way["0", 7] == (SAVE,)
+    assert patience.see([], 400.0) == ()
+    assert not patience.under_way
+    assert not patience.habits
+
+
+def test_a_wait_that_goes_on_when_its_ranks_are_heard_again_teaches_its_whole_length() -> None:
+    patience = Patience()
+    patience.see([late(SAVE, 9.0)], 100.0)
+    patience.see([], 101.0, frozenset({1}))
+    patience.see([late(SAVE, 39.0)], 130.0)
+    (lesson,) = patience.see([], 131.0, frozenset({3}))
+    assert (lesson.kind, lesson.durations_s) == (SAVE, (40.0,))
+
+
 def test_a_rank_that_came_to_the_wait_late_does_not_count_twice() -> None:
     patience = Patience()
     patience.see([late(STEP, 9.0)], 100.0)

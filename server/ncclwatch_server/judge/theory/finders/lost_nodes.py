@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.endings import SAME_TIME_S, ended_s_ago, is_timeout, lost_peer, was_told
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
+from ncclwatch_server.judge.theory.lateness import FIRST_TIME_S, allowed_s
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -26,6 +27,7 @@ QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have sta
 
 # By then a node that closed its connection at the same time counts as silent too, which takes 5 s.
 VANISHED_S = 7.0
+_LONGEST_S = max(FIRST_TIME_S.values())
 NOTICED_S = 60.0  # in which a rank comes to its next collective, and so notices that a peer is gone
 _OF_BACKENDS = ("RuntimeError", "DistBackendError")  # what gloo and NCCL raise at the loss of a peer
 
@@ -119,6 +121,7 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
         onset_s=onset_s(blocks),
         nodes=tuple(nodes),
         alone=case.snapshot.cut_off_host,
+        may_be_late=all(_may_be_late(case, node, waits[node.host]) for node in nodes),
     )
 
 
@@ -142,10 +145,9 @@ def _waits_for(case: Case, quiet: Iterable[QuietNode]) -> dict[str, list[Block]]
 
 def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     """Say whether a node has stopped at the moment of its last report, and is waited for longer than it may take."""
-    waited_s = max(block.wait.age_s + case.views[block.rank].news_age_s for block in blocks)
     if _goes_on(case, node):
         return False
-    together = waited_s <= node.silent_s + SLACK_S
+    waited_s, together = _waited_s(case, blocks), _fell_silent_first(case, node, blocks)
     if node.contact is not Contact.MUTE:
         return together and node.silent_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
     if node.contact_s < (MUTE_S if together else MUTE_ALONE_S):
@@ -153,11 +155,41 @@ def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     return waited_s >= _patience_s(case, blocks, MUTE_WAIT_S, MUTE_WAIT_S_MAX)
 
 
+def _waited_s(case: Case, blocks: Iterable[Block]) -> float:
+    return max(block.wait.age_s + case.views[block.rank].news_age_s for block in blocks)
+
+
+def _fell_silent_first(case: Case, node: QuietNode, blocks: Iterable[Block]) -> bool:
+    """Say whether nobody had waited for a node before it fell silent."""
+    return _waited_s(case, blocks) <= node.silent_s + SLACK_S
+
+
 def _patience_s(case: Case, blocks: Iterable[Block], least_s: float, most_s: float) -> float:
-    """Return how long such a wait may last: as long as this job has waited in such operations before."""
+    """Return after how long such a wait is told: as long as this job has waited in such operations before."""
     ops = {block.wait.op.value for block in blocks}
     known_s = (habit.bound_s for kind, habit in case.snapshot.habits.items() if kind.op in ops)
     return min(most_s, max((least_s, *known_s)))
+
+
+def _may_be_late(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
+    """Say whether ranks that work may keep others waiting for so long, on a node cut off from the server alone.
+
+    A wait that began before the node fell silent has another reason: what its ranks were seen to do then. One that
+    began later is a sign of the loss, but at a call that the waiting ranks have not been through lately, after which
+    anything may take its time.
+    """
+    if _fell_silent_first(case, node, blocks):
+        return not any(_is_repeated(case, block) for block in blocks) and _waited_s(case, blocks) < _LONGEST_S
+    under_way = case.snapshot.under_way
+    begun = {kind for block in blocks for kind in under_way.get((block.operation.group, block.operation.seq), ())}
+    allowed = (max(allowed_s(case, kind), FIRST_TIME_S[kind.phase]) for kind in begun)
+    return _waited_s(case, blocks) < max(allowed, default=_LONGEST_S)
+
+
+def _is_repeated(case: Case, block: Block) -> bool:
+    """Say whether a rank has lately been through the call that it waits in."""
+    same = (block.wait.op, block.wait.site)
+    return any(op.completed and (op.op, op.site) == same for op in case.views[block.rank].history)
 
 
 def _has_met(view: RankView, node: QuietNode, *, perhaps: bool = False) -> bool:
