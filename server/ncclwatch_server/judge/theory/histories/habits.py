@@ -152,18 +152,22 @@ def departure(view: RankView, others: Collection[RankView] = (), *, new: bool = 
     A rank that left a call out repeats the list afterwards too, one place on: that is why the break is looked for, and
     not where the rank stands now. What one of the `others` did as well is none. Nor is a call from outside of the list,
     unless `new`: the first validation is one, and some may have left it out. And who then leaves the list may have come
-    to its end, as a pipeline does by its last receives.
+    to its end, as a pipeline does by its last receives; so may who has come to the end of such a list before.
     """
     calls = [_sized_key(op) for op in view.history]
     steps = Counter(itertools.pairwise(calls))
+    ended = False
     for n, step in enumerate(itertools.pairwise(calls), 1):
-        if calls[n + 1 : n + 2] and calls[n + 1] not in calls[:n]:
-            continue  # it left that list, by a way that may be the end of it
-        before, op = view.history[n - 1], view.history[n]
         # What it does more than once after the same call is no break: most are ruled out here.
-        turn = _turn(view.history[:n], op) if steps[step] == 1 and any(_periods(calls[:n])) else None
+        if steps[step] > 1 or not any(_periods(calls[:n])):
+            continue
+        before, op = view.history[n - 1], view.history[n]
+        turn = _turn(view.history[:n], op)
         departs = _departs(turn, before, op, others) if turn is not None else False
-        if turn is not None and (departs or (new and departs is None)) and not _went(others, before, op):
+        if calls[n + 1 : n + 2] and calls[n + 1] not in calls[:n]:
+            ended = ended or departs is not False  # by a way that may be the end of that list
+            continue
+        if turn is not None and (departs or (new and departs is None and not ended)) and not _went(others, before, op):
             return Departure(op=op, usual=turn.usual)
     return None
 
