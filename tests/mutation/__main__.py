@@ -1,9 +1,10 @@
 """Put one mistake at a time into the judge, run its tests, and report which mistakes no test noticed.
 
 Each mutant runs in a process of its own that was forked from one in which everything but the judge is imported
-already. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of them, drawn at random. All of them take hours:
-what was found of each is kept in a file, and the next run goes on after it. A mutant of a module that has changed since
-is tried anew; that tests have changed is not noticed (`--again` tries the survivors once more).
+already. It is tried on the tests that run its line, the shortest first; in a line that runs when its module is imported
+on all of them. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of the mutants, drawn at random. All of
+them take hours: what was found of each is kept in a file, and the next run goes on after it. A mutant of a module that
+has changed since is tried anew; that tests have changed is not noticed (`--again` tries the survivors once more).
 """
 
 import argparse
@@ -19,7 +20,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -29,6 +30,7 @@ from typing import Any
 
 import pytest
 
+from tests.mutation import covering
 from tests.mutation.mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -82,26 +84,34 @@ def all_cases(folder: Path) -> list[Case]:
     return found
 
 
-def is_noticed(case: Case) -> bool:
-    """Run the tests against a mutant and say whether one failed."""
+def is_noticed(case: Case, tests: Sequence[str] = ()) -> bool:
+    """Run tests, (): all of them, against a mutant and say whether one failed."""
+    return _in_a_fork(lambda: _run_tests(case, tests), LIMIT_CPU_S) != 0
+
+
+def _in_a_fork(work: Callable[[], int], limit_s: float = 0.0) -> int:
+    """Return what some work returns in a process of its own, not 0 if it takes longer. 0: it may."""
     child = os.fork()
     if child == 0:
         status = KILLED
         with contextlib.suppress(BaseException):
-            signal.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)  # ends this process, which counts as noticed
-            status = _run_tests(case)
+            signal.setitimer(signal.ITIMER_PROF, limit_s)  # ends this process, which counts as noticed
+            silent = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                os.dup2(silent, stream)
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                status = work()
         os._exit(status)
     _, ended = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(ended) != 0
+    return os.waitstatus_to_exitcode(ended)
 
 
-def _run_tests(case: Case) -> int:
+def _run_tests(case: Case, tests: Sequence[str]) -> int:
     sys.meta_path.insert(0, _Mistaken(case))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(silent, stream)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    if not tests:
         return int(pytest.main([*_OPTIONS, *TESTS]))
+    files, plugin = covering.chosen(tests)
+    return int(pytest.main([*_OPTIONS, *files], plugins=[plugin]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,19 +129,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     _import_what_is_not_judged()
     cases = all_cases(ROOT / "server/ncclwatch_server/judge")
-    sound = Case(module="", path=ROOT, mutant=Mutant(line=0, was="", now="", text=""))
-    if is_noticed(sound):
+    measured = given.kept.parent
+    measured.mkdir(parents=True, exist_ok=True)
+    if _in_a_fork(lambda: covering.measure(ROOT / "server/ncclwatch_server/judge", _OPTIONS, TESTS, measured)) != 0:
         print("the tests fail without any mistake; repair that first")
         return 1
+    tests = covering.read(measured)
     chosen = random.Random(given.seed).sample(cases, round(len(cases) * given.share))
-    given.kept.parent.mkdir(parents=True, exist_ok=True)
     known = _known(given.kept)
     tried = {
         key: row for case in chosen if (row := known.get(key := _key(case))) and (row["noticed"] or not given.again)
     }
     left = [case for case in chosen if _key(case) not in tried]
     with given.kept.open("a") as kept, ThreadPoolExecutor(max_workers=given.jobs) as pool:
-        for case, noticed in _tried(pool, left, given.jobs, time.monotonic() + given.minutes * 60):
+        tries = ((case, tests.of(case.path, case.mutant.line)) for case in left)
+        for case, noticed in _tried(pool, tries, given.jobs, time.monotonic() + given.minutes * 60):
             row = tried[_key(case)] = _row(case) | {"key": _key(case), "noticed": noticed}
             print(json.dumps(row), file=kept, flush=True)
             if not noticed:
@@ -148,17 +160,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tried(
-    pool: ThreadPoolExecutor, cases: Sequence[Case], at_once: int, until_s: float
+    pool: ThreadPoolExecutor, left: Iterator[tuple[Case, Sequence[str]]], at_once: int, until_s: float
 ) -> Iterator[tuple[Case, bool]]:
     """Yield whether each mutant was noticed, as they come; none is begun after `until_s` on the monotonic clock."""
-    left = iter(cases)
-    running = {pool.submit(is_noticed, case): case for case in itertools.islice(left, at_once)}
+    running = {pool.submit(is_noticed, *each): each[0] for each in itertools.islice(left, at_once)}
     while running:
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for each in done:
             yield running.pop(each), each.result()
-            if time.monotonic() < until_s and (case := next(left, None)) is not None:
-                running[pool.submit(is_noticed, case)] = case
+            if time.monotonic() < until_s and (following := next(left, None)) is not None:
+                running[pool.submit(is_noticed, *following)] = following[0]
 
 
 def _known(kept: Path) -> dict[str, dict[str, Any]]:
