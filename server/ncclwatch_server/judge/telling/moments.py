@@ -13,8 +13,8 @@ def lasted_words(long: Lasted) -> str:
         )
     if not long.known:
         return (
-            " The times of the files do not tell how long it had lasted: if they were taken from a job that was "
-            "well, this is only a moment of it."
+            " The times of the files do not tell how long it had lasted, nor whether all are of one moment: a file may "
+            "be older than the others, or all may be of a job that was well."
         )
     short = ", too short for a hang" if long.too_short else ""
     return f" That had lasted {seconds_words(long.seconds)} when the files were written{short}."
