@@ -130,6 +130,7 @@ class Job:
     recovery_noted: bool = False  # in the incidents of the attempts before
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
+    given_up: bool = False  # ended so although ranks of it had not, as far as anybody knows
     end: End = field(default_factory=End)  # how, once it has
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
     opener: Opener | None = None  # who began it
@@ -318,7 +319,7 @@ class Job:
 
     def release(self) -> None:
         """Note that it was judged for the last time, and let go what only judging needs."""
-        self.ended = True
+        self.ended, self.given_up = True, not self.state.over
         self.inspection, self.confirmation = Inspection(), Confirmation()
         self.gathering, self.stacks, self.waiting = None, {}, ()
         self.testimonies, self.communicators = {}, ()

@@ -199,8 +199,11 @@ class Jobs:
         if before is not None:
             return self._begin(link, said, before, now) if known is None else self._promote(known, before)
         if known is not None:
-            new_run = known.ended and link.agent not in known.agents
-            return self._begin(link, said, known, now) if new_run else known
+            if not known.ended:
+                return known
+            if link.agent not in known.agents:
+                return self._begin(link, said, known, now)
+            return self._come_back(link, said, known, now) if said.lives and known.given_up else known
         if any(said.attempt <= job.floor for job in launch):
             return self._earlier(link, said)
         first = launch[0] if launch else None
@@ -275,6 +278,14 @@ class Jobs:
         self._list(job, first=before is not None)
         self.room.jobs += 1
         self.room.add(job)
+        return job
+
+    def _come_back(self, link: Link, said: wire.Announce, before: Job, now: float) -> Job:
+        """Return a job that was given up because nobody spoke for it, and goes on: the way to its agents was broken."""
+        job = self._begin(link, said, before, now)
+        job.key, job.floor = before.key, before.floor
+        job.agents, job.past_runs = dict(before.agents), before.past_runs
+        job.heirs = job.state.owners.heirs = before.heirs
         return job
 
     def _patience(self, said: wire.Announce, before: Job | None) -> Patience:

@@ -69,11 +69,30 @@ def test_a_new_attempt_retires_the_old_one_and_late_news_of_it_changes_nothing()
 def test_an_ended_job_stays_when_its_own_agent_speaks_again_and_begins_anew_with_another() -> None:
     jobs = Jobs()
     job = announce(jobs, link(1, "a"))
+    job.state.gone(1)
     job.release()
     assert announce(jobs, link(2, "a")) is job
     again = announce(jobs, link(3, "b"))
     assert again is not job
     assert not again.ended
+
+
+def test_a_job_that_was_given_up_is_watched_again_when_its_own_agent_comes_back_and_ranks_live() -> None:
+    jobs = Jobs()
+    lost = announce(jobs, link(1, "a"), run=1)
+    announce(jobs, link(2, "b"), ranks=(1,), run=1)
+    for number in (1, 2):
+        jobs.lose(link(number), 11.0)
+    assert lost.deserted(11.0 + limits.ABANDONED_S)
+    lost.release()
+    assert announce(jobs, link(3, "a"), run=1, lives=False) is lost, "its ranks have ended meanwhile"
+    job = announce(jobs, link(4, "a"), run=1)
+    assert job is not lost
+    assert (job.ended, job.key, job.id) == (False, lost.key, "job")
+    assert announce(jobs, link(5, "b"), ranks=(1,), run=1) is job
+    assert jobs.all() == (job,)
+    assert announce(jobs, link(5, "b"), ranks=(1,), run=1, attempt=1).key.attempt == 1
+    assert jobs.retiring == [job]
 
 
 def test_a_job_of_which_one_node_reports_says_so_and_what_to_do() -> None:

@@ -28,6 +28,8 @@ def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ende
     jobs.prune(10.0)
     with pytest.raises(OverError):
         announce(jobs, b, run=3, ranks=(1,))
+    for each in (a, b):
+        second.state.gone(each.number)
     second.release()
     assert announce(jobs, b, run=4, index=1, ranks=(1,)) is second
     assert announce(jobs, b, run=5, index=2, ranks=(0, 1)) not in (first, second)
