@@ -60,7 +60,7 @@ def create_app(
     book = IncidentBook(store.load() if store is not None else ())
     memory = Memory(store.lessons() if store is not None else {})
     kept = store or NoStore()
-    records = Records(settings.store)
+    records = Records(settings.store, term)
     silences = Silences(records.silences, records, time.time)
     records.recalled = silences.recall
     notifier = Notifier(targets or Targets(), records, silences)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
 from sqlalchemy.engine import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError, TimeoutError
 
@@ -22,6 +22,7 @@ from ncclwatch_server import limits
 from ncclwatch_server.notify.silences import KEPT_S, Silence
 from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.store import database, retention, upgrading
+from ncclwatch_server.store.batch import is_over, put_row
 from ncclwatch_server.store.incident_store import RETRY_S, ROUND_S
 from ncclwatch_server.store.tables import notifications as _told
 from ncclwatch_server.store.tables import silences as _silences
@@ -40,12 +41,13 @@ NewSilences = dict[str, Silence]
 class Records:
     """What alerting knows, in memory and in the database."""
 
-    def __init__(self, url: str) -> None:
-        """Open the database; "" stands for none. Raises `ConfigError`."""
+    def __init__(self, url: str, term: int = 0) -> None:
+        """Open the database; "" stands for none; `term`: see `batch.write_all`. Raises `ConfigError`."""
         self.failures = 0
         self.dropped = 0
         self.recalled: Callable[[tuple[Silence, ...]], None] | None = None  # called by the thread when they come late
         self._url = url
+        self._term = term
         self._engine: Engine | None = database.connect(url) if url else None
         self._file = database.StoreFile(url) if url else None
         self._loaded = False
@@ -222,7 +224,7 @@ class Records:
             return
         try:
             with engine.begin() as connection:
-                _put(connection, told, silences)
+                _put(connection, told, silences, self._term)
         except Exception as error:
             if _may_pass(error):
                 raise
@@ -236,7 +238,7 @@ class Records:
         """Write one, or give it up for good: it must not keep back all others, nor end the thread."""
         try:
             with engine.begin() as connection:
-                _put(connection, told, silences)
+                _put(connection, told, silences, self._term)
         except Exception as error:
             if _may_pass(error):
                 raise
@@ -252,14 +254,15 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
-def _put(connection: Connection, told: NewTold, silences: NewSilences) -> None:
+def _put(connection: Connection, told: NewTold, silences: NewSilences, term: int) -> None:
+    over = is_over(connection, term)
     for (target, incident), (said, at) in told.items():
-        connection.execute(delete(_told).where(_told.c.target == target, _told.c.incident == incident))
+        key = {"target": target, "incident": incident}
         row = {"stage": said.stage.value, "messages": said.count, "digest": said.digest, "urgency": said.urgency}
-        connection.execute(insert(_told), {"target": target, "incident": incident, "at": at, **row})
+        same = (_told.c.target == target, _told.c.incident == incident)
+        put_row(connection, _told, {**key, "at": at, **row}, same, over=over)
     for silence in silences.values():
-        connection.execute(delete(_silences).where(_silences.c.id == silence.id))
-        connection.execute(insert(_silences), asdict(silence))
+        put_row(connection, _silences, asdict(silence), (_silences.c.id == silence.id,), over=over)
 
 
 def _revive(row: "Row[tuple[object, ...]]") -> Told | None:

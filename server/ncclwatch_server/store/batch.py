@@ -1,12 +1,12 @@
 """Holds what waits to be written, and writes it portion by portion."""
 
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, Table, and_, delete, insert, select
 from sqlalchemy.engine import Connection
 
 from ncclwatch_server import limits
@@ -60,27 +60,43 @@ def write_all(connection: Connection, batch: Batch, term: int = 0) -> None:
     `term` is that in which this server leads, 0 for a single server. What a leader of a newer term has written stays.
     """
     lessons, audit = tables.lessons, tables.audit
+    over = is_over(connection, term)
     if batch.incidents:
-        _write_incidents(connection, batch.incidents, term)
+        _write_incidents(connection, batch.incidents, term, over=over)
     for each in batch.learned.values():
         row = records.lesson_row(each)
-        connection.execute(delete(lessons).where(lessons.c.job == row["job"], lessons.c.kind == row["kind"]))
-        connection.execute(insert(lessons), row)
+        put_row(connection, lessons, row, (lessons.c.job == row["job"], lessons.c.kind == row["kind"]), over=over)
     if batch.audit:
         there = set(connection.scalars(select(audit.c.id).where(audit.c.id.in_(tuple(batch.audit)))))
         if new := [records.audit_row(each) for key, each in batch.audit.items() if key not in there]:
             connection.execute(insert(audit), new)
 
 
-def _write_incidents(connection: Connection, batch: dict[str, Incident], term: int) -> None:
-    incidents, leadership = tables.incidents, tables.leadership
+def is_over(connection: Connection, term: int) -> bool:
+    """Say whether a newer term than this one has begun; of a single server, which has none, it never has."""
+    return bool(term) and (connection.scalar(select(tables.leadership.c.term)) or 0) > term
+
+
+def put_row(
+    connection: Connection, table: Table, row: Mapping[str, object], same: Iterable[ColumnElement[bool]], *, over: bool
+) -> None:
+    """Write a row in place of the `same` one. Where a newer leader may have written that, it stays."""
+    where = and_(*same)
+    if not over:
+        connection.execute(delete(table).where(where))
+    elif connection.execute(select(table).where(where).limit(1)).first() is not None:
+        return
+    connection.execute(insert(table), row)
+
+
+def _write_incidents(connection: Connection, batch: dict[str, Incident], term: int, *, over: bool) -> None:
+    incidents = tables.incidents
     named = incidents.c.id.in_(tuple(batch))
     # A single server has no other one beside it, also where several were before.
     mine = (named, incidents.c.term <= term) if term else (named,)
     connection.execute(delete(incidents).where(*mine))
     newer = set(connection.scalars(select(incidents.c.id).where(named)))
     # The leader of a newer term judges anew what is open; nobody else knows of what is over.
-    over = term and (connection.scalar(select(leadership.c.term)) or 0) > term
     rows = [
         {**row, "term": term}
         for row in _gently(each for key, each in batch.items() if key not in newer and not (over and each.open))

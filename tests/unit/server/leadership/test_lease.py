@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ncclwatch.contract.model.job import WaitClass
+from ncclwatch.contract.model.phases import Phase
 from ncclwatch_server.incidents.book import IncidentState
 from ncclwatch_server.leadership.lease import Candidate, LeaseTable, LeaseUnavailable
+from ncclwatch_server.notify.records import Records
+from ncclwatch_server.notify.silences import Silence
+from ncclwatch_server.notify.stages import Stage, Told
+from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database, tables
 from ncclwatch_server.store.incident_store import Store
 from tests.unit.server.incidents.test_texts import INCIDENT
@@ -80,7 +86,7 @@ def test_a_database_that_is_away_is_said(tmp_path: Path) -> None:
         table.read()
 
 
-def test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one(store_url: str) -> None:
+def second_term(store_url: str) -> None:
     leases = LeaseTable(store_url, Candidate(id="b", url="http://b"))
     leases.read()
     first = leases.acquire(None)
@@ -88,6 +94,10 @@ def test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one(store
     second = leases.acquire(first)
     assert second is not None
     leases.close()
+
+
+def test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one(store_url: str) -> None:
+    second_term(store_url)
     over = replace(INCIDENT, state=IncidentState.ENDED, closed_at=1_800_000_009.0)
     with Store(store_url, term=2) as newer:
         newer.put(over)
@@ -105,6 +115,32 @@ def test_what_an_older_leader_still_writes_replaces_nothing_of_a_newer_one(store
         rows = connection.execute(select(tables.incidents.c.id, tables.incidents.c.term)).all()
     engine.dispose()
     assert {row.id: row.term for row in rows} == {INCIDENT.id: 2, "closed": 1}
+
+
+def test_what_an_older_leader_has_told_and_learned_replaces_nothing_of_a_newer_one(store_url: str) -> None:
+    second_term(store_url)
+    kind = WaitClass(phase=Phase.STEP, op="all_reduce", size=4)
+    silence = Silence(id="s", job="job", starts_at=1_800_000_000.0, ends_at=1_800_000_060.0)
+    firing = Told(stage=Stage.FIRING, count=1, digest="d", urgency=1)
+    resolved = replace(firing, stage=Stage.RESOLVED, count=2)
+    with Store(store_url, term=2) as newer:
+        newer.learn("job", Lesson(kind=kind, waits=90))
+    with Records(store_url, term=2) as told:
+        told.note("hook", "one", resolved)
+        told.keep_silence(replace(silence, ends_at=1_800_000_001.0))
+    with Store(store_url, term=1) as older:
+        older.learn("job", Lesson(kind=kind, waits=9))
+        older.learn("another", Lesson(kind=kind, waits=9))
+    with Records(store_url, term=1) as told:
+        told.note("hook", "one", firing)
+        told.note("hook", "two", firing)
+        told.keep_silence(silence)
+    with Records(store_url) as told:
+        assert [told.told("hook", each) for each in ("one", "two")] == [resolved, firing]
+        assert [each.ends_at for each in told.silences] == [1_800_000_001.0]
+    with Store(store_url) as store:
+        lessons = {job: [each.waits for each in taught] for job, taught in store.lessons().items()}
+    assert lessons == {"job": [90], "another": [9]}
 
 
 def test_a_leader_writes_as_a_single_server_does(store_url: str) -> None:
