@@ -373,7 +373,8 @@ def _is_ending(verdict: Verdict) -> bool:
 
 
 def _closed_just_now(incident: Incident, now: float) -> bool:
-    return incident.closed_at is not None and now - incident.closed_at <= _AFTERMATH_S
+    """Say whether it closed within seconds. By another clock, or before one was set, it may be a time to come."""
+    return incident.closed_at is not None and abs(now - incident.closed_at) <= _AFTERMATH_S
 
 
 def _share_culprits(verdict: Verdict, incident: Incident) -> bool:

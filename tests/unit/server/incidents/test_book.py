@@ -96,6 +96,16 @@ def test_a_crash_soon_after_a_resolved_hang_does_not_open_another_but_a_later_on
     assert book.match(KEY, crash, 215.1) is None
 
 
+def test_a_crash_is_no_part_of_a_hang_that_another_clock_says_will_resolve_later() -> None:
+    """The clock was set back, or another server whose clock is ahead led then."""
+    book = IncidentBook()
+    opened(book, now=4900.0)
+    book.close(KEY, IncidentState.RESOLVED, 5000.0)
+    crash = verdict(Cause.RANK_CRASHED, culprits=(8,), victims=())
+    assert book.match(KEY, crash, 4985.0) is not None
+    assert book.match(KEY, crash, 1400.0) is None
+
+
 held = replace(VERDICT, culprits=tuple(replace(each, traced=True) for each in VERDICT.culprits))
 both_write, all_write = (
     verdict(Cause.CONFLICTING_SAVE, culprits=ranks, victims=(), severity=Severity.WARNING, explained=(0, 0))
