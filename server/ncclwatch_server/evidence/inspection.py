@@ -104,6 +104,12 @@ class Inspection:
             if held is not None and held.link != link and not held.view.attached:
                 self._forget(rank)
 
+    def forget_living(self, ranks: Iterable[int]) -> None:
+        """Forget the views of ranks that are not watched any more. How one has ended it keeps."""
+        for rank in ranks:
+            if not self.has_ending(rank):
+                self._forget(rank)
+
     def drop(self, weight: int, *, link: int | None = None) -> None:
         """Let views of at least so many bytes go, of one connection or of all: the oldest, of ranks that live first.
 

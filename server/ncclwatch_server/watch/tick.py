@@ -169,6 +169,7 @@ class Watch:
         drifted = job.likeness.compare(now, job.seen, job.patience.habits)
         job.patience.timeout_s = job.likeness.timeout_s
         job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven(), drifted=drifted)
+        job.inspection.forget_living(job.suspicion.detached)
         if self._is_over(job, now):
             if job.over_at is not None and self._has_last_words(job, now):
                 await self._examiner.finish(job)

@@ -1,11 +1,17 @@
 """Of a rank that has detached nothing is known, and the others are judged without it."""
 
+import asyncio
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
+from ncclwatch.contract import wire
 from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.incidents.book import IncidentBook
+from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.judge import judge
 from ncclwatch_server.simulation.fleet import Fleet
 from ncclwatch_server.simulation.hearing import Hearing
@@ -13,6 +19,9 @@ from ncclwatch_server.simulation.job.faults import Fault, FaultKind, drawn
 from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.program import Training, courses
 from ncclwatch_server.simulation.run import run
+from ncclwatch_server.store.no_store import NoStore
+from ncclwatch_server.watch.tick import Watch
+from tests.unit.server.server_values import digest, view
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 TRAINING = Training(microbatches=3)
@@ -42,6 +51,34 @@ def told(fault: Fault, *detached: int) -> tuple[Verdict, ...]:
         suspicious = hearing.tick(seconds)
     found = judge(hearing.snapshot(HANG_S)) if suspicious else ()
     return tuple(each for each in found if each.severity is Severity.CRITICAL)
+
+
+def look(watch: Watch, job: Job, now: float) -> None:
+    """Take a look at a job at this moment."""
+    watch._clock = lambda: now
+    asyncio.run(watch._look_at(job))
+
+
+@pytest.mark.parametrize("after", ["the line broke", "the agent came again and has sent no digest yet"])
+def test_what_it_said_before_is_forgotten_whatever_becomes_of_its_agent(after: str) -> None:
+    watch = Watch(judge, IncidentBook(), NoStore())
+    near, far = (Link(number=number, agent=f"a{number}", host=f"h{number}", version="1") for number in (1, 2))
+    jobs = watch.jobs
+    said = wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=2, ranks=(0,), terminal=False)
+    theirs = msgspec.structs.replace(said, ranks=(1,))
+    job = jobs.announce(near, said, 0.0)
+    jobs.announce(far, theirs, 0.0)
+    for link, rank in ((near, 0), (far, 1)):
+        job.inspection.receive_views([view(rank)], (link.number, 1), 0.0)
+    digest(job.state, near.number, 9.0, {0: 9.0})
+    digest(job.state, far.number, 9.0, {1: 0.0}, detached=(1,))
+    look(watch, job, 9.0)
+    jobs.lose(far, 9.0)
+    if after != "the line broke":
+        jobs.announce(Link(number=3, agent="a2", host="h2", version="1"), theirs, 9.5)
+    digest(job.state, near.number, 10.0, {0: 10.0})
+    look(watch, job, 10.0)
+    assert set(job.snapshot(10.0).ranks) == {0}
 
 
 def faults(kind: FaultKind) -> list[Fault]:
