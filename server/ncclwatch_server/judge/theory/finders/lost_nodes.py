@@ -149,7 +149,9 @@ def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
         return False
     waited_s, together = _waited_s(case, blocks), _fell_silent_first(case, node, blocks)
     if node.contact is not Contact.MUTE:
-        return together and node.silent_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
+        # A server that was halted sees that a connection was closed long after the last report. Its agent dials again.
+        quiet_s = node.contact_s if node.contact is Contact.CLOSED else node.silent_s
+        return together and quiet_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
     if node.contact_s < (MUTE_S if together else MUTE_ALONE_S):
         return False
     return waited_s >= _patience_s(case, blocks, MUTE_WAIT_S, MUTE_WAIT_S_MAX)
