@@ -5,11 +5,15 @@ after it has seen it unchanged for so long by its own clock. `term` is the fenci
 distributed locking" (2016): what a leader of an older term still writes does not replace what a newer one has written.
 """
 
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Timer
+from typing import Protocol
 
-from sqlalchemy import create_engine, delete, insert, select, update
+from sqlalchemy import create_engine, delete, event, insert, select, update
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
@@ -19,6 +23,7 @@ from ncclwatch_server.store.tables import leadership as _leadership
 from ncclwatch_server.store.tables import servers as _servers
 
 SERVERS_MAX = 16  # candidates that are read
+ANSWER_S = 2.5  # a database that was halted keeps no deadline itself, and its kernel acknowledges what it is sent
 _ROW = 1
 # A lease that is not answered soon is not renewed: nothing here may wait for as long as the incident store may.
 _IMPATIENT = {
@@ -31,6 +36,13 @@ _IMPATIENT = {
 
 class LeaseUnavailable(NcclwatchError):
     """The database does not answer, or does not take what is written."""
+
+
+class HasDescriptor(Protocol):
+    """A connection to the database, as its driver has it."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +74,16 @@ class LeaseTable:
         self.me = me
         self._url = url
         self._engine = _connect(url)
+        self._line: socket.socket | None = None  # the newest connection's
+        if self._engine.dialect.name == "postgresql":
+            event.listen(self._engine, "connect", self._connected)
         self._beat = 0
         self._upgraded = False
 
     def close(self) -> None:
         """Let go of the connection."""
         self._engine.dispose()
+        self._forget_line()
 
     def read(self) -> tuple[Lease | None, tuple[Candidate, ...]]:
         """Return who leads, None if nobody ever has, and the other candidates. Says that this one is there, too."""
@@ -134,8 +150,26 @@ class LeaseTable:
             engine.dispose()
         self._upgraded = True
 
+    def _connected(self, connection: HasDescriptor, _: object) -> None:
+        self._forget_line()
+        self._line = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def _forget_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def _hang_up(self) -> None:
+        """Break the connection: whoever waits for an answer is told so."""
+        if self._line is not None:
+            with suppress(OSError):  # it is broken already
+                self._line.shutdown(socket.SHUT_RDWR)
+
     @contextmanager
     def _using(self) -> Iterator[Connection]:
+        patience = Timer(ANSWER_S, self._hang_up)
+        patience.daemon = True
+        with suppress(RuntimeError):  # no room for a thread
+            patience.start()
         try:
             with self._engine.begin() as connection:
                 yield connection
@@ -143,6 +177,8 @@ class LeaseTable:
             raise
         except SQLAlchemyError as error:
             raise LeaseUnavailable(database.cannot("use", self._url, error)) from error
+        finally:
+            patience.cancel()
 
 
 def _connect(url: str) -> Engine:

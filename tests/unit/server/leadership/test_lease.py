@@ -1,15 +1,19 @@
 """The lease is one row that only its holder changes, or whoever has seen it as it is."""
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import select
 
 from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
 from ncclwatch_server.incidents.book import IncidentState
+from ncclwatch_server.leadership.elector import Elector
 from ncclwatch_server.leadership.lease import Candidate, LeaseTable, LeaseUnavailable
 from ncclwatch_server.notify.records import Records
 from ncclwatch_server.notify.silences import Silence
@@ -17,6 +21,7 @@ from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.state.waits.history import Lesson
 from ncclwatch_server.store import database, tables
 from ncclwatch_server.store.incident_store import Store
+from tests.postgres import Postgres
 from tests.unit.server.incidents.test_texts import INCIDENT
 
 
@@ -84,6 +89,34 @@ def test_a_database_that_is_away_is_said(tmp_path: Path) -> None:
     table = LeaseTable("postgresql://127.0.0.1:1/none", Candidate(id="a", url="http://a"))
     with pytest.raises(LeaseUnavailable, match=r"postgresql://127.0.0.1:1/none"):
         table.read()
+
+
+def test_a_database_that_is_halted_is_said_soon(postgres: Postgres) -> None:
+    """It keeps no deadline then, and its kernel acknowledges all that it is sent."""
+    leases = LeaseTable(postgres.new_database(), Candidate(id="a", url="http://a"))
+    elector = Elector(leases, lambda _: None)
+    assert elector.follow()
+    assert postgres.process is not None
+    main = psutil.Process(postgres.process.pid)
+    halted = [main, *main.children(recursive=True)]
+    for process in halted:
+        process.suspend()
+    try:
+        for _ in range(2):  # in the second one it connects anew
+            going = threading.Thread(target=elector.lead, daemon=True)
+            going.start()
+            going.join(30)
+            assert not going.is_alive()
+            assert elector.problem
+        assert elector.leads
+    finally:
+        for process in halted:
+            process.resume()
+    deadline = time.monotonic() + 20
+    while elector.problem:
+        assert elector.lead()
+        assert time.monotonic() < deadline, elector.problem
+    leases.close()
 
 
 def second_term(store_url: str) -> None:
