@@ -287,17 +287,25 @@ class IncidentBook:
         self._all[incident] = replace(known, stacks=stacks, unseen=unseen)
         return self._all[incident]
 
-    def miss(self, key: JobKey, shown: frozenset[str], unheard: frozenset[int], now: float) -> tuple[Incident, ...]:
+    def miss(
+        self,
+        key: JobKey,
+        shown: frozenset[str],
+        unheard: frozenset[int],
+        now: float,
+        over: frozenset[str] = frozenset(),
+    ) -> tuple[Incident, ...]:
         """Count a snapshot that does not show incidents. Returns those that are resolved by it.
 
-        Ranks of which there is no news are not well: what concerns them is not resolved.
+        Ranks of which there is no news are not well: what concerns them is not resolved, but for those in `over`.
         """
         resolved = []
         for incident in self.open_of(key):
             if incident.id in shown:
                 self._put(replace(incident, misses=0))
                 continue
-            if incident.ranks & unheard or incident.verdict.slowness is not None:
+            hidden = incident.ranks & unheard and incident.id not in over
+            if hidden or incident.verdict.slowness is not None:
                 continue
             missed = replace(incident, misses=incident.misses + 1)
             if missed.misses >= _MISSES_MAX:

@@ -18,7 +18,8 @@ from ncclwatch_server.incidents.confirmation import key_of, said_again
 from ncclwatch_server.jobs.job import Job
 from ncclwatch_server.jobs.outcome import end_of
 from ncclwatch_server.judge.theory.places import cannot_look
-from ncclwatch_server.judge.theory.waits.rank_standing import timeout_of
+from ncclwatch_server.judge.theory.waits.mismatches import has_completed
+from ncclwatch_server.judge.theory.waits.rank_standing import group_of, timeout_of
 from ncclwatch_server.watch.counters import Counters
 from ncclwatch_server.watch.publisher import Publisher
 
@@ -145,7 +146,8 @@ class Examiner:
             self._begin_gathering(job, fresh, now)
         matches = self._book.assign(job.key, _alarms(verdicts), self._wall())
         shown = frozenset(incident.id for incident in matches if incident is not None)
-        for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall()):
+        over = frozenset(each.id for each in self._book.open_of(job.key) if _is_through(job, each))
+        for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall(), over):
             self._publisher.closed(incident)
 
     async def _verdicts(self, job: Job) -> tuple[Verdict, ...] | None:
@@ -307,6 +309,18 @@ def _keep(job: Job, gathering: Gathering) -> None:
     """Let the judge have what was gathered."""
     job.stacks = dict(gathering.dumps)
     job.testimonies, job.communicators = dict(gathering.testimonies), gathering.communicators
+
+
+def _is_through(job: Job, incident: Incident) -> bool:
+    """Say whether those that are seen are through with what they waited in: so those came that have detached since."""
+    unheard, detached = job.suspicion.unheard.union(job.suspicion.ended), job.suspicion.detached
+    if incident.ranks & unheard or not incident.ranks & detached:
+        return False
+    verdict = incident.verdict
+    seen = (job.inspection.view(rank) for rank in verdict.victims if rank not in detached)
+    groups = (group_of(view, verdict.group) for view in seen if view is not None)
+    through = [has_completed(group, verdict.seq) for group in groups if group is not None]
+    return bool(through) and all(through)
 
 
 def _timeout_s(job: Job, verdict: Verdict) -> float:

@@ -9,7 +9,7 @@ stayed where it is for longer than a transfer takes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ncclwatch.contract.model.rank import Op, OpView, WaitKind
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, WaitKind
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     Block,
     Operation,
@@ -94,7 +94,12 @@ def _is_held(
 def is_through(standing: RankStanding, operation: Operation) -> bool:
     """Say whether a rank has told that its part of a collective is complete."""
     group = group_of(standing.view, operation.group) if operation.kind is WaitKind.COLLECTIVE else None
-    return group is not None and not group.blind and not group.untold and group.completed >= operation.seq > 0
+    return group is not None and has_completed(group, operation.seq)
+
+
+def has_completed(group: GroupView, seq: int) -> bool:
+    """Say whether a rank has told that an operation of a group is complete there."""
+    return not group.blind and not group.untold and group.completed >= seq > 0
 
 
 def needs_root_first(rank: int, block: Block) -> bool:
