@@ -11,6 +11,7 @@ from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side, own_condition
+from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
@@ -152,11 +153,13 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     """Return who makes a group alone, or who stays away where most make one: all ranks of the job have to call it."""
     makers = tuple(sorted({block.rank for block in making}))
     others = tuple(rank for rank in found.guilty if rank not in makers)
-    if others and majority((makers, others)) is makers:
+    apart = run_apart(case.views, makers, others)
+    if others and majority((makers, others)) is makers and not apart:
         return replace(found, closed=Closed.MEETING_MISSED, guilty=others, making=making)
     first = making[0]
     note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
-    if first.wait.members and (note is None or not first.wait.seq):  # of members alone, a test of the rank is in order
+    of_members = first.wait.members and (note is None or not first.wait.seq)
+    if of_members or (note is None and apart):  # of members alone, a test of the rank is in order
         return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
 

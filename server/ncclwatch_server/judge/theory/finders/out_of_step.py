@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import GroupView, OpView, RankView
+from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 
@@ -55,7 +56,7 @@ def find_out_of_step(views: Mapping[int, RankView]) -> OutOfStep | None:
         if len(sides) > 1:
             usual, *others = sides
             odd = tuple(sorted(rank for ranks in others for rank in ranks))
-            decided = majority(sides) is not None
+            decided = majority(sides) is not None and not run_apart(views, usual, odd)
             theirs, mine = _first_difference(views[usual[0]], views[odd[0]], name)
             guilty = odd if decided else tuple(sorted((*usual, *odd)))
             return OutOfStep(group=name, sides=sides, ranks=guilty, decided=decided, usual=theirs, odd=mine)

@@ -15,6 +15,7 @@ from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
+from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_before
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.roots import (
@@ -170,7 +171,7 @@ def find_gone(case: Case) -> Found:
     root = GoneRoot(
         hangs=Certainty.PROVEN,
         ranks=ends.ranks,
-        decided=not waiters or majority((waiters, _not_come(case, ends.ranks, waiters, victims))) is waiters,
+        decided=not waiters or _are_most(case, waiters, _not_come(case, ends.ranks, waiters, victims)),
         victims=victims,
         blocks=blocks,
         place=place_of(blocks),
@@ -182,6 +183,10 @@ def find_gone(case: Case) -> Found:
         waiters=waiters,
     )
     return (*circle, (root,))
+
+
+def _are_most(case: Case, waiters: tuple[int, ...], not_come: tuple[int, ...]) -> bool:
+    return majority((waiters, not_come)) is waiters and not run_apart(case.views, waiters, not_come)
 
 
 def _as_it_ended(case: Case, root: MismatchRoot) -> MismatchRoot:

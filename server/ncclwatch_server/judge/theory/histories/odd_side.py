@@ -29,6 +29,7 @@ from ncclwatch_server.judge.theory.histories.habits import (
     jumped,
     never_called_there,
 )
+from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued, group_of
 
@@ -93,9 +94,11 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: 
         usual = None
     if usual is not None and len(sides) == 2:
         (few,) = (side for side in sides if side.ranks is not usual)
-        if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
-            return OddSide(side=next(side for side in sides if side is not few), sign=Sign.LEFT_LOADER)
-        return OddSide(side=next(side for side in sides if side.ranks is not usual), sign=Sign.MINORITY)
+        if not run_apart(views, usual, few.ranks):
+            if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
+                return OddSide(side=next(side for side in sides if side is not few), sign=Sign.LEFT_LOADER)
+            return OddSide(side=few, sign=Sign.MINORITY)
+        usual = None
     if slip is not None and usual is None and not slip.decided:
         return _none(sides)  # where they are now only follows from where they fell out of step
     for sign, shows in _SIGNS:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition, route_of
 from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
+from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
@@ -26,7 +27,8 @@ class OwnCall:
 def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Sequence[int]) -> OwnCall | None:
     """Return the call that `others` wait in, if they make it alone: it is new to them, and to `left` unknown.
 
-    That is decided by a test of the rank round the call, or by a majority of the group that has left without it.
+    That is decided by a test of the rank round the call, or by a majority of the group that has left without it and
+    runs one program with them.
     """
     stuck = unfinished(views, left, others)
     if not stuck or len({(op.group, op.seq, op.op, op.site) for op in stuck.values()}) != 1:
@@ -41,7 +43,7 @@ def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Seque
         return None
     condition = rank_condition(view, op.site, op.op.value, route)
     gone = tuple(rank for rank in left if rank in group.ranks)
-    if condition is None and majority((gone, tuple(stuck))) is not gone:
+    if condition is None and (majority((gone, tuple(stuck))) is not gone or run_apart(views, gone, tuple(stuck))):
         return None
     return OwnCall(ranks=tuple(sorted(stuck)), op=op, condition=condition)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ncclwatch_server.judge.theory.histories.programs import MEETINGS_MIN
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.hang import Failure, Hang
 from ncclwatch_server.judge.theory.repair.lines import Place, place_of
@@ -137,7 +138,7 @@ def _is_certain(repairs: Repairs) -> bool:
     rivals = _rivals(hang, repair)
     found = hang.departed(rank)
     held = found.routine.held(found.tape.calls[: repair.edit.at])
-    if not rivals and not _is_between_two_members(hang, repair.edit):
+    if not rivals and not _is_between_two_members(hang, repair.edit) and not _runs_alone(hang, rank):
         # A rank that departed before the histories begin parts from its peers where they begin.
         return hang.is_whole or held >= HELD_MIN
     if held < HELD_MIN or breaks >= hang.breaks or repair.edit.change not in (Change.PUT_IN, Change.REPLACE):
@@ -150,6 +151,17 @@ def _is_certain(repairs: Repairs) -> bool:
         each.routine.is_new(each.tape.calls, each.since, each.tape.stop + 1)
         for each in (hang.departed(other) for other in rivals)
     )
+
+
+def _runs_alone(hang: Hang, rank: int) -> bool:
+    """Say whether a rank shares no line with any other: all ranks of another program may make one mistake together."""
+    places = {
+        at: {place_of(hang.roles.calls[number]) for number in set(tape.calls)}
+        for at, tape in hang.tapes.by_rank.items()
+    }
+    meetings = sum(1 for number in hang.tapes.by_rank[rank].calls if not hang.roles.calls[number].op.is_p2p)
+    others = (found for at, found in places.items() if at != rank)
+    return meetings > MEETINGS_MIN and all(places[rank].isdisjoint(found) for found in others)
 
 
 def _repeats(edit: Edit, calls: Sequence[int]) -> bool:
