@@ -202,8 +202,11 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     if strange and all(keeps_habit(case.views[rank]) for rank in found.guilty if rank not in ends):
         # Of what is new both ends may be wrong: one made it too early, or the other one left it out.
         return replace(_by_new_pair(found, pairs, strange), guilty=tuple(sorted(ends)), decided=False)
-    # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong.
-    return replace(found, closed=Closed.PAIRS, decided=len({(b.wait.op, b.wait.site) for b in found.blocks}) == 1)
+    # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong. Nor does it
+    # where all have received there before: the exchange is in order, and one of them has left out a send this time.
+    alike = len({(block.wait.op, block.wait.site) for block in found.blocks}) == 1
+    slipped = all(_received_before(case, block) for block in found.blocks)
+    return replace(found, closed=Closed.PAIRS, decided=alike and not slipped)
 
 
 def _by_new_pair(found: Circle, pairs: list[Block], strange: list[Block]) -> Circle:
@@ -230,6 +233,15 @@ def _first_time(case: Case, pairs: list[Block]) -> list[Block]:
 def _have_met(case: Case, rank: int, peer: int) -> bool:
     """Say whether a rank has sent anything to another one, or received from it, apart from what it waits in now."""
     return sum(each.sends + each.recvs for each in case.views[rank].peers if each.peer == peer) > 1
+
+
+def _received_before(case: Case, block: Block) -> bool:
+    """Say whether a rank waits to receive what it has received before, at that line and from that rank."""
+    wait = block.wait
+    return wait.op is Op.RECV and any(
+        op.completed and (op.op, op.peer, op.site) == (wait.op, wait.peer, wait.site)
+        for op in case.views[block.rank].history
+    )
 
 
 def _departed(case: Case, found: Circle) -> Circle | None:
