@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
@@ -320,6 +320,19 @@ def departs_in_arguments(view: RankView, current: OpView) -> bool | None:
         and op.seq != current.seq
     }
     return (op_key(current), current.numel) not in earlier if len(earlier) == 1 else None
+
+
+def outgrows(view: RankView, current: OpView) -> bool:
+    """Say whether a call is larger than all earlier ones of this rank at that line, and like them otherwise."""
+    earlier = [
+        op
+        for op in view.history
+        if (op.group, op.op, op.site, op.route) == (current.group, current.op, current.site, current.route)
+        and op.seq != current.seq
+    ]
+    return bool(earlier) and all(
+        op.numel < current.numel and op_key(replace(op, numel=current.numel)) == op_key(current) for op in earlier
+    )
 
 
 def never_called_there(view: RankView, op: OpView, route: tuple[CallSite, ...]) -> bool:

@@ -28,8 +28,9 @@ from ncclwatch_server.judge.theory.histories.habits import (
     departs_in_arguments,
     jumped,
     never_called_there,
+    outgrows,
 )
-from ncclwatch_server.judge.theory.histories.programs import run_apart
+from ncclwatch_server.judge.theory.histories.programs import run_apart, share_a_group
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued, group_of
 
@@ -94,9 +95,10 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: 
         usual = None
     if usual is not None and len(sides) == 2:
         (few,) = (side for side in sides if side.ranks is not usual)
-        if not run_apart(views, usual, few.ranks):
+        many = next(side for side in sides if side is not few)
+        if not _go_apart(views, many, few):
             if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
-                return OddSide(side=next(side for side in sides if side is not few), sign=Sign.LEFT_LOADER)
+                return OddSide(side=many, sign=Sign.LEFT_LOADER)
             return OddSide(side=few, sign=Sign.MINORITY)
         usual = None
     if slip is not None and usual is None and not slip.decided:
@@ -110,6 +112,15 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: 
 
 def _none(sides: tuple[Side, ...]) -> OddSide:
     return OddSide(side=min(sides, key=lambda side: len(side.ranks)), sign=Sign.NONE)
+
+
+def _go_apart(views: Views, many: Side, few: Side) -> bool:
+    """Say whether two sides run different programs, or the larger one is at something that the other never does."""
+    first = views[many.ranks[0]]
+    own = share_a_group(views, many.ranks, few.ranks) and all(
+        never_called_there(views[rank], many.op, route_of(first, many.op)) for rank in few.ranks
+    )
+    return own or run_apart(views, many.ranks, few.ranks)
 
 
 def _first_to_slip(views: Views, sides: tuple[Side, ...], slip: Slip) -> OddSide | None:
@@ -202,6 +213,9 @@ def _left_loop_at_test(views: Views, side: Side, other: Side) -> bool:
 
 
 def _departs_in_arguments(views: Views, side: Side, others: _Others) -> bool:
+    """Say whether one side alone has other arguments than before; not by a larger size: schedules bring it to all."""
+    if outgrows(views[side.ranks[0]], side.op):
+        return False
     theirs = [departs_in_arguments(views[other.ranks[0]], other.op) for other in others]
     return departs_in_arguments(views[side.ranks[0]], side.op) is True and all(each is False for each in theirs)
 

@@ -20,6 +20,19 @@ def run_apart(views: Mapping[int, RankView], some: Collection[int], others: Coll
     return len(mine & theirs) >= MEETINGS_MIN
 
 
+def share_a_group(views: Mapping[int, RankView], some: Collection[int], others: Collection[int]) -> bool:
+    """Say whether ranks have made calls in a group that has none of the others: what only they have to do.
+
+    Those who evaluate, or who hold the embedding, may be most of the job.
+    """
+    view = next(views[rank] for rank in some)
+    used = {op.group for op in view.history}
+    return any(
+        group.name in used and set(some) <= set(group.ranks) and set(others).isdisjoint(group.ranks)
+        for group in view.groups
+    )
+
+
 def _sites(views: Collection[RankView]) -> set[CallSite]:
     return {op.site for view in views for op in view.history if op.site is not None}.union(
         *(view.sites for view in views)

@@ -138,7 +138,7 @@ def _is_certain(repairs: Repairs) -> bool:
     rivals = _rivals(hang, repair)
     found = hang.departed(rank)
     held = found.routine.held(found.tape.calls[: repair.edit.at])
-    if not rivals and not _is_between_two_members(hang, repair.edit) and not _runs_alone(hang, rank):
+    if not rivals and not _is_between_two_members(hang, repair.edit) and not _is_apart(hang, repair.edit):
         # A rank that departed before the histories begin parts from its peers where they begin.
         return hang.is_whole or held >= HELD_MIN
     if held < HELD_MIN or breaks >= hang.breaks or repair.edit.change not in (Change.PUT_IN, Change.REPLACE):
@@ -153,15 +153,23 @@ def _is_certain(repairs: Repairs) -> bool:
     )
 
 
-def _runs_alone(hang: Hang, rank: int) -> bool:
-    """Say whether a rank shares no line with any other: all ranks of another program may make one mistake together."""
-    places = {
-        at: {place_of(hang.roles.calls[number]) for number in set(tape.calls)}
-        for at, tape in hang.tapes.by_rank.items()
-    }
-    meetings = sum(1 for number in hang.tapes.by_rank[rank].calls if not hang.roles.calls[number].op.is_p2p)
-    others = (found for at, found in places.items() if at != rank)
-    return meetings > MEETINGS_MIN and all(places[rank].isdisjoint(found) for found in others)
+def _is_apart(hang: Hang, edit: Edit) -> bool:
+    """Say whether peers are no reference for the rank of an edit: what is one program's mistake all of its ranks make.
+
+    It shares no line with any other rank, or only ranks with a group of their own have come to the line of the edit.
+    """
+    calls, rank = hang.roles.calls, edit.rank
+    lines = {at: {place_of(calls[number]) for number in set(tape.calls)} for at, tape in hang.tapes.by_rank.items()}
+    meetings = sum(1 for number in hang.tapes.by_rank[rank].calls if not calls[number].op.is_p2p)
+    if meetings > MEETINGS_MIN and all(lines[rank].isdisjoint(found) for at, found in lines.items() if at != rank):
+        return True
+    used = {call.group for call in hang.tapes.calls}
+    others = [set(members) for name, members in hang.tapes.groups.items() if name in used and rank not in members]
+    for place in {place_of(calls[number]) for number in edit.put} - lines[rank]:
+        users = {at for at, found in lines.items() if place in found}
+        if users and any(users <= members for members in others):
+            return True
+    return False
 
 
 def _repeats(edit: Edit, calls: Sequence[int]) -> bool:
