@@ -16,7 +16,7 @@ from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_sh
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
-from ncclwatch_server.judge.theory.waits.rank_standing import Block
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, may_come_back
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
@@ -96,10 +96,19 @@ def _holds(case: Case, circle: Iterable[int]) -> bool:
 
 def _is_likely(case: Case, circle: Iterable[int]) -> bool:
     # Keys of the store may be set from outside of the job as well.
-    return is_likely_only(case.graph, circle) or any(
-        block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block)
-        for block in _blocks_of(case, circle)
+    blocks = _blocks_of(case, circle)
+    return (
+        is_likely_only(case.graph, circle)
+        or any(block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block) for block in blocks)
+        or _has_thread_in_call(case, blocks)
     )
+
+
+def _has_thread_in_call(case: Case, blocks: Iterable[Block]) -> bool:
+    """Say whether a rank has another thread that meets other ranks, and is in a call that ends by itself."""
+    blocked = {(block.rank, block.thread.tid) for block in blocks}
+    threads = ((rank, thread) for rank in {rank for rank, _ in blocked} for thread in case.views[rank].threads)
+    return any(may_come_back(thread) for rank, thread in threads if (rank, thread.tid) not in blocked)
 
 
 def _closed(case: Case, ranks: Ranks) -> Circle:

@@ -17,7 +17,7 @@ from ncclwatch_server.judge.theory.phases import phase_in_dump
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_on_device
-from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
+from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, IDLE_IN_CALL_S_MIN, may_come_back
 
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work
@@ -122,6 +122,7 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
         _patience_for_holder_s(view, known) if trouble is Trouble.LOCK_FILE else 0.0,
         _patience_until_end_s(view, kind, _patience_s(view, thread, kind, known.phase), known),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
+        _patience_for_threads_s(view),
     )
     return Stillness(trouble=trouble, patience_s=patience, still_s=still_s)
 
@@ -187,6 +188,12 @@ def _patience_for_holder_s(view: RankView, known: Known) -> float:
     if file is None or file.ended:
         return 0.0
     return known.bound_s if file.writer else STILL_FOR_ANSWER_S
+
+
+def _patience_for_threads_s(view: RankView) -> float:
+    """Return for how long a rank may stand still while another thread of it, which meets other ranks, may come back."""
+    others = (thread for thread in view.threads if not thread.main and thread.wait is None)
+    return IDLE_IN_CALL_S_MIN if any(map(may_come_back, others)) else 0.0
 
 
 def _patience_s(view: RankView, thread: ThreadView | None, kind: WaitKind | None, phase: Phase) -> float:

@@ -32,6 +32,7 @@ from ncclwatch_server.judge.theory.waits.device_order import (
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
 IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
+IDLE_IN_CALL_S_MIN = 60.0  # the same of one that has issued operations, in a call that storage, a peer or a clock ends
 STORE_RANKS_MAX = 1024  # a wait for a key may need any other rank: too many edges in a bigger job
 FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
 GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
@@ -168,8 +169,14 @@ def _is_idle(thread: ThreadView) -> bool:
 
     A thread of the autograd engine that issues gradient buckets has no Python frame when it is idle.
     """
-    same = thread.same_s >= IDLE_S_MIN or not (thread.leaf or thread.main)
-    return same and thread.cpu_still_s >= IDLE_S_MIN
+    least_s = IDLE_IN_CALL_S_MIN if may_come_back(thread) else IDLE_S_MIN
+    same = thread.same_s >= least_s or not (thread.leaf or thread.main)
+    return same and thread.cpu_still_s >= least_s
+
+
+def may_come_back(thread: ThreadView) -> bool:
+    """Say whether a thread that has issued operations is in a system call, other than the wait for another thread."""
+    return thread.alive and thread.issued > 0 and bool(thread.in_kernel) and "futex" not in thread.in_kernel
 
 
 def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
