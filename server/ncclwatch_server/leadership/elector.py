@@ -68,6 +68,7 @@ class Elector:
         self._leases = leases
         self._ask = ask
         self._clock = clock
+        self._led = 0  # the newest term in which this server has led
         self._seen: Lease | None = None
         self._seen_at: float | None = None  # since when it is unchanged; None: nothing was read
         self._others: tuple[Candidate, ...] = ()
@@ -94,7 +95,7 @@ class Elector:
     def term(self) -> int:
         """The newest term that this server knows of."""
         known = self.lease or self._seen
-        return known.term if known is not None else 0
+        return max(self._led, known.term if known is not None else 0)
 
     def follow(self) -> bool:
         """Go one round as a follower. Returns whether this server leads now."""
@@ -107,6 +108,7 @@ class Elector:
             if seen is None or not seen.holder or now - self._seen_at >= LEASE_S:
                 self._seen_at = now  # whether it is taken or not: another one may be first
                 self.lease = self._leases.acquire(seen)
+                self._led = self.lease.term if self.lease is not None else self._led
         except LeaseUnavailable as error:
             self._seen_at = None  # the leader could not renew it either
             self._note(str(error))

@@ -102,6 +102,15 @@ def test_one_that_is_gone_is_followed_by_another(world: World) -> None:
     assert (b.leads, b.term) == (True, 2)
 
 
+def test_one_that_lost_its_lease_still_knows_in_which_term_it_led(world: World) -> None:
+    """What it writes may have been begun with that."""
+    a, b = world.server("a"), world.server("b")
+    a.follow()
+    world.pass_s(LEASE_S + 2, b)
+    assert not a.lead()
+    assert (a.lease, a.term) == (None, 1)
+
+
 def test_one_that_was_halted_judges_no_more_and_learns_that_it_lost(world: World) -> None:
     a, b = world.server("a"), world.server("b")
     a.follow()
