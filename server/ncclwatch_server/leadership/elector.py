@@ -27,6 +27,7 @@ LEASE_S = 6.0  # a lease that a follower has seen unchanged for so long is free.
 ROUND_STILL_S = 60.0
 ROUND_ENDS_S = 300.0  # the first round may bring an older database up to this version
 SILENT_S = 120.0  # a candidate that shows no life for so long is forgotten
+MET_MAX = 16  # addresses of servers, also of former ones, that are asked where the database is away
 
 
 class Leases(Protocol):
@@ -72,6 +73,7 @@ class Elector:
         self._seen: Lease | None = None
         self._seen_at: float | None = None  # since when it is unchanged; None: nothing was read
         self._others: tuple[Candidate, ...] = ()
+        self._met: dict[str, None] = {}  # addresses of others that were candidates at any time, the newest last
         self._beats: dict[str, tuple[int, float]] = {}  # of other candidates, and when they changed
         self._confirmed_at = 0.0
 
@@ -102,6 +104,7 @@ class Elector:
         began = self._clock()
         try:
             seen, self._others = self._leases.read()
+            self._meet()
             now = self._clock()
             if self._seen_at is None or seen != self._seen:
                 self._seen, self._seen_at = seen, now
@@ -128,6 +131,7 @@ class Elector:
                 return False
             self.lease = renewed
             _, self._others = self._leases.read()
+            self._meet()
             self._forget_silent()
         except LeaseUnavailable as error:
             self._note(str(error))
@@ -149,11 +153,19 @@ class Elector:
 
     def _another_leads(self) -> bool:
         assert self.lease is not None
-        if not self._others:
+        if not self._met:
             return False
-        with ThreadPoolExecutor(len(self._others)) as pool:
-            terms = list(pool.map(self._ask, [other.url for other in self._others]))
+        with ThreadPoolExecutor(len(self._met)) as pool:
+            terms = list(pool.map(self._ask, self._met))
         return any(term is not None and term > self.lease.term for term in terms)
+
+    def _meet(self) -> None:
+        """Remember where others are: one that is away now may come back while this one cannot read of it."""
+        for other in self._others:
+            self._met.pop(other.url, None)
+            self._met[other.url] = None
+        while len(self._met) > MET_MAX:
+            del self._met[next(iter(self._met))]
 
     def _forget_silent(self) -> None:
         now = self._clock()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from ncclwatch.contract.machine.liveness import LoopLife
-from ncclwatch_server.leadership.elector import CONFIRMED_S, LEASE_S, SILENT_S, Elector, Reign
+from ncclwatch_server.leadership.elector import CONFIRMED_S, LEASE_S, MET_MAX, SILENT_S, Elector, Reign
 from ncclwatch_server.leadership.lease import Candidate, Lease, LeaseUnavailable
 
 
@@ -175,6 +175,35 @@ def test_one_that_is_cut_off_from_the_database_gives_up_as_soon_as_another_leads
         if a.lease is not None:
             a.lead()
     assert (a.lease, b.leads) == (None, True)
+
+
+def test_one_that_is_cut_off_asks_also_a_server_that_was_away_before(world: World) -> None:
+    """It was stopped for a while, and comes back while the leader does not reach the database."""
+    a, b = world.server("a"), world.server("b")
+    a.follow()
+    world.pass_s(3, a, b)
+    del world.candidates["b"]
+    world.pass_s(3, a)
+    world.away = {"a"}
+    b.follow()
+    world.now += LEASE_S
+    assert b.follow()
+    world.answers["http://b"] = b.term
+    assert (b.leads, b.term) == (True, 2)
+    assert not a.lead()
+
+
+def test_addresses_that_are_remembered_are_bounded(world: World) -> None:
+    a = world.server("a")
+    a.follow()
+    asked: list[str] = []
+    for number in range(3 * MET_MAX):
+        world.candidates = {"c": Candidate(id="c", url=f"http://{number}")}
+        world.pass_s(1, a)
+    a._ask = asked.append
+    world.away = {"a"}
+    assert a.lead()
+    assert sorted(asked) == sorted(f"http://{number}" for number in range(2 * MET_MAX, 3 * MET_MAX))
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1])
