@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
 from ncclwatch.contract import wire
-from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.incidents.book import IncidentBook
 from ncclwatch_server.jobs.job import Job
@@ -21,6 +22,7 @@ from ncclwatch_server.simulation.job.program import Training, courses
 from ncclwatch_server.simulation.run import run
 from ncclwatch_server.store.no_store import NoStore
 from ncclwatch_server.watch.tick import Watch
+from tests.scenarios import texts
 from tests.unit.server.server_values import digest, view
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
@@ -51,6 +53,20 @@ def told(fault: Fault, *detached: int) -> tuple[Verdict, ...]:
         suspicious = hearing.tick(seconds)
     found = judge(hearing.snapshot(HANG_S)) if suspicious else ()
     return tuple(each for each in found if each.severity is Severity.CRITICAL)
+
+
+def test_no_node_is_lost_by_an_error_that_may_have_come_from_a_rank_that_has_detached() -> None:
+    """It may have left its groups or its program, and who lost the connection to it ended with their containers."""
+    said = """
+world 4 hosts 2
+group dp 0-3
+ended 0 error "RuntimeError: Connection closed by peer [10.0.0.3]:2" train.py:44 ago 7.8
+silent 2-3 for 8 closed 7.9
+"""
+    seen = texts.situation(said).snapshot()
+    assert [each.cause for each in judge(seen)] == [Cause.NODE_LOST]
+    ranks = {rank: view for rank, view in seen.ranks.items() if rank != 1}
+    assert judge(replace(seen, ranks=ranks, silent={**seen.silent, 1: 0.0})) == ()
 
 
 def look(watch: Watch, job: Job, now: float) -> None:

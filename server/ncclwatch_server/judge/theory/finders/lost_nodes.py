@@ -61,7 +61,9 @@ def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
     if case.told or not lost_s or any(not _is_no_reason(case, rank, view, lost_s) for rank, view in gone.items()):
         return None
     snapshot = case.snapshot
-    if len({*case.views, *snapshot.silent, *snapshot.unasked}) < snapshot.world_size:
+    # A rank that is silent on a node that is not has detached: nobody knows what it has done.
+    quiet = {rank for node in snapshot.quiet_nodes for rank in node.ranks}
+    if len({*case.views, *quiet, *snapshot.unasked}) < snapshot.world_size:
         return None
     witnesses = {case.views[rank].host for rank in lost_s}
     first_s = max(lost_s.values())
