@@ -168,7 +168,7 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     first = making[0]
     note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
     of_members = first.wait.members and (note is None or not first.wait.seq)
-    if of_members or (note is None and apart):  # of members alone, a test of the rank is in order
+    if of_members or apart:  # of members alone, a test of the rank is in order
         return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
 

@@ -160,7 +160,8 @@ def condition_of(views: Views, side: Side) -> SourceNote | None:
 def own_condition(views: Views, side: Side, others: _Others) -> SourceNote | None:
     """Return the test of the rank under which a side made its call, if that has always kept the others from it.
 
-    Of a group of some ranks all may pass a test of a place on an axis, such as `local_rank == 0`.
+    Of a group of some ranks all may pass a test of a place on an axis, such as `local_rank == 0`. And a test that parts
+    the programs of a job is round all that one of them does.
     """
     note = condition_of(views, side)
     group = group_of(views[side.ranks[0]], side.op.group)
@@ -168,8 +169,9 @@ def own_condition(views: Views, side: Side, others: _Others) -> SourceNote | Non
     if note is None or (not is_of_all and is_of_an_axis(note.condition)):
         return None
     route = route_of(views[side.ranks[0]], side.op)
-    made = (not never_called_there(views[rank], side.op, route) for other in others for rank in other.ranks)
-    return None if any(made) else note
+    them = [rank for other in others for rank in other.ranks]
+    made = (not never_called_there(views[rank], side.op, route) for rank in them)
+    return None if any(made) or run_apart(views, side.ranks, them) else note
 
 
 def _departs(views: Views, side: Side, others: _Others) -> bool:

@@ -27,8 +27,8 @@ class OwnCall:
 def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Sequence[int]) -> OwnCall | None:
     """Return the call that `others` wait in, if they make it alone: it is new to them, and to `left` unknown.
 
-    That is decided by a test of the rank round the call, or by a majority of the group that has left without it and
-    runs one program with them.
+    That is decided by a test of the rank round the call, or by a majority of the group that has left without it. Where
+    they run different programs, neither tells.
     """
     stuck = unfinished(views, left, others)
     if not stuck or len({(op.group, op.seq, op.op, op.site) for op in stuck.values()}) != 1:
@@ -43,7 +43,8 @@ def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Seque
         return None
     condition = rank_condition(view, op.site, op.op.value, route)
     gone = tuple(rank for rank in left if rank in group.ranks)
-    if condition is None and (majority((gone, tuple(stuck))) is not gone or run_apart(views, gone, tuple(stuck))):
+    decided = condition is not None or majority((gone, tuple(stuck))) is gone
+    if not decided or run_apart(views, gone, tuple(stuck)):
         return None
     return OwnCall(ranks=tuple(sorted(stuck)), op=op, condition=condition)
 
