@@ -39,12 +39,13 @@ def named(verdicts: tuple[Verdict, ...]) -> set[int]:
 def check(still: Standstill, fault: Fault) -> Verdict:
     """Return what is said, or fail unless exactly the faulty rank is named, for a right cause.
 
-    Of two ranks one may have made a new call too many, or the other has left it out: then it is one of both.
+    Of two ranks one may have made a new call too many, or come to a larger size alone, or the other has left that out:
+    then it is one of both.
     """
     (said,) = verdicts = hear(Fleet(still))
     assert fault.rank in named(verdicts), (fault, said.summary)
     assert said.cause in RIGHT_CAUSES[fault.kind], (fault, said.summary)
-    undecided = said.one_of and fault.kind is FaultKind.EXTRA
+    undecided = said.one_of and fault.kind in (FaultKind.EXTRA, FaultKind.SIZE)
     assert len(said.culprits) == (2 if undecided else 1), (fault, said.summary)
     assert said.one_of == undecided
     assert fault.rank not in said.victims

@@ -26,6 +26,8 @@ OF_PLACES = {
     "alone_beside_one_who_is_no_member",
     "first_receive_from_a_rank_that_is_in_a_collective",
 }
+# No repair is known where the sizes of groups are not, and then what a rank did before decides.
+OF_HABITS = {"players_receive_weights_once_more_than_the_learner_sends"}
 Claim = tuple[Cause, tuple[int, ...], bool]
 Change = Callable[[JobSnapshot], JobSnapshot]
 
@@ -84,6 +86,10 @@ def _is_of_those(claim: Claim, known: Claim) -> bool:
     return claim[0] is known[0] and claim[2] and set(claim[1]) <= set(known[1])
 
 
+def _is_some_of(claim: Claim, known: Claim) -> bool:
+    return claim[0] is known[0] and known[2] and set(claim[1]) <= set(known[1])
+
+
 @cache  # five tests ask for each
 def snapshot_of(path: Path) -> JobSnapshot:
     return situation(path.read_text().partition(SEPARATOR)[0]).snapshot()
@@ -100,7 +106,7 @@ def outcome(path: Path, change: Change) -> str:
     after = judge(change(snapshot_of(path)))
     if not critical(after):
         return "silent" if critical(before) else "none"
-    fits = _is_of_those if path.stem in OF_PLACES else _follows
+    fits = _is_of_those if path.stem in OF_PLACES else _is_some_of if path.stem in OF_HABITS else _follows
     if not all(any(fits(claim, known) for known in critical(before)) for claim in critical(after)):
         return "wrong"
     return "same" if render(after) == render(before) else "less"
