@@ -15,6 +15,7 @@ from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
+from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, may_come_back
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only
@@ -107,8 +108,12 @@ def _is_likely(case: Case, circle: Iterable[int]) -> bool:
 def _has_thread_in_call(case: Case, blocks: Iterable[Block]) -> bool:
     """Say whether a rank has another thread that meets other ranks, and is in a call that ends by itself."""
     blocked = {(block.rank, block.thread.tid) for block in blocks}
-    threads = ((rank, thread) for rank in {rank for rank, _ in blocked} for thread in case.views[rank].threads)
-    return any(may_come_back(thread) for rank, thread in threads if (rank, thread.tid) not in blocked)
+    views = [case.views[rank] for rank in {rank for rank, _ in blocked}]
+    return any(
+        may_come_back(thread) and (view.rank, thread.tid) not in blocked and not launches_in_vain(view, thread)
+        for view in views
+        for thread in view.threads
+    )
 
 
 def _closed(case: Case, ranks: Ranks) -> Circle:
