@@ -125,7 +125,7 @@ def create_app(
     if elector is not None:
         app.router.routes.append(leader_route(elector))
     add_routes(app, reader, kept, access, app.state.audit)
-    add_operating_routes(app, watch, kept, access, app.state.audit)
+    add_operating_routes(app, reader, kept, access, app.state.audit)
     app.include_router(
         silence_routes(silences, app.state.audit, Gate(access, Scope.VIEWER), Gate(access, Scope.OPERATOR))
     )

@@ -1,6 +1,5 @@
 """Answers operators: the audit log, the deletion of a job, and how the server does."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 
 from ncclwatch.contract.version import VERSION
 from ncclwatch_server.http.problem import Problem
+from ncclwatch_server.http.queries import Reader
 from ncclwatch_server.security.access import Gate
 from ncclwatch_server.security.audit import Act, AuditEntry, AuditTrail
 from ncclwatch_server.security.scopes import Access, Caller, Scope
@@ -63,10 +63,10 @@ class Deleted:
     lessons: int
 
 
-def add_operating_routes(app: FastAPI, watch: Watch, store: KeptStore, access: Access, trail: AuditTrail) -> None:
+def add_operating_routes(app: FastAPI, reader: Reader, store: KeptStore, access: Access, trail: AuditTrail) -> None:
     """Give the application the routes of operators, and /health."""
-    app.include_router(_health_routes(watch, store, access), responses=_REFUSALS if access.guarded else {})
-    app.include_router(_operator_routes(watch, store, access, trail), responses=_REFUSALS if access.guarded else {})
+    app.include_router(_health_routes(reader.watch, store, access), responses=_REFUSALS if access.guarded else {})
+    app.include_router(_operator_routes(reader, store, access, trail), responses=_REFUSALS if access.guarded else {})
 
 
 def _health_routes(watch: Watch, store: KeptStore, access: Access) -> APIRouter:
@@ -89,7 +89,8 @@ def _health_routes(watch: Watch, store: KeptStore, access: Access) -> APIRouter:
     return router
 
 
-def _operator_routes(watch: Watch, store: KeptStore, access: Access, trail: AuditTrail) -> APIRouter:
+def _operator_routes(reader: Reader, store: KeptStore, access: Access, trail: AuditTrail) -> APIRouter:
+    watch = reader.watch
     router = APIRouter(prefix="/api/v1", tags=["operators"])
     gate = Gate(access, Scope.OPERATOR)
 
@@ -101,7 +102,7 @@ def _operator_routes(watch: Watch, store: KeptStore, access: Access, trail: Audi
     ) -> AuditPage:
         """Return who asked for stacks of which job, silenced or deleted one, and when."""
         try:
-            found = await asyncio.to_thread(store.audit_log, limit, before, job)
+            found = await reader.archivist.make(lambda: store.audit_log(limit, before, job))
         except StoreFailed as error:
             raise HTTPException(status_code=503, detail=str(error)) from error
         return AuditPage(entries=tuple(found), next=found[-1].id if len(found) == limit else None)
@@ -116,7 +117,7 @@ def _operator_routes(watch: Watch, store: KeptStore, access: Access, trail: Audi
         if known is not None and not known.ended:
             raise HTTPException(409, f"job {job!r} goes on: what is deleted would come back; end it first")
         try:
-            removed = await asyncio.to_thread(store.delete_job, job)
+            removed = await reader.archivist.make(lambda: store.delete_job(job))
         except StoreFailed as error:
             raise HTTPException(503, f"{error}. Nothing that is stored was deleted") from error
         if watch.jobs.delete(job):
