@@ -157,7 +157,11 @@ def _late(root: LostNodesRoot) -> str:
     """Return the harmless explanation, while there is one."""
     if not root.may_be_late:
         return ""
-    which = "it, and its" if len(root.nodes) == 1 else "them, and their"
+    one = len(root.nodes) == 1
+    if root.nodes[0].contact is not Contact.MUTE:
+        who, its = ("its agent is", "its") if one else ("their agents are", "their")
+        return f" Or only {who} gone, and {its} ranks are busy."
+    which = "it, and its" if one else "them, and their"
     return f" Or only this server cannot reach {which} ranks are busy: the wait is not yet too long for that."
 
 

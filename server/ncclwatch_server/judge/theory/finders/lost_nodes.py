@@ -123,7 +123,7 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
         onset_s=onset_s(blocks),
         nodes=tuple(nodes),
         alone=case.snapshot.cut_off_host,
-        may_be_late=all(_may_be_late(case, node, waits[node.host]) for node in nodes),
+        may_be_late=all(_is_in_doubt(case, node, waits[node.host]) for node in nodes),
     )
 
 
@@ -153,7 +153,9 @@ def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     if node.contact is not Contact.MUTE:
         # A server that was halted sees that a connection was closed long after the last report. Its agent dials again.
         quiet_s = node.contact_s if node.contact is Contact.CLOSED else node.silent_s
-        return together and quiet_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
+        if not together:
+            return quiet_s >= QUIET_S_MAX and not _may_be_late(case, node, blocks)
+        return quiet_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
     if node.contact_s < (MUTE_S if together else MUTE_ALONE_S):
         return False
     return waited_s >= _patience_s(case, blocks, MUTE_WAIT_S, MUTE_WAIT_S_MAX)
@@ -188,6 +190,12 @@ def _may_be_late(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     begun = {kind for block in blocks for kind in under_way.get((block.operation.group, block.operation.seq), ())}
     allowed = (max(allowed_s(case, kind), FIRST_TIME_S[kind.phase]) for kind in begun)
     return _waited_s(case, blocks) < max(allowed, default=_LONGEST_S)
+
+
+def _is_in_doubt(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
+    """Say whether ranks of a node that is told may be well: agents end while ranks go on, and some are waited for."""
+    alone = node.contact is not Contact.MUTE and not _fell_silent_first(case, node, blocks)
+    return alone or _may_be_late(case, node, blocks)
 
 
 def _is_repeated(case: Case, block: Block) -> bool:
