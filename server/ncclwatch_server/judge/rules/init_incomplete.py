@@ -21,7 +21,7 @@ ADVICE = (
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which ranks wait to be all together."""
     if isinstance(root, UnseenRoot):
-        return _missing(case, root)
+        return _missing(case, root) if root.met is None else None
     if isinstance(root, ScatteredRoot):
         return _scattered(case, root)
     if isinstance(root, NamedApartRoot):

@@ -5,6 +5,7 @@ That is worth a line, and no accusation. Or it is known who: ranks are still in 
 """
 
 from ncclwatch.contract import config
+from ncclwatch.contract.model.rank import OpView
 from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -12,7 +13,7 @@ from ncclwatch_server.judge.rules.frames import stopped_device
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import group_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.roots import Root, StoppedRoot, UntoldRoot
+from ncclwatch_server.judge.theory.roots import Root, StoppedRoot, UnseenRoot, UntoldRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 
 CAUSE = Cause.UNDETERMINED
@@ -21,6 +22,7 @@ ADVICE = (
     "decide."
 )
 
+ATTACH = "Call ncclwatch.attach() on all ranks."
 ADVICE_FILES = (
     "Give the logs or the Flight Recorder dumps of all ranks to analyze. NCCL writes dumps at a timeout with "
     "TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, to TORCH_FR_DUMP_TEMP_FILE."
@@ -31,7 +33,33 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     """Tell of operations that do not end, where nothing tells why, or who has not come."""
     if isinstance(root, StoppedRoot):
         return stopped_device.tell(case, root, CAUSE)
+    if isinstance(root, UnseenRoot):
+        return _unwatched(case, root, root.met) if root.met is not None else None
     return _untold(case, root) if isinstance(root, UntoldRoot) else None
+
+
+def _unwatched(case: Case, root: UnseenRoot, met: OpView) -> Explanation:
+    """Explain a wait for ranks that have trained with the others, though no process of theirs has ever reported."""
+    lost, one = ranks_words(root.ranks), len(root.ranks) == 1
+    are, they, them = ("is", "it", "it") if one else ("are", "they", "them")
+    collective = f"{met.op.value} #{met.seq} of {group_words(case.views, met.group)}"
+    return Explanation(
+        cause=CAUSE,
+        severity=Severity.WARNING,
+        summary=(
+            f"{waiting_words(case, root.blocks)} for {seconds_words(root.onset_s)}; {lost} {are} not watched, "
+            f"and whether {they} entered is not known."
+        ),
+        explanation=(
+            f"No process of {lost} reports to this server, but {collective} was completed with {them}: {they} never "
+            "called ncclwatch.attach(), or ended before this server watched the job."
+        ),
+        advice=f"See whether the processes of {lost} live, and where they are (py-spy dump). {ATTACH}",
+        culprits=(),
+        victims=root.victims,
+        one_of=True,
+        evidence=tuple(block_evidence(block) for block in root.blocks[:16]),
+    )
 
 
 def _untold(case: Case, root: UntoldRoot) -> Explanation:

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from ncclwatch.contract.model.devices import SharedDevice
 from ncclwatch.contract.model.job import QuietNode, WaitClass
-from ncclwatch.contract.model.rank import SourceNote
+from ncclwatch.contract.model.rank import OpView, SourceNote
 from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.circles import Circle
 from ncclwatch_server.judge.theory.endings import Ends
@@ -207,6 +207,7 @@ class UnseenRoot(Root):
 
     kind = RootKind.UNSEEN
     one_node: bool  # whether the whole job is on the node of those who wait
+    met: OpView | None = None  # the last collective that these took part in, though nobody reports for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

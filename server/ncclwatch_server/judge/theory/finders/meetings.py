@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclwatch.contract.model import preflight
-from ncclwatch.contract.model.rank import WaitKind
+from ncclwatch.contract.model.rank import OpView, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.roots import LeftBehindRoot, Place, ScatteredRoot, UnseenRoot
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, generation
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, generation, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 MISSING_S = 7.0  # for a rank of this very node that nobody has seen
@@ -111,7 +112,20 @@ def find_unseen(case: Case) -> UnseenRoot | None:
         place=Place(blocks[0].operation.group, blocks[0].operation.seq),
         onset_s=min(onset_s(blocks), case.snapshot.absent_s),
         one_node=_is_of_one_node(case, blocks[0]),
+        met=_met(case, blocks, lost),
     )
+
+
+def _met(case: Case, blocks: Sequence[Block], lost: Sequence[int]) -> OpView | None:
+    """Return the last collective that a rank which waits has completed with all of these; None: they never came."""
+    for rank in sorted({block.rank for block in blocks}):
+        view = case.views[rank]
+        groups = {op.group: group_of(view, op.group) for op in view.history}
+        whole = {name for name, group in groups.items() if group is not None and set(lost) <= set(group.ranks)}
+        done = (op for op in reversed(view.history) if op.completed and op.op in SYNCHRONISING and op.group in whole)
+        if (last := next(done, None)) is not None:
+            return last
+    return None
 
 
 def _lost_in(case: Case, operation: Operation) -> tuple[int, ...]:
