@@ -64,7 +64,7 @@ def _severity(case: Case, root: LostNodesRoot) -> Severity:
     """Return how urgent it is. Where no rank is left the job may have been cancelled, and blocks no device any more."""
     if root.echoes and not case.snapshot.unasked and all(view.ending is not None for view in case.views.values()):
         return Severity.WARNING
-    return Severity.CRITICAL if root.nodes[0].contact in _GONE and not root.may_be_late else Severity.WARNING
+    return Severity.CRITICAL if root.nodes[0].contact in _GONE and not root.in_doubt else Severity.WARNING
 
 
 def _echo_words(root: LostNodesRoot) -> str:
@@ -155,12 +155,12 @@ def _alternative(root: LostNodesRoot) -> str:
 
 def _late(root: LostNodesRoot) -> str:
     """Return the harmless explanation, while there is one."""
-    if not root.may_be_late:
+    if not root.in_doubt:
         return ""
     one = len(root.nodes) == 1
     if root.nodes[0].contact is not Contact.MUTE:
-        who, its = ("its agent is", "its") if one else ("their agents are", "their")
-        return f" Or only {who} gone, and {its} ranks are busy."
+        who, its = ("its agent has", "its") if one else ("their agents have", "their")
+        return f" Or only {who} stopped, and {its} ranks are busy."
     which = "it, and its" if one else "them, and their"
     return f" Or only this server cannot reach {which} ranks are busy: the wait is not yet too long for that."
 

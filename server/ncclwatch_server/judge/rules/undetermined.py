@@ -22,7 +22,6 @@ ADVICE = (
     "decide."
 )
 
-ATTACH = "Call ncclwatch.attach() on all ranks."
 ADVICE_FILES = (
     "Give the logs or the Flight Recorder dumps of all ranks to analyze. NCCL writes dumps at a timeout with "
     "TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, to TORCH_FR_DUMP_TEMP_FILE."
@@ -41,7 +40,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
 def _unwatched(case: Case, root: UnseenRoot, met: OpView) -> Explanation:
     """Explain a wait for ranks that have trained with the others, though no process of theirs has ever reported."""
     lost, one = ranks_words(root.ranks), len(root.ranks) == 1
-    are, they, them = ("is", "it", "it") if one else ("are", "they", "them")
+    are, they, them, their = ("is", "it", "it", "its") if one else ("are", "they", "them", "their")
     collective = f"{met.op.value} #{met.seq} of {group_words(case.views, met.group)}"
     return Explanation(
         cause=CAUSE,
@@ -51,10 +50,14 @@ def _unwatched(case: Case, root: UnseenRoot, met: OpView) -> Explanation:
             f"and whether {they} entered is not known."
         ),
         explanation=(
-            f"No process of {lost} reports to this server, but {collective} was completed with {them}: {they} never "
-            "called ncclwatch.attach(), or ended before this server watched the job."
+            f"No process of {lost} reports to this server, but {collective} was completed with {them}. Either {they} "
+            f"never called ncclwatch.attach(), or {their} node does not reach this server, or {they} ended before this "
+            "server watched the job."
         ),
-        advice=f"See whether the processes of {lost} live, and where they are (py-spy dump). {ATTACH}",
+        advice=(
+            f"See whether the processes of {lost} live, and where they are (py-spy dump). If they do, look for "
+            "attach() in their program, and at the log of the agent on their node."
+        ),
         culprits=(),
         victims=root.victims,
         one_of=True,

@@ -198,7 +198,7 @@ class LostNodesRoot(Root):
     nodes: tuple[QuietNode, ...]  # of which the server knows the same
     alone: str  # the server's own host, if no other one reports
     echoes: tuple[int, ...] = ()  # ranks that ended for the loss of a peer, the first one first; () where others wait
-    may_be_late: bool = False  # ranks that work may keep others waiting for as long, with an agent that is not seen
+    in_doubt: bool = False  # their agents may be lost alone, and others may wait for ranks that work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def _root(case: Case, nodes: Sequence[QuietNode], waits: Mapping[str, Sequence[B
         onset_s=onset_s(blocks),
         nodes=tuple(nodes),
         alone=case.snapshot.cut_off_host,
-        may_be_late=all(_is_in_doubt(case, node, waits[node.host]) for node in nodes),
+        in_doubt=all(_is_in_doubt(case, node, waits[node.host]) for node in nodes),
     )
 
 

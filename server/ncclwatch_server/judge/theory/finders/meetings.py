@@ -104,6 +104,9 @@ def find_unseen(case: Case) -> UnseenRoot | None:
     if not blocks:
         return None
     lost = tuple(sorted({rank for block in blocks for rank in _lost_in(case, block.operation)}))
+    met = _met(case, blocks, lost)
+    if met is not None and onset_s(blocks) < MISSING_ELSEWHERE_S:
+        return None  # who trains and is not watched may be late like any other rank
     return UnseenRoot(
         hangs=Certainty.STALLED,
         ranks=lost,
@@ -112,7 +115,7 @@ def find_unseen(case: Case) -> UnseenRoot | None:
         place=Place(blocks[0].operation.group, blocks[0].operation.seq),
         onset_s=min(onset_s(blocks), case.snapshot.absent_s),
         one_node=_is_of_one_node(case, blocks[0]),
-        met=_met(case, blocks, lost),
+        met=met,
     )
 
 
