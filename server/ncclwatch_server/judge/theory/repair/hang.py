@@ -288,8 +288,30 @@ class Hang:
         weight = self.weight(edit)
         calls, end = edit.apply(found.tape)
         pairs = self.peers.disagreements(edit.rank, calls, end, min(edit.at, len(found.tape.calls)))
+        pairs += self._deserts(edit)
         off_beat = self.off_beat - found.off_beat + self.off_beat_with(edit)
         return weight, pairs, self.breaks - found.breaks + self.breaks_with(edit), off_beat
+
+    def _deserts(self, edit: Edit) -> int:
+        """Return how many ranks an edit leaves in the collective in which they wait, if they are most of its group."""
+        tape = self.tapes.by_rank[edit.rank]
+        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop or edit.at >= len(tape.calls):
+            return 0
+        call = self.roles.calls[tape.calls[tape.stop]]
+        members = self.tapes.groups.get(call.group, ())
+        if call.op.is_p2p or len(members) < 3:
+            return 0
+        there = sum(self._waits_where(rank, tape) for rank in members) - 1
+        return there if 2 * (there + 1) > len(members) else 0
+
+    def _waits_where(self, rank: int, other: Tape) -> bool:
+        """Say whether a rank waits in the call in which another one waits."""
+        tape = self.tapes.by_rank.get(rank)
+        if tape is None or tape.stop >= len(tape.calls) or tape.end is not End.BLOCKED:
+            return False
+        return (tape.seqs[tape.stop], self.roles.role(rank, tape.calls[tape.stop])) == (
+            other.seqs[other.stop], self.roles.role(other.rank, other.calls[other.stop]),
+        )  # fmt: skip
 
     def weight(self, edit: Edit) -> int:
         """Return how many calls an edit supposes to be wrong: none where a rank only has to go on."""

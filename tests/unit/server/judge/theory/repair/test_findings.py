@@ -174,3 +174,21 @@ def test_of_a_call_between_two_members_it_is_not_certain_that_it_is_too_many() -
     mine, theirs = [w, a, w, a], [w, b, w, b]
     finding = found([*mine, evaluates], [*mine, w], [*theirs, w], [*theirs, w], groups=groups)
     assert (told(finding)[0][0], finding.certain) == (0, False)
+
+
+def test_a_rank_does_not_come_too_soon_to_a_call_in_which_most_of_its_group_wait() -> None:
+    gather = call(26, op=Op.ALL_GATHER, numel=1)
+
+    def stage(rank: int) -> list[Call]:
+        before, after = (
+            [call(line, "p", op, peer=rank + step, numel=0) for line, op in lines if 0 <= rank + step < 5]
+            for step, lines in ((-1, ((32, Op.RECV), (37, Op.SEND))), (1, ((34, Op.SEND), (35, Op.RECV))))
+        )
+        return [*before[:1], *after, *before[1:]]
+
+    skipped = {rank: [*stage(rank), gather, *stage(rank), stage(rank)[0]] for rank in (2, 3)}
+    others = {rank: [*stage(rank), gather, *stage(rank), gather] for rank in (0, 1, 4)}
+    made = {**skipped, **others}
+    finding = found(*(made[rank] for rank in range(5)), groups={"g": tuple(range(5)), "p": tuple(range(5))})
+    assert [each.rank for each in finding.suspects] != [1]
+    assert not finding.certain
