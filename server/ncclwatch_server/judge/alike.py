@@ -30,12 +30,24 @@ def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verd
     summary = first.summary.removesuffix(".")
     return replace(
         first,
-        summary=f"{summary}. The same has happened to {ranks_words(sorted(beside))}, at the same lines.",
+        summary=f"{summary}. {_others_words(beside, same if not more else ())}.",
         culprits=tuple(culprits.values()),
         victims=victims,
         explained=explained(case, {*culprits, *victims}),
         evidence=tuple(fact for each in (first, *same) for fact in each.evidence)[:EVIDENCE_MAX],
     )
+
+
+def _others_words(beside: set[int], same: Sequence[Verdict]) -> str:
+    """Return to whom else it has happened, and who is the cause there if that is known."""
+    causes = {culprit.rank for each in same for culprit in each.culprits}
+    others = beside - causes
+    # Where it is one of some in each of several places, who stands in which takes more words than a headline has.
+    if not causes or not others or (same[0].one_of and len(same) > 1):
+        return f"The same has happened to {ranks_words(beside)}, at the same lines"
+    if same[0].one_of:
+        return f"At the same lines, one of {ranks_words(causes)} holds up {ranks_words(others)} too"
+    return f"At the same lines, {ranks_words(causes)} hold{'s' * (len(causes) == 1)} up {ranks_words(others)} too"
 
 
 def ranks_of(verdict: Verdict) -> tuple[int, ...]:
