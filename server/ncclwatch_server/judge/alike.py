@@ -14,14 +14,15 @@ EVIDENCE_MAX = 40
 
 
 def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verdict:
-    """Return the first verdict with all of those at its lines that name the same cause. `more`: ranks of others yet."""
+    """Return the first verdict with all of those at its lines that name the same cause. `more`: ranks of others yet.
+
+    Where nothing decides between the ranks of one place, nothing does in the others: all of these are suspects.
+    """
     first, *others = verdicts
     if not others and not more:
         return first
     same = [each for each in others if (each.cause, each.one_of) == (first.cause, first.one_of)]
-    # "One of" is said of one place: in each of the others it is one of those who stand there.
-    named = (first,) if first.one_of else (first, *same)
-    culprits = {culprit.rank: culprit for each in named for culprit in each.culprits}
+    culprits = {culprit.rank: culprit for each in (first, *same) for culprit in each.culprits}
     beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
     beside |= culprits.keys() - {culprit.rank for culprit in first.culprits}
     if not beside:
