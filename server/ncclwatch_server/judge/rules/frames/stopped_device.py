@@ -2,7 +2,11 @@
 
 No member is through before all have come, so such a rank waits for nobody: its device has stopped, a transfer to it
 alone has, or what tells of its end. Nothing that is recorded tells these apart, so the cause stays open.
+Where fewer members are through than are still in it, the few may as well have made another call under that number: a
+kernel that was given calls that do not match may end on some ranks, and hang on others.
 """
+
+from collections.abc import Sequence
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Cause, Culprit
@@ -22,29 +26,35 @@ ADVICE = (
 def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     """Return what is told of ranks that are still in what others have completed."""
     first, many = root.still_in[0], len(root.ranks) > 1
+    odd = root.through if len(root.through) < len(root.ranks) else ()
     what, through = operation_words(case.views, first), _through_words(root)
+    others = [block for block in root.blocks if block.rank not in root.ranks] or root.blocks
     return Explanation(
         cause=cause,
         summary=(
             f"{ranks_words(root.ranks)} {'are' if many else 'is'} still in {what}{at_line(first.wait.site)}, "
-            f"{through}; {waiting_words(case, root.blocks, root.ranks)}."
+            f"{through}; {waiting_words(case, others, root.ranks)}."
         ),
         explanation=(
             f"{_law(root)}, so {ranks_words(root.ranks)} "
             f"{'wait' if many else 'waits'} for no rank there: the device has stopped, the transfer to it has, "
-            "or what tells of its end. Which of these, the records do not tell."
+            f"or what tells of its end. {_odd_words(odd)}Which of these, the records do not tell."
         ),
         advice=ADVICE,
-        culprits=tuple(
-            Culprit(
-                rank=block.rank,
-                host=case.views[block.rank].host,
-                call_site=block.wait.site,
-                doing=f"still in {what}, {through}",
-            )
-            for block in root.still_in
+        culprits=(
+            *(
+                Culprit(
+                    rank=block.rank,
+                    host=case.views[block.rank].host,
+                    call_site=block.wait.site,
+                    doing=f"still in {what}, {through}",
+                )
+                for block in root.still_in
+            ),
+            *(Culprit(rank=rank, host=case.views[rank].host, doing=f"completed {what}") for rank in odd),
         ),
-        victims=root.victims,
+        one_of=bool(odd),
+        victims=tuple(rank for rank in root.victims if rank not in odd),
         evidence=tuple(block_evidence(block) for block in (*root.still_in, *root.blocks)[:24]),
     )
 
@@ -53,6 +63,13 @@ def _law(root: StoppedRoot) -> str:
     if root.still_in[0].operation.kind is WaitKind.SEND:
         return "What was received had been sent"
     return "Nobody completes it before all members have come"
+
+
+def _odd_words(odd: Sequence[int]) -> str:
+    if not odd:
+        return ""
+    verb = "has" if len(odd) == 1 else "have"
+    return f"Or {ranks_words(odd)} {verb} made another call under that number, which does not match theirs. "
 
 
 def _through_words(root: StoppedRoot) -> str:
