@@ -160,17 +160,25 @@ class IncidentBook:
         return found
 
     def assign(
-        self, key: JobKey, verdicts: Sequence[Verdict], now: float, taken: frozenset[str] = frozenset()
+        self,
+        key: JobKey,
+        verdicts: Sequence[Verdict],
+        now: float,
+        taken: frozenset[str] = frozenset(),
+        *,
+        came_back: bool = False,
     ) -> tuple[Incident | None, ...]:
         """Return for each verdict of one judgement the known incident that it belongs to.
 
         Each root of a hang is an incident of its own, though the same ranks wait for several: no two verdicts share
-        one, and those in `taken` belong to verdicts that are not among these.
+        one, and those in `taken` belong to verdicts that are not among these. `came_back`: the job had been given up,
+        so an incident that ended then may stand.
         """
         found = {n: same for n, each in enumerate(verdicts) if (same := self._same(key, each, now)) is not None}
         left = [n for n in range(len(verdicts)) if n not in found]
         for n in sorted(left, key=lambda n: not any(_share_culprits(verdicts[n], i) for i in self.open_of(key))):
-            known = self.match(key, verdicts[n], now, taken.union(each.id for each in found.values()))
+            others = taken.union(each.id for each in found.values())
+            known = self.match(key, verdicts[n], now, others, came_back=came_back)
             if known is not None:
                 found[n] = known
         return tuple(found.get(n) for n in range(len(verdicts)))
@@ -182,12 +190,20 @@ class IncidentBook:
             return same
         return same if _is_ending(verdict) and _closed_just_now(same, now) else None
 
-    def match(self, key: JobKey, verdict: Verdict, now: float, taken: frozenset[str] = frozenset()) -> Incident | None:
+    def match(
+        self,
+        key: JobKey,
+        verdict: Verdict,
+        now: float,
+        taken: frozenset[str] = frozenset(),
+        *,
+        came_back: bool = False,
+    ) -> Incident | None:
         """Return the incident that a verdict belongs to, if it is known already and not in `taken` by another one."""
         if (known := self._same(key, verdict, now)) is not None:
             return known
         same = self._all.get(fingerprint(key, verdict))
-        if same is not None and same.state is IncidentState.ENDED:
+        if same is not None and same.state is IncidentState.ENDED and not came_back:
             same = None  # of an earlier run under the same name
         ranks = frozenset(c.rank for c in verdict.culprits) | frozenset(verdict.victims)
         ending = _is_ending(verdict)
@@ -199,9 +215,10 @@ class IncidentBook:
                 continue  # ranks that ended for reasons of their own are told apart
             if incident.verdict.slowness is not None:  # it is told apart
                 continue
-            if incident.open and _same_wait(verdict, incident.verdict):
+            stands = incident.open or (came_back and incident.state is IncidentState.ENDED)
+            if stands and _same_wait(verdict, incident.verdict):
                 return incident
-            if incident.open and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
+            if stands and (ending or (ranks & incident.ranks and verdict.severity is Severity.CRITICAL)):
                 return incident
             if ending and _closed_just_now(incident, now):
                 return incident

@@ -131,6 +131,7 @@ class Job:
     over_at: float | None = None
     ended: bool = False  # over, and judged for the last time
     given_up: bool = False  # ended so although ranks of it had not, as far as anybody knows
+    came_back: bool = False  # it had been given up
     end: End = field(default_factory=End)  # how, once it has
     astray: bool = False  # its ranks say another number of ranks than those of the job that is listed
     opener: Opener | None = None  # who began it

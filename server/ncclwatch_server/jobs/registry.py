@@ -283,7 +283,7 @@ class Jobs:
     def _come_back(self, link: Link, said: wire.Announce, before: Job, now: float) -> Job:
         """Return a job that was given up because nobody spoke for it, and goes on: the way to its agents was broken."""
         job = self._begin(link, said, before, now)
-        job.key, job.floor = before.key, before.floor
+        job.key, job.floor, job.came_back = before.key, before.floor, True
         job.agents, job.past_runs = dict(before.agents), before.past_runs
         job.heirs = job.state.owners.heirs = before.heirs
         return job

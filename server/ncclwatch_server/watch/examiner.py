@@ -78,6 +78,7 @@ class Examiner:
             job.gathering = None
         if job.suspicion.unheard or now - max(job.suspicious_at, job.known_since) < limits.CALM_S:
             return
+        job.came_back = False
         for incident in self._book.close(job.key, IncidentState.RESOLVED, self._wall()):
             self._publisher.closed(incident)
 
@@ -144,7 +145,7 @@ class Examiner:
         fresh = self._settle(job, verdicts, standing)
         if fresh:
             self._begin_gathering(job, fresh, now)
-        matches = self._book.assign(job.key, _alarms(verdicts), self._wall())
+        matches = self._book.assign(job.key, _alarms(verdicts), self._wall(), came_back=job.came_back)
         shown = frozenset(incident.id for incident in matches if incident is not None)
         over = frozenset(each.id for each in self._book.open_of(job.key) if _is_through(job, each))
         for incident in self._book.miss(job.key, shown, self._unsure(job), self._wall(), over):
@@ -190,7 +191,9 @@ class Examiner:
         keys = job.confirmation.keys
         stand = {key_of(verdict) for verdict in standing}
         said = _alarms(verdicts)
-        for verdict, known in zip(said, self._book.assign(job.key, said, self._wall()), strict=True):
+        for verdict, known in zip(
+            said, self._book.assign(job.key, said, self._wall(), came_back=job.came_back), strict=True
+        ):
             if key_of(verdict) not in stand:
                 continue
             if known is None:
@@ -243,7 +246,7 @@ class Examiner:
             gathering.verdicts = await self._with_evidence(job, gathering.verdicts)
         keys = job.confirmation.keys
         taken = frozenset(i.id for i in self._book.open_of(job.key) if key_of(i.verdict) in keys)
-        incidents = self._book.assign(job.key, gathering.verdicts, self._wall(), taken)
+        incidents = self._book.assign(job.key, gathering.verdicts, self._wall(), taken, came_back=job.came_back)
         for verdict, known in zip(gathering.verdicts, incidents, strict=True):
             if known is not None:
                 self._improve(job, self._book.get(known.id) or known, verdict, frozenset())
