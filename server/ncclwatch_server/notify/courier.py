@@ -23,7 +23,7 @@ from tenacity import (
 
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.job_names import namespace
-from ncclwatch_server.incidents.book import Incident
+from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.notify.delivery import SEND_S, Channel, Refused, Undelivered
 from ncclwatch_server.notify.message import Message
 from ncclwatch_server.notify.records import Records
@@ -130,7 +130,7 @@ class Courier:
             return
         now = asyncio.get_running_loop().time()
         if case is None:
-            case = self._cases[incident.id] = _Case(incident=incident, since=now)
+            case = self._cases[incident.id] = _Case(incident=incident, since=now, owed=self._is_overdue(news))
         if incident.open and not news.stored and not (case.incident.open and case.owed):
             told = self._told(case)
             case.owed = told is None or told.stage is Stage.RESOLVED
@@ -226,7 +226,17 @@ class Courier:
     def _owes(self, incident: Incident) -> bool:
         """Whether this target must hear more of an incident that a store has kept, or may have to."""
         told = self._records.told(self.name, incident.id)
-        return incident.open or (told is not None and told.stage is not Stage.RESOLVED)
+        return incident.open or self._is_untold(incident) or (told is not None and told.stage is not Stage.RESOLVED)
+
+    def _is_overdue(self, news: News) -> bool:
+        return news.stored and self._is_untold(news.incident)
+
+    def _is_untold(self, incident: Incident) -> bool:
+        """Whether a job has ended of it, its end was stored, and the server that tried to tell of it ended as well."""
+        if incident.state is not IncidentState.ENDED or self._records.told(self.name, incident.id) is not None:
+            return False
+        # A clock of another server may be ahead.
+        return abs(self._wall() - (incident.closed_at or 0.0)) <= self._rhythm.give_up_s
 
     def _told(self, case: _Case) -> Told | None:
         return self._records.told(self.name, case.incident.id)

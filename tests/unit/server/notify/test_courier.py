@@ -349,16 +349,19 @@ def test_after_a_restart_nothing_is_told_twice_and_what_was_missed_is() -> None:
         for incident in (
             replace(BARE, id="known"), replace(BARE, id="more"), replace(BARE, id="over", **closed),
             replace(BARE, id="done", **closed), replace(BARE, id="old news", **closed), replace(BARE, id="unsure"),
+            replace(BARE, id="ended", state=IncidentState.ENDED, closed_at=NOW),
+            replace(BARE, id="ended long ago", state=IncidentState.ENDED, closed_at=NOW - 4000.0),
         ):  # fmt: skip
             courier.take(News(incident=incident, settled=True, stored=True))
-        await until(lambda: len(post.taken) == 2)
+        await until(lambda: len(post.taken) == 4)
         await asyncio.sleep(0.1)
         assert {(m.incident.id, m.stage, m.id) for m in post.taken} == {
             ("more", Stage.UPDATED, "more-1800000000-2"), ("over", Stage.RESOLVED, "over-1800000000-3"),
+            ("ended", Stage.FIRING, "ended-1800000000-1"), ("ended", Stage.RESOLVED, "ended-1800000000-2"),
         }  # fmt: skip
         assert set(courier._cases) == {"known", "more", "unsure"}
         courier.take(News(incident=replace(BARE, id="unsure")))  # it is judged: its job lives
-        await until(lambda: len(post.taken) == 3)
+        await until(lambda: len(post.taken) == 5)
         await courier.close(0.0)
 
     play(scene())
