@@ -8,6 +8,7 @@ since the same moment, so that they came to wait for it then, or lost their conn
 from collections.abc import Iterable, Mapping, Sequence
 
 from ncclwatch.contract.model.job import Contact, QuietNode
+from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
@@ -181,15 +182,23 @@ def _may_be_late(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     """Say whether ranks that work may keep others waiting for so long, on a node cut off from the server alone.
 
     A wait that began before the node fell silent has another reason: what its ranks were seen to do then. One that
-    began later is a sign of the loss, but at a call that the waiting ranks have not been through lately, after which
-    anything may take its time.
+    began later is a sign of the loss, but for as long as steps of this job keep others waiting, or at a call that the
+    waiting ranks have not been through lately, after which anything may take its time.
     """
     if _fell_silent_first(case, node, blocks):
-        return not any(_is_repeated(case, block) for block in blocks) and _waited_s(case, blocks) < _LONGEST_S
+        repeated = any(_is_repeated(case, block) for block in blocks)
+        return _waited_s(case, blocks) < (_longest_step_s(case, blocks) if repeated else _LONGEST_S)
     under_way = case.snapshot.under_way
     begun = {kind for block in blocks for kind in under_way.get((block.operation.group, block.operation.seq), ())}
     allowed = (max(allowed_s(case, kind), FIRST_TIME_S[kind.phase]) for kind in begun)
     return _waited_s(case, blocks) < max(allowed, default=_LONGEST_S)
+
+
+def _longest_step_s(case: Case, blocks: Iterable[Block]) -> float:
+    """Return for how long this job lets a step keep others waiting in such operations; 0: nobody knows."""
+    ops = {block.wait.op.value for block in blocks}
+    habits = ((kind, habit) for kind, habit in case.snapshot.habits.items() if habit.waits)
+    return max((habit.bound_s for kind, habit in habits if kind.phase is Phase.STEP and kind.op in ops), default=0.0)
 
 
 def _is_in_doubt(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
