@@ -52,13 +52,6 @@ def mine(runtime: Path) -> list[psutil.Process]:
     return found
 
 
-def kill_all(runtime: Path) -> None:
-    """Kill this test's processes. One may end while another is killed."""
-    for process in mine(runtime):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-
-
 def running(runtime: Path, name: str) -> list[psutil.Process]:
     """Return this test's processes that run something. A process may end while it is looked at."""
     found = []
@@ -67,6 +60,13 @@ def running(runtime: Path, name: str) -> list[psutil.Process]:
             if name in " ".join(process.cmdline()):
                 found.append(process)
     return found
+
+
+def kill_all(runtime: Path, name: str = "") -> None:
+    """Kill this test's processes, or those that run something. Once one is gone, others may end by themselves."""
+    for process in running(runtime, name):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def agents(runtime: Path) -> list[psutil.Process]:

@@ -1,17 +1,15 @@
 """A real gloo job hangs: real Prometheus and Alertmanager, by the shipped rules, tell a webhook once and of its end."""
 
-import contextlib
 import json
 import signal
 import time
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.integration.prometheus import Alertmanager, Prometheus, Webhook
-from tests.integration.real_jobs import end, incidents, running, runtime, server, torchrun, until
+from tests.integration.real_jobs import end, incidents, kill_all, runtime, server, torchrun, until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
@@ -64,9 +62,7 @@ def test_a_hang_is_one_alert_and_its_end_is_told(runtime: Path, tmp_path: Path) 
 
 def _kill(job, runtime: Path) -> None:
     job.send_signal(signal.SIGKILL)
-    for rank in running(runtime, "hang.py"):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            rank.kill()
+    kill_all(runtime, "hang.py")
 
 
 def test_the_watchdog_reaches_its_own_receiver(tmp_path: Path) -> None:

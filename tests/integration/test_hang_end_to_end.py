@@ -42,8 +42,7 @@ def test_with_nothing_configured_torchrun_gets_its_verdict_on_the_terminal(runti
             lines.append(line)
         until(lambda: agents(runtime))
         job.send_signal(signal.SIGKILL)
-        for rank in running(runtime, "hang.py"):
-            rank.kill()
+        kill_all(runtime, "hang.py")
         rest = job.communicate(timeout=DEADLINE_S)[1]
     finally:
         job.kill()

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.integration.real_jobs import end, incidents, running, runtime, torchrun, until
+from tests.integration.real_jobs import end, incidents, kill_all, runtime, torchrun, until
 from tests.integration.receiver import Receiver
 from tests.integration.server_process import ROOT
 from tests.ports import free_port
@@ -119,8 +119,7 @@ def test_a_hang_stays_one_incident_on_whichever_server_leads(
         until(a.connected, a.said)
         assert [(each["id"], each["state"]) for each in incidents(a.url)] == [(found[0]["id"], "open")]
 
-        for rank in running(runtime, "hang.py"):
-            rank.kill()
+        kill_all(runtime, "hang.py")
         until(lambda: [each["state"] for each in incidents(a.url)] == ["ended"], a.said)
         assert [each["id"] for each in incidents(a.url)] == [found[0]["id"]]
         until(lambda: "resolved" in receiver.events, a.said)
