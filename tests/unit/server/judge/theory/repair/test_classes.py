@@ -5,9 +5,11 @@ from collections.abc import Collection
 
 from ncclwatch.contract.model.rank import CallSite, Op
 from ncclwatch_server.judge.theory.repair.classes import Classes, classes
+from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.findings import find
 from ncclwatch_server.judge.theory.repair.hang import CLASSES_FROM, Hang
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
+from ncclwatch_server.judge.theory.repair.search import Repair, _as_made_by
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, write
 from tests.spmd.repair.measure import carried_out, draw, tapes_of
 
@@ -109,3 +111,16 @@ def test_of_many_ranks_the_one_that_left_a_call_out_is_told() -> None:
     finding = find(grid(11))
     assert [(each.rank, each.missing) for each in finding.suspects] == [(11, (call("row1", 1),))]
     assert finding.certain
+
+
+def test_a_rank_that_does_the_same_puts_the_call_into_its_own_group() -> None:
+    hang = Hang(grid())
+    mine, theirs = (hang.roles.number(call(f"row{row}", 1)) for row in (1, 2))
+    found = Repair(edit=Edit(rank=11, change=Change.PUT_IN, at=1, put=(mine,)), score=(1, 0, 0, 0))
+    assert _as_made_by(hang, found, 20).edit == Edit(rank=20, change=Change.PUT_IN, at=1, put=(theirs,))
+
+
+def test_what_others_wait_in_is_wanted_of_a_rank() -> None:
+    hang = Hang(write({"w": (0, 1, 2)}, {0: [call("w", 1)], 1: [], 2: [call("w", 2)]}, {1: End.STANDS}))
+    assert [hang.roles.calls[number] for number in hang.wanted_of(1)] == [call("w", 1), call("w", 2)]
+    assert [hang.roles.calls[number] for number in hang.wanted_of(0)] == [call("w", 2)]

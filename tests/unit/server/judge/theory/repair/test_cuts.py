@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, Op
-from ncclwatch_server.judge.theory.repair.cuts import Counts, common_cut
+from ncclwatch_server.judge.theory.repair.cuts import Counts, common_cut, first_cut
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, write
 
 GROUPS = {"w": (0, 1, 2), "a": (0, 1)}
@@ -45,3 +45,13 @@ def test_where_no_collective_of_all_is_left_there_is_no_such_point() -> None:
 def test_groups_of_some_ranks_are_no_such_point() -> None:
     tapes = forgotten(1, 2, 0)
     assert found(replace(tapes, groups={"w": (0, 1), "a": (0, 1)})) is None
+
+
+def test_what_a_rank_passes_up_to_the_first_cut_the_other_members_pass_as_well() -> None:
+    first, second = (Call(group=group, op=Op.ALL_REDUCE) for group in ("a", "b"))
+    calls = {0: [first] * 3, 1: [second, first] * 3, 2: [second] * 3}
+    tapes = write({"a": (0, 1), "b": (1, 2)}, calls, dict.fromkeys(calls, End.STANDS))
+    lost = tapes.by_rank[0]
+    shorter = replace(lost, calls=lost.calls[1:], seqs=lost.seqs[1:], stop=lost.stop - 1)
+    cut = first_cut(Counts(replace(tapes, by_rank={**tapes.by_rank, 0: shorter})))
+    assert cut == {0: 0, 1: 2, 2: 1}

@@ -126,6 +126,13 @@ def test_two_ranks_that_stand_are_told_together() -> None:
     assert {each.reference for each in finding.suspects} == {Reference.STANDING}
 
 
+def test_three_ranks_that_stand_are_told_together() -> None:
+    ends = {2: End.STANDS, 3: End.FAILED, 4: End.STANDS}
+    finding = found([A, B], [A, B], [A], [A], [A], groups={"g": tuple(range(5))}, ends=ends)
+    assert finding.together == ((2, 3, 4),)
+    assert {each.change for each in finding.suspects} == {Change.COME_BACK}
+
+
 def test_two_ranks_with_a_wrong_call_each_are_told_together() -> None:
     groups = {"g": tuple(range(6))}
     right = [*STEP, A]
@@ -133,6 +140,13 @@ def test_two_ranks_with_a_wrong_call_each_are_told_together() -> None:
     assert finding.together == ((4, 5),)
     assert [each.rank for each in finding.suspects] == [4, 5]
     assert not finding.certain
+
+
+def test_one_rank_is_told_beside_two_that_differed_before_and_disturbed_nobody() -> None:
+    groups = {"g": tuple(range(6))}
+    elsewhere = [call(7, numel=1), B, C, A]
+    finding = found(elsewhere, elsewhere, *[[*STEP, A]] * 3, [*STEP, D], groups=groups)
+    assert ([each.rank for each in finding.suspects], finding.together) == ([5], ())
 
 
 def test_nothing_is_told_where_three_ranks_would_have_to_change() -> None:
@@ -166,6 +180,16 @@ def test_of_two_groups_at_one_line_it_is_not_certain_which_belongs_there() -> No
     w, a, b, c = (call(line, group) for line, group in ((1, "w"), (2, "a"), (2, "b"), (2, "c")))
     finding = found([w, a, w], [w, a, w], [w, b], [w, c], groups=groups)
     assert not finding.certain
+
+
+@pytest.mark.parametrize(("line", "certain"), [(2, False), (5, True)], ids=["of two groups", "of one group"])
+def test_of_a_line_that_calls_in_several_groups_it_is_not_certain_that_a_rank_left_one_out(
+    line: int, certain: bool
+) -> None:
+    groups = {"g": (0, 1, 2), "h": (0, 1, 2)}
+    other = call(line, "h")
+    finding = found([A, B, other], [A, B, other], [A, B, A], groups=groups)
+    assert (told(finding), finding.certain) == ([(2, Change.PUT_IN)], certain)
 
 
 def test_of_a_call_between_two_members_it_is_not_certain_that_it_is_too_many() -> None:

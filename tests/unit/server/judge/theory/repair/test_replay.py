@@ -1,10 +1,11 @@
 """Replayed calls meet as c10d lets them meet: one test for each rule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
 from ncclwatch.contract.model.rank import CallSite, Op
+from ncclwatch_server.judge.theory.repair.lines import place_of
 from ncclwatch_server.judge.theory.repair.replay import Outcome, Script, Stage, above_in_tree, play
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
 
@@ -31,10 +32,11 @@ def played(
     eager: bool = False,
     on_device: Sequence[str] = (),
     late: Mapping[int, int] | None = None,
+    joins: Collection[Call] = (),
 ) -> Outcome:
     tapes = write(groups, dict(enumerate(calls)), ends or {}, on_device=on_device)
     scripts = [Script(tape.calls, tape.end, (late or {}).get(rank, -1)) for rank, tape in tapes.by_rank.items()]
-    return play(Stage(tapes), scripts, eager=eager)
+    return play(Stage(tapes, joins=frozenset(map(place_of, joins))), scripts, eager=eager)
 
 
 def gone(*ranks: int) -> Mapping[int, End]:
@@ -146,6 +148,11 @@ def test_a_receive_from_any_source_that_waits_is_met_by_the_first_send() -> None
     assert list(found.at) == [2, 1, 1]
 
 
+def test_whoever_may_still_send_frees_a_receive_from_any_source() -> None:
+    assert played([recv(-1)], [], ends={1: End.FREE}).stuck == set()
+    assert played([recv(-1)], [], [], groups=TRIO, ends=gone(1, 2)).stuck == {0}
+
+
 def test_an_asynchronous_call_does_not_hold_up_what_comes_after_it() -> None:
     groups = {"g": (0, 1), "h": (0, 1)}
     found = played([call(waits=False), call(group="h")], [call(group="h"), call()], groups=groups)
@@ -155,6 +162,11 @@ def test_an_asynchronous_call_does_not_hold_up_what_comes_after_it() -> None:
 def test_a_rank_waits_late_for_what_it_issued_asynchronously() -> None:
     found = played([call(waits=False)], [], ends=gone(1), late={0: 0})
     assert (list(found.at), found.stuck) == ([0, 0], {0})
+
+
+def test_a_call_that_joins_asynchronous_ones_begins_once_they_are_through() -> None:
+    before, joining = call(waits=False), call(line=2)
+    assert list(played([before, joining], [before, joining], joins=[joining]).at) == [2, 2]
 
 
 def test_two_sides_of_a_batch_of_sends_and_receives_meet() -> None:
