@@ -19,6 +19,7 @@ from ncclwatch_server.offline.command import analyze
 from ncclwatch_server.offline.errors import Unreadable
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import OPEN, Job
+from tests.postmortem.test_logs import SIGNAL
 
 
 class Bomb:
@@ -187,6 +188,14 @@ def test_a_log_and_dumps_go_together(tmp_path: Path):
     )
     assert [each[2:] for each in brief(folder)] == [("rank_crashed", [3], [0, 1, 2])]
     assert "train.py:99" in told(folder)
+
+
+def test_a_log_speaks_at_the_end_so_who_had_not_come_by_then_never_came(tmp_path: Path):
+    folder = hung().write(tmp_path, age_s=60.0)
+    assert [each[:4] for each in brief(folder)] == [("warning", "LATE", "undetermined", [3])]
+    (folder / "nccl_trace_rank_3").unlink()
+    (folder / "job.log").write_text(SIGNAL.format(rank=3, line=1987, seq=20))
+    assert [each[:4] for each in brief(folder)] == [("critical", "STALLED", "undetermined", [3])]
 
 
 def test_a_saved_report_is_told_again(tmp_path: Path):

@@ -18,6 +18,7 @@ def test_a_rank_that_did_not_come_is_named_with_its_last_line(tmp_path: Path):
     assert (incident["group"], incident["seq"], incident["op"]) == ("0", 51, "all_reduce")
     assert incident["onset_to_open_s"] == 620.0
     assert "train.py:60" in incident["summary"]
+    assert {fact["source"] for fact in incident["evidence"]} == {"flight recorder"}
 
 
 def layout(job: Job, steps: int = 10) -> tuple[list[str], list[str]]:
@@ -208,6 +209,18 @@ def test_a_call_that_one_rank_alone_makes_is_that_ranks_mistake(tmp_path: Path):
     (found,) = brief(job.write(tmp_path))
     assert found == ("critical", "STALLED", "rank_conditional_collective", [0], [])
     assert "barrier" in told(tmp_path)
+    assert "The others were never at that line." in told(tmp_path)
+    assert said(tmp_path)["incidents"][0]["one_of"] is False
+
+
+def test_of_a_rank_alone_in_a_call_without_a_line_it_is_not_certain_that_the_call_is_its_own(tmp_path: Path):
+    job = Job(4)
+    job.steps(20)
+    job.op([0], name="all_reduce_barrier", state=OPEN, site="save.py:31")
+    (found,) = brief(job.write_json(job.write(tmp_path, missing=[0]), [0]))
+    assert found == ("critical", "STALLED", "rank_conditional_collective", [0], [])
+    assert "the dumps hold no call sites" in told(tmp_path)
+    assert said(tmp_path)["incidents"][0]["one_of"] is True
 
 
 def test_ranks_that_were_at_the_line_before_are_late_even_if_they_are_many(tmp_path: Path):
