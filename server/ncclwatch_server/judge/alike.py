@@ -3,7 +3,7 @@
 A pair of calls that cannot meet hangs in each of a thousand small groups, and that is one thing to mend.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Verdict
@@ -14,15 +14,14 @@ EVIDENCE_MAX = 40
 
 
 def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verdict:
-    """Return the first verdict with all of those at its lines that name the same cause. `more`: ranks of others yet.
+    """Return the first verdict with all others at its lines, which name the same cause. `more`: ranks of others yet.
 
     Where nothing decides between the ranks of one place, nothing does in the others: all of these are suspects.
     """
-    first, *others = verdicts
-    if not others and not more:
+    first, *same = verdicts
+    if not same and not more:
         return first
-    same = [each for each in others if (each.cause, each.one_of) == (first.cause, first.one_of)]
-    culprits = {culprit.rank: culprit for each in (first, *same) for culprit in each.culprits}
+    culprits = {culprit.rank: culprit for each in verdicts for culprit in each.culprits}
     beside = {rank for each in same for rank in ranks_of(each)}.union(more) - set(ranks_of(first))
     beside |= culprits.keys() - {culprit.rank for culprit in first.culprits}
     if not beside:
@@ -31,18 +30,21 @@ def joined(case: Case, verdicts: Sequence[Verdict], more: Sequence[int]) -> Verd
     summary = first.summary.removesuffix(".")
     return replace(
         first,
-        summary=f"{summary}. {_others_words(beside, same if not more else ())}.",
+        summary=f"{summary}. {_others_words(beside, same if not more else (), culprits.keys())}.",
         culprits=tuple(culprits.values()),
         victims=victims,
         explained=explained(case, {*culprits, *victims}),
-        evidence=tuple(fact for each in (first, *same) for fact in each.evidence)[:EVIDENCE_MAX],
+        evidence=tuple(fact for each in verdicts for fact in each.evidence)[:EVIDENCE_MAX],
     )
 
 
-def _others_words(beside: set[int], same: Sequence[Verdict]) -> str:
-    """Return to whom else it has happened, and who is the cause there if that is known."""
+def _others_words(beside: set[int], same: Sequence[Verdict], culprits: Set[int]) -> str:
+    """Return to whom else it has happened, and who is the cause there if that is known.
+
+    Whom these hold up may wait for the first as well, and is told of all the same: they are its cause, too.
+    """
     causes = {culprit.rank for each in same for culprit in each.culprits}
-    others = beside - causes
+    others = {rank for each in same for rank in each.victims} - culprits
     # Where it is one of some in each of several places, who stands in which takes more words than a headline has.
     if not causes or not others or (same[0].one_of and len(same) > 1):
         return f"The same has happened to {ranks_words(beside)}, at the same lines"

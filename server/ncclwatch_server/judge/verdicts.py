@@ -110,12 +110,17 @@ def judged(case: Case, root: Root) -> Verdict | None:
 
 
 def judged_all(case: Case, found: Sequence[Sequence[Root]]) -> tuple[Verdict, ...]:
-    """Return the verdicts on what one finder found: one for all roots of one mistake."""
+    """Return the verdicts on what one finder found: one for all roots of one mistake with one cause."""
     verdicts = []
     for alike in found:
-        known = [verdict for root in alike if (verdict := judged(case, root)) is not None]
-        if known:
-            verdicts.append(joined(case, known, alike[0].others_alike))
+        kinds: dict[object, list[Verdict]] = {}
+        for verdict in (judged(case, root) for root in alike):
+            if verdict is not None:
+                kinds.setdefault((verdict.cause, verdict.one_of), []).append(verdict)
+        more = alike[0].others_alike
+        for same in kinds.values():
+            verdicts.append(joined(case, same, more))
+            more = ()
     return tuple(verdicts)
 
 

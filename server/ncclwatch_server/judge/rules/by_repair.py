@@ -47,6 +47,8 @@ def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
             told = " ".join(filter(None, (why.explanation, words)))
             return replace(why, repairs=_data(finding), explanation=told)
         return _retold(case, root, why, finding) if _may_be_retold(root, suspects) else why
+    if finding.together and all(named <= set(each) for each in finding.together):
+        return why  # all of a set are wrong: the others are no alternative to those that are named
     if named in (suspects, *map(set, finding.together)):
         return why if finding.together else replace(why, repairs=_data(finding))
     others = not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(root, suspects)

@@ -69,13 +69,13 @@ class Circle:
 
 
 def find_circles(case: Case, bound: int) -> tuple[tuple[Circle, ...], Ranks]:
-    """Return a circle with others at its lines, `bound` in all, and the ranks of more of them."""
+    """Return a circle with others at its lines that are as certain, `bound` in all, and the ranks of more of them."""
     held = case.told | case.explained
     left = [circle for circle in cycles(case.graph) if held.isdisjoint(circle) and _holds(case, circle)]
     if not left:
         return (), ()
-    lines = _lines_of(case, left[0])
-    alike = [circle for circle in left if _lines_of(case, circle) == lines]
+    first = (_lines_of(case, left[0]), _is_likely(case, left[0]))
+    alike = [circle for circle in left if (_lines_of(case, circle), _is_likely(case, circle)) == first]
     more = tuple(rank for circle in alike[bound:] for rank in circle)
     return tuple(_closed(case, circle) for circle in alike[:bound]), more
 

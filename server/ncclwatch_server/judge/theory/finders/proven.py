@@ -51,10 +51,11 @@ def find_mismatches(case: Case) -> Found:
     left.sort(key=lambda each: -onset_s(blocks.get(each.operation, ())))
     lines = _lines_of(case, left[0])
     alike = [left[0], *(each for each in left[1:] if _lines_of(case, each) == lines)]
-    first, *others = (mismatch_roots(case, each) for each in alike[:ROOTS_ALIKE_MAX])
+    found = [mismatch_roots(case, each) for each in alike[:ROOTS_ALIKE_MAX]]
     more = tuple(rank for each in alike[ROOTS_ALIKE_MAX:] for side in each.sides for rank in side)
-    together = (replace(first[0], others_alike=more), *(each[0] for each in others))
-    return (together, *((root,) for root in first[1:]))
+    found[0] = (replace(found[0][0], others_alike=more), *found[0][1:])
+    ways = max(map(len, found))  # in which the sides of one of them parted
+    return tuple(tuple(each[way] for each in found if len(each) > way) for way in range(ways))
 
 
 def _lines_of(case: Case, mismatch: Mismatch) -> frozenset[tuple[Op, CallSite | None]]:
