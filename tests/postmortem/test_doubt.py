@@ -219,6 +219,38 @@ def test_a_group_made_anew_under_its_old_name_is_counted_anew(tmp_path: Path):
     assert [each[3] for each in brief(job.write(tmp_path))] == [[1]]
 
 
+def test_a_rank_whose_file_tells_no_members_is_not_taken_for_the_only_one(tmp_path: Path):
+    """Its device waits for rank 0 in a group of both, which its file does not tell, and comes to rank 2 after that."""
+    job = Job(4)
+    job.group("1", [0, 1], "tensor")
+    job.group("2", [1, 2], "data")
+    job.steps(5, "1")
+    job.op([1], "1", state=OPEN)
+    job.op([1, 2], "2", state=OPEN)
+    for rank in range(4):
+        dump = job.dump(rank)
+        if rank < 2:
+            del dump["pg_config"]
+        job.write_one(tmp_path, rank, dump | {"entries": [e for e in dump["entries"] if e["state"] == OPEN]})
+    assert [culprits for *_, culprits, _ in brief(tmp_path)] == [[]]
+
+
+def test_a_group_counted_apart_whose_members_no_file_tells_is_not_that_of_one_rank(tmp_path: Path):
+    job = Job(4)
+    job.group("1", [0, 1], "tensor")
+    for _ in range(5):
+        job.batch(0, [("send", 1)], "1")
+        job.batch(1, [("recv", 0)], "1")
+        job.steps(1, "1")
+    job.op([1], "1", state=OPEN)
+    for rank in range(2):
+        dump = job.dump(rank, last=2)
+        del dump["pg_config"]
+        job.write_one(tmp_path, rank, dump)
+    assert [(cause, culprits) for _, _, cause, culprits, _ in brief(tmp_path)] == [("undetermined", [])]
+    assert "which rank it waits for is unknown: not all members" in told(tmp_path)
+
+
 def test_gloo_never_tells_members_and_only_retires(tmp_path: Path):
     job = Job(3, backend="gloo")
     job.steps(5)
@@ -297,3 +329,20 @@ def test_a_file_whose_name_is_of_no_rank_of_its_job_is_left_out(tmp_path: Path):
     job.write_one(tmp_path, 70, job.dump(0))
     assert brief(tmp_path)[0][3:] == ([3], [0, 1, 2])
     assert "rank 70, as its name says, is none of the 4 it tells of" in told(tmp_path)
+
+
+def test_files_whose_names_were_exchanged_are_left_out_and_blame_nobody(tmp_path: Path):
+    """Their groups say that they are of other ranks."""
+    job = Job(4)
+    job.group("1", [0, 1], "tensor")
+    job.group("2", [2, 3], "tensor")
+    job.steps(5)
+    job.steps(5, "1")
+    job.steps(6, "2")
+    job.op([0, 2], state=OPEN)
+    job.op([1], "1", state=OPEN)
+    job.write(tmp_path, missing=[1, 3])
+    job.write_one(tmp_path, 1, job.dump(3))
+    job.write_one(tmp_path, 3, job.dump(1))
+    assert all(each["one_of"] or not each["culprits"] for each in said(tmp_path)["incidents"])
+    assert "rank 1, as its name says, is not in group 2 of ranks 2-3, which it has" in told(tmp_path)

@@ -61,7 +61,7 @@ def test_who_reports_a_timeout_of_an_unknown_group_is_not_blamed(tmp_path: Path)
     )
     incident = said(log(tmp_path, text))["incidents"][0]
     assert (incident["culprits"], incident["victims"]) == ([], [1])
-    assert "only that they waited" in told(tmp_path)
+    assert "rank 1 reports it says only that it waited" in told(tmp_path)
 
 
 def test_two_ranks_on_one_gpu(tmp_path: Path):

@@ -19,6 +19,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import StackDump
 from ncclwatch.contract.undecodable import UNDECODABLE
+from ncclwatch.contract.words.text import rank_list
 from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.incidents import capture_file
 from ncclwatch_server.incidents.capture_file import Capture
@@ -221,6 +222,11 @@ def _keep_dump(recording: Recording, gathered: Gathered) -> None:
     """Keep a dump; of two of one rank, the one that goes further."""
     if recording.world and recording.rank not in recording.world:
         raise Unreadable(f"rank {recording.rank}, as its name says, is none of the {len(recording.world)} it tells of")
+    # A process has the groups that it is in. Under another number, as that on its host, it speaks for another rank.
+    for name, members in recording.members.items():
+        if recording.rank not in members:
+            told = f"is not in group {name} of ranks {rank_list(members)}, which it has"
+            raise Unreadable(f"rank {recording.rank}, as its name says, {told}: rename it to the rank that wrote it")
     known = gathered.dumps.get(recording.rank)
     if known is None:
         gathered.dumps[recording.rank] = recording

@@ -223,11 +223,13 @@ def _groups(recording: Recording, context: _Context) -> tuple[GroupView, ...]:
 def _group(recording: Recording, record: GroupRecord, context: _Context) -> GroupView:
     name = _name_of(record, recording.rank, context)
     comparable = record.key not in context.apart
+    # A list that nobody knows is not that of this rank alone.
+    size = len(record.key.members) or (0 if comparable else max(len(context.world), 2))
     return GroupView(
         name=name,
         desc=record.desc,
         ranks=record.key.members if comparable else (recording.rank,),
-        size=len(record.key.members) if record.key.members else 0,
+        size=size,
         enqueued=record.enqueued,
         completed=record.completed,
         prefix_hash=0,

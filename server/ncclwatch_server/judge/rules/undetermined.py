@@ -68,11 +68,12 @@ def _unwatched(case: Case, root: UnseenRoot, met: OpView) -> Explanation:
 def _untold(case: Case, root: UntoldRoot) -> Explanation:
     explanation = _explanation(root.operation, group_words(case.views, root.place.group), root.untold)
     severity = Severity.WARNING if root.long else Severity.INFO
+    they_wait = "they wait" if len({block.rank for block in root.blocks}) > 1 else "it waits"
     return Explanation(
         cause=CAUSE,
         severity=Severity.CRITICAL if root.over else severity,
         summary=(
-            f"{waiting_words(case, root.blocks)} for {seconds_words(root.onset_s)}; which rank they wait for is "
+            f"{waiting_words(case, root.blocks)} for {seconds_words(root.onset_s)}; which rank {they_wait} for is "
             f"unknown: {_lack(root.untold)}."
         ),
         explanation=_words_of_files(root) if root.over else explanation,
@@ -86,9 +87,10 @@ def _untold(case: Case, root: UntoldRoot) -> Explanation:
 
 def _words_of_files(root: UntoldRoot) -> str:
     ranks = sorted({block.rank for block in root.blocks})
+    report, they = ("report", "they") if len(ranks) > 1 else ("reports", "it")
     return (
-        f"That {ranks_words(ranks)} report it says only that they waited. Who else belongs to that group, or what the "
-        "others did, is not recorded."
+        f"That {ranks_words(ranks)} {report} it says only that {they} waited. Who else belongs to that group, or what "
+        "the others did, is not recorded."
     )
 
 

@@ -8,7 +8,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.moments import is_outdated, is_timed, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Found, RefusedRoot, StoppedRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, group_of, timeout_of
-from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import is_alone, victims_of
 
 LONG_S = 300.0  # as for a transfer that does not end: a device that computes before it communicates looks alike
 LONG_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
@@ -47,7 +47,7 @@ def find_perhaps_stopped(case: Case) -> Found:
 
 def _doubtful(case: Case) -> frozenset[int]:
     """Return ranks whose files may be older than the others', and those that are alone in what they are still in."""
-    alone = (rank for rank, block in case.graph.stopped.items() if len(block.operation.members) == 1)
+    alone = (rank for rank, block in case.graph.stopped.items() if is_alone(block))
     return perhaps_older(case.views).union(alone)
 
 
@@ -85,7 +85,7 @@ def _stands(case: Case, block: Block) -> bool:
     view = case.views[block.rank]
     if is_outdated(view, block.wait.age_s):
         return False
-    if not is_timed(view) and len(block.operation.members) == 1:  # nobody else tells that it ought to be through
+    if not is_timed(view) and is_alone(block):  # nobody else tells that it ought to be through
         return False
     if view.file is not None and not (view.file.timed and may_go_on(case.found)):
         return True

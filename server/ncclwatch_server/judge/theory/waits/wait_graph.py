@@ -193,10 +193,15 @@ def stopped_devices(
             if not block.on_device:
                 continue
             held_up = absent[block.operation] or block.operation in mismatched
-            alone = block.operation.members == (rank,) and block in each.blocks and not _may_be_in_p2p(each.view, block)
+            alone = is_alone(block) and block in each.blocks and not _may_be_in_p2p(each.view, block)
             if rank not in stopped and not held_up and (alone or is_settled(found, block)):
                 stopped[rank] = block
     return stopped
+
+
+def is_alone(block: Block) -> bool:
+    """Say whether a rank waits in an operation that has no other member, not even one that nobody knows."""
+    return block.operation.size == 1
 
 
 def _may_be_in_p2p(view: RankView, block: Block) -> bool:
