@@ -3,7 +3,8 @@
 No member is through before all have come, so such a rank waits for nobody: its device has stopped, a transfer to it
 alone has, or what tells of its end. Nothing that is recorded tells these apart, so the cause stays open.
 Where fewer members are through than are still in it, the few may as well have made another call under that number: a
-kernel that was given calls that do not match may end on some ranks, and hang on others.
+kernel that was given calls that do not match may end on some ranks, and hang on others. Where their calls are recorded,
+and match, it may be the link between the few and the others.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at_line, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import StoppedRoot
+from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 ADVICE = (
     "Look at the GPU and the kernel log of that node first (nvidia-smi, dmesg: Xid), then at the links to it. If the "
@@ -38,7 +40,7 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
         explanation=(
             f"{_law(root)}, so {ranks_words(root.ranks)} "
             f"{'wait' if many else 'waits'} for no rank there: the device has stopped, the transfer to it has, "
-            f"or what tells of its end. {_odd_words(odd)}Which of these, the records do not tell."
+            f"or what tells of its end. {_odd_words(case, root, odd)}Which of these, the records do not tell."
         ),
         advice=ADVICE,
         culprits=(
@@ -65,9 +67,12 @@ def _law(root: StoppedRoot) -> str:
     return "Nobody completes it before all members have come"
 
 
-def _odd_words(odd: Sequence[int]) -> str:
+def _odd_words(case: Case, root: StoppedRoot, odd: Sequence[int]) -> str:
     if not odd:
         return ""
+    operation = root.still_in[0].operation
+    if all(find_issued(case.views[rank], operation.group, operation.seq) is not None for rank in odd):
+        return f"Or the link between {ranks_words(odd)} and the others has failed, as most are still in it. "
     verb = "has" if len(odd) == 1 else "have"
     return f"Or {ranks_words(odd)} {verb} made another call under that number, which does not match theirs. "
 
