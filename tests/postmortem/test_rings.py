@@ -80,6 +80,29 @@ def test_the_rank_that_stopped_before_the_others_is_named(tmp_path: Path):
     assert "train.py:60" in told(tmp_path)
 
 
+def test_a_rank_that_stopped_in_a_call_that_the_others_completed_is_named(tmp_path: Path):
+    made = ranks(tmp_path)
+    for writer in made[:2]:
+        writer.issue(line=60)
+        writer.issue(line=61, done=False)
+        writer.leave(30.0)
+    made[2].issue(line=60, done=False)
+    made[2].leave(1.0)
+    assert brief(tmp_path) == [("warning", "LATE", "undetermined", [2], [0, 1])]
+    assert "its pulse stopped 29 s before the others'" in told(tmp_path)
+    assert "Rank 2 is in nothing that others have not completed itself, so nobody holds it up" in told(tmp_path)
+
+
+def test_a_rank_that_stopped_in_a_call_to_which_another_has_not_come_is_not_named(tmp_path: Path):
+    made = ranks(tmp_path)
+    for writer in (made[0], made[2]):
+        writer.issue(line=60, done=False)
+    made[0].leave(30.0)
+    made[1].leave(30.0)
+    made[2].leave(1.0)
+    assert [each[3] for each in brief(tmp_path)] == [[1]]
+
+
 def test_different_roots_are_a_proof(tmp_path: Path):
     made = ranks(tmp_path)
     for writer in made:

@@ -16,7 +16,7 @@ from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
-from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import is_settled, victims_of
 
 NAMED_MAX = 8  # ranks of which the evidence is told
 
@@ -66,7 +66,20 @@ def _waits(case: Case) -> dict[Operation, list[Block]]:
 
 def _is_free(case: Case, rank: int) -> bool:
     each = case.found[rank]
-    return each.view.file is not None and each.standing is Standing.OUTSIDE and rank not in case.told
+    if each.view.file is None or rank in case.told:
+        return False
+    return each.standing is Standing.OUTSIDE or _was_cut_short(case, rank)
+
+
+def _was_cut_short(case: Case, rank: int) -> bool:
+    """Say whether a rank's pulse stopped before others', in a call that others have completed, as all had come to it.
+
+    Nobody holds it up there: it ended, or was stopped, before it could note that it was through.
+    """
+    each = case.found[rank]
+    if each.standing is not Standing.BLOCKED or not each.view.pulse_age_s:
+        return False
+    return all(not block.on_device and is_settled(case.found, block) for block in each.blocks)
 
 
 def _clusters(needed: Iterable[frozenset[int]]) -> list[frozenset[int]]:
@@ -137,10 +150,12 @@ def _longest(blocks: list[Block]) -> Block:
 
 def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts, open_end: bool) -> str:
     who = ranks_words(late).capitalize()
+    nowhere = all(case.found[rank].standing is Standing.OUTSIDE for rank in late)
+    inside = "in no operation" if nowhere else "in nothing that others have not completed"
     said = [
-        f"{who} are in no operation themselves, so nobody holds them up."
+        f"{who} are {inside} themselves, so nobody holds them up."
         if len(late) > 1
-        else f"{who} is in no operation itself, so nobody holds it up.",
+        else f"{who} is {inside} itself, so nobody holds it up.",
         f"{ranks_words(victims).capitalize()} cannot go on before.",
     ]
     if open_end:
@@ -167,7 +182,8 @@ def _evidence(
     facts = []
     for rank in ranks[:NAMED_MAX]:
         last = last_words(case.views[rank])
-        fact = f"in no operation; the last one was {last}" if last else places[rank].doing
+        where = "in no operation" if case.found[rank].standing is Standing.OUTSIDE else "in what others have completed"
+        fact = f"{where}; the last one was {last}" if last else places[rank].doing
         facts.append(Evidence(source="ring", rank=rank, fact=fact))
         facts += places[rank].evidence
     return (*facts, *(block_evidence(block) for block in blocks[:16]))
