@@ -9,10 +9,12 @@ still missing then stays unnamed: a group has members, and one whose members nob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ncclwatch.contract.model.rank import GroupView, RankView
+from ncclwatch.contract.model.rank import CallSite, GroupView, RankView
 from ncclwatch.contract.ring.members import GROUP_MEMBERS_MAX, digest_of, digest_of_all
 
-_Key = tuple[str, int, int]  # name, number of members, digest
+# Name, number of members, digest; and, where neither of these is known, where it was made: ranks may hold different
+# groups under one name, and those that made them at one line hold one.
+_Key = tuple[str, int, int, CallSite | None]
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ def with_members(views: Mapping[int, RankView], world_size: int, *, partly: bool
 
 
 def _key(group: GroupView) -> _Key:
-    return group.name, group.size, group.members_digest
+    known = group.size or group.members_digest
+    return group.name, group.size, group.members_digest, None if known else group.site
 
 
 def _told(views: Iterable[RankView], names: set[str]) -> _Told:
@@ -77,7 +80,7 @@ def _told(views: Iterable[RankView], names: set[str]) -> _Told:
                 continue
             if group.ranks:
                 digest = group.members_digest or digest_of(group.ranks)
-                told.lists.setdefault((group.name, len(group.ranks), digest), group.ranks)
+                told.lists.setdefault((group.name, len(group.ranks), digest, None), group.ranks)
             else:
                 told.holders.setdefault(_key(group), []).append(view.rank)
     return told
@@ -85,7 +88,7 @@ def _told(views: Iterable[RankView], names: set[str]) -> _Told:
 
 def _members(key: _Key, told: _Told, world_size: int) -> tuple[int, ...]:
     """Return the members of a group, all or some: these are the ranks that have recorded it."""
-    _, size, digest = key
+    _, size, digest, _ = key
     if key in told.lists:
         return told.lists[key]
     if size == world_size or (0 < size <= GROUP_MEMBERS_MAX and digest == digest_of_all(size)):
