@@ -88,6 +88,17 @@ def test_one_unreadable_file_among_many_is_a_note(tmp_path: Path):
     assert "was not run" in " ".join(answer["notes"])
 
 
+def test_names_that_are_no_utf_8_are_told_in_json_as_well(tmp_path: Path):
+    """Of a file, and of a line in a pickle, which may hold half of a character."""
+    job = Job(3)
+    job.steps(5)
+    job.op([0, 1], site="tr\ud800in.py:44", state=OPEN)
+    (job.write(tmp_path) / "\udcff_rank_9").write_bytes(b"\x80\x02cut")
+    answer = said(tmp_path)
+    assert [culprit["rank"] for culprit in answer["incidents"][0]["culprits"]] == [2]
+    assert any("\\udcff_rank_9: it is no whole pickle" in note for note in answer["notes"])
+
+
 def test_json_of_several_versions(tmp_path: Path):
     job = hung()
     for version in ("2.4", "2.5", "2.9"):

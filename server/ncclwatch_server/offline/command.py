@@ -10,9 +10,10 @@ import msgspec
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.words.console import JSON_HELP, Progress, complain, put, put_json, wants_json
+from ncclwatch.contract.words.printable import harmless
 from ncclwatch_server.incidents.book import Incident
 from ncclwatch_server.judge import judge
-from ncclwatch_server.offline.answer import answer, incidents_of, incidents_of_capture, lines
+from ncclwatch_server.offline.answer import Answer, answer, incidents_of, incidents_of_capture, lines
 from ncclwatch_server.offline.errors import NothingToAnalyze
 from ncclwatch_server.offline.gather import Gathered, gather, look_deeper
 from ncclwatch_server.offline.suspects import suspects
@@ -41,9 +42,24 @@ def analyze(paths: tuple[Path, ...], as_json: bool | None) -> None:
         sys.exit(EXIT_UNUSABLE)
     job, snapshot, incidents = found
     if wants_json(as_json):
-        put_json(msgspec.json.encode(answer(job, snapshot, gathered, incidents)))
+        put_json(_encoded(answer(job, snapshot, gathered, incidents)))
     else:
         put(*lines(snapshot, gathered, incidents))
+
+
+def _encoded(said: Answer) -> bytes:
+    try:
+        return msgspec.json.encode(said)
+    except UnicodeEncodeError:  # a lone surrogate, as of a file's name in no UTF-8, which JSON cannot say
+        return msgspec.json.encode(_sayable(msgspec.to_builtins(said)))
+
+
+def _sayable(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sayable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sayable(part) for part in value]
+    return harmless(value) if isinstance(value, str) else value
 
 
 def _analyze(paths: tuple[Path, ...], gathered: Gathered) -> tuple[str, JobSnapshot, tuple[Incident, ...]]:
