@@ -343,6 +343,25 @@ def find_issued(view: RankView, group: str, seq: int, message: tuple[Op, int] | 
     found = group_of(view, group)
     if found is not None and found.pending is not None and found.pending.seq == seq and message is None:
         return found.pending
+    return _as_entered(view, group, seq) if message is None else None
+
+
+def _as_entered(view: RankView, group: str, seq: int) -> OpView | None:
+    """Return the collective in which a thread waits, of which the record itself cannot be read: damaged, or forgotten.
+
+    What it is stands beside the thread, and its size and type do not.
+    """
+    for thread in view.threads:
+        wait = thread.wait
+        if wait is None or wait.kind is not WaitKind.COLLECTIVE or (wait.group, wait.seq) != (group, seq):
+            continue
+        if wait.op is Op.UNKNOWN:
+            continue
+        return OpView(
+            group=group, seq=seq, op=wait.op, dtype=UNTOLD, numel=-1, reduce_op=UNTOLD, site=wait.site,
+            peer=wait.peer if wait.peer >= 0 else UNTOLD_RANK, route=wait.route, thread=thread.tid, age_s=wait.age_s,
+            number=wait.number, label=wait.label,
+        )  # fmt: skip
     return None
 
 
