@@ -73,14 +73,16 @@ def _live(place: PrivateDir, *, spawned: bool, kernel_log: int) -> None:
     from ncclwatch_agent.log import log, open_log
 
     open_log(place, terminal=not spawned)
-    if not one_agent_per_node.write_card(place, VERSION):
+    has_card = one_agent_per_node.write_card(place, VERSION)
+    if not has_card:
         log.warning(
-            "cannot write %s/%s: ranks cannot allow this agent to look at their stacks",
+            "cannot write %s/%s: until that succeeds, ranks cannot allow this agent to look at their stacks",
             place.path,
             one_agent_per_node.CARD_NAME,
         )
     try:
-        asyncio.run(watch(Settings(runtime=place, spawned=spawned, version=VERSION, kernel_log=kernel_log)))
+        settings = Settings(runtime=place, spawned=spawned, version=VERSION, kernel_log=kernel_log, has_card=has_card)
+        asyncio.run(watch(settings))
     except BaseException:  # a spawned agent has no terminal: an end that nobody asked for would leave no trace
         log.exception("the agent ends: this is a bug in ncclwatch; the next rank that looks starts another")
         raise

@@ -26,6 +26,7 @@ from ncclwatch_agent.commands import CommandDesk
 from ncclwatch_agent.faults import Faults
 from ncclwatch_agent.gpu.node_gpus import GpuDesk
 from ncclwatch_agent.log import log
+from ncclwatch_agent.one_agent_per_node import write_card
 from ncclwatch_agent.process.kernel_log import KernelLog
 from ncclwatch_agent.ranks import jobs
 from ncclwatch_agent.ranks.endings import describe, is_abnormal
@@ -54,6 +55,7 @@ class Settings:
     spawned: bool  # a rank started it: it ends when it is not needed any more
     version: str
     kernel_log: int  # descriptor, -1: nobody lets us read it
+    has_card: bool = True  # False: there was no room for it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._stopping = False
         self._alive_ns = time.monotonic_ns()
+        self._has_card = settings.has_card
         self._faults = Faults()
         self._life = LoopLife("tick", age_s_max=TICK_STILL_S, ends_s=TICK_ENDS_S, vital=True)
 
@@ -168,6 +171,8 @@ class Agent:
 
     def _tick(self, now_ns: int) -> None:
         """Look at everything once and send what is new."""
+        if not self._has_card:
+            self._has_card = write_card(self._settings.runtime, self._settings.version)
         self._try("looking for new ranks", lambda: self._find_ranks(now_ns))
         self._try("reading the log of the kernel", self._read_kernel_log)
         pids = {rank.header.pid for job in self._jobs.values() for rank in job.everyone()}

@@ -23,6 +23,7 @@ from tests.chaos.proxy import Mischief
 from tests.chaos.world import ROOT, World
 from tests.integration.agent_node import NO_SERVER
 from tests.integration.fake_agent import hello, open_line, reply
+from tests.integration.real_jobs import until
 
 ONE_IN = 10  # frames: a cell sees a hundred or so, of which one in a hundred would mostly be none
 AHEAD_S = 3600
@@ -116,10 +117,10 @@ def ring_truncated(world: World, aim: Aim) -> Iterator[None]:
     try:
         assert victim.stdout is not None and victim.stdin is not None
         assert victim.stdout.readline() == "ready\n"
-        time.sleep(1.5)  # for the agent to have opened it
+        until(lambda: _reads(world.agent(), f"/{name}/"), world.told)
+        agent = world.agent()
         victim.stdin.write("truncate\n")
         victim.stdin.flush()
-        agent = world.agent()
         victim.wait(10)
         yield
         assert world.agent() == agent, "the agent ended of a ring that was cut short"
@@ -129,6 +130,14 @@ def ring_truncated(world: World, aim: Aim) -> Iterator[None]:
         for stream in (victim.stdin, victim.stdout):
             if stream is not None:
                 stream.close()
+
+
+def _reads(agent: int, part: str) -> bool:
+    """Whether an agent has a ring open whose path has such a part."""
+    opened = Path(f"/proc/{agent}/fd").glob("*") if agent else ()
+    with contextlib.suppress(OSError):  # it ends, or closes one
+        return any(part in str(path.readlink()) for path in opened)
+    return False
 
 
 # -- limits ------------------------------------------------------------------------------------

@@ -345,3 +345,18 @@ def test_a_log_that_cannot_be_written_costs_nothing_but_the_log(node: Node) -> N
     tell(rank, "exit 0")
     asyncio.run(node.agent_ended())
     assert node.rings() == []
+
+
+def test_an_agent_whose_card_found_no_room_writes_it_as_soon_as_there_is_some(node: Node) -> None:
+    in_its_way = node.directory / "agent.json" / "x"
+    node.directory.mkdir(mode=0o700)
+    in_its_way.mkdir(parents=True)
+    node.service = subprocess.Popen(
+        [*AGENT, "--runtime-dir", str(node.directory)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert node.service.stderr is not None
+    assert "until that succeeds" in next(line for line in node.service.stderr if "cannot write" in line)
+    in_its_way.rmdir()
+    in_its_way.parent.rmdir()
+    assert json.loads(node.card())["pid"] == node.service.pid
