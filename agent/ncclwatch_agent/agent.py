@@ -55,7 +55,7 @@ class Settings:
     spawned: bool  # a rank started it: it ends when it is not needed any more
     version: str
     kernel_log: int  # descriptor, -1: nobody lets us read it
-    has_card: bool = True  # False: there was no room for it yet
+    has_card: bool  # False: there was no room for it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

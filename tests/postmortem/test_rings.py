@@ -90,7 +90,7 @@ def test_a_rank_that_stopped_in_a_call_that_the_others_completed_is_named(tmp_pa
     made[2].leave(1.0)
     assert brief(tmp_path) == [("warning", "LATE", "undetermined", [2], [0, 1])]
     assert "its pulse stopped 29 s before the others'" in told(tmp_path)
-    assert "Rank 2 is in nothing that others have not completed itself, so nobody holds it up" in told(tmp_path)
+    assert "Rank 2 is in an operation that another member has completed, so nobody holds it up" in told(tmp_path)
 
 
 def test_a_rank_that_stopped_in_a_call_to_which_another_has_not_come_is_not_named(tmp_path: Path):

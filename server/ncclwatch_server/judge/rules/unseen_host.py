@@ -3,7 +3,7 @@
 Those that others wait for in one operation are one root; each independent root is told.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
@@ -149,13 +149,9 @@ def _longest(blocks: list[Block]) -> Block:
 
 
 def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts, open_end: bool) -> str:
-    who = ranks_words(late).capitalize()
-    nowhere = all(case.found[rank].standing is Standing.OUTSIDE for rank in late)
-    inside = "in no operation" if nowhere else "in nothing that others have not completed"
+    who, many = ranks_words(late).capitalize(), len(late) > 1
     said = [
-        f"{who} are {inside} themselves, so nobody holds them up."
-        if len(late) > 1
-        else f"{who} is {inside} itself, so nobody holds it up.",
+        f"{who} {'are' if many else 'is'} {_where_words(case, late)}, so nobody holds {'them' if many else 'it'} up.",
         f"{ranks_words(victims).capitalize()} cannot go on before.",
     ]
     if open_end:
@@ -176,14 +172,21 @@ def _advice(late: tuple[int, ...]) -> str:
     )
 
 
+def _where_words(case: Case, ranks: Sequence[int]) -> str:
+    """Return why nobody holds these up: nobody completes an operation before all of its members have come to it."""
+    if all(case.found[rank].standing is Standing.OUTSIDE for rank in ranks):
+        return "in no operation"
+    none = any(case.found[rank].standing is Standing.OUTSIDE for rank in ranks)
+    return f"in {'no operation, or in ' if none else ''}an operation that another member has completed"
+
+
 def _evidence(
     case: Case, ranks: tuple[int, ...], places: dict[int, Whereabouts], blocks: list[Block]
 ) -> tuple[Evidence, ...]:
     facts = []
     for rank in ranks[:NAMED_MAX]:
         last = last_words(case.views[rank])
-        where = "in no operation" if case.found[rank].standing is Standing.OUTSIDE else "in what others have completed"
-        fact = f"{where}; the last one was {last}" if last else places[rank].doing
+        fact = f"{_where_words(case, (rank,))}; the last one was {last}" if last else places[rank].doing
         facts.append(Evidence(source="ring", rank=rank, fact=fact))
         facts += places[rank].evidence
     return (*facts, *(block_evidence(block) for block in blocks[:16]))
