@@ -201,7 +201,11 @@ def test_an_agent_that_goes_on_hangs_up_when_the_last_job_of_a_server_is_over(
 ) -> None:
     monkeypatch.setattr("ncclwatch_agent.server_choice.UNUSED_S", 0.5)
     settings = Settings(
-        runtime=one_agent_per_node.enter(str(node.directory)), spawned=False, version="1", kernel_log=-1
+        runtime=one_agent_per_node.enter(str(node.directory)),
+        spawned=False,
+        version="1",
+        kernel_log=-1,
+        has_card=True,
     )
 
     async def scenario() -> None:
