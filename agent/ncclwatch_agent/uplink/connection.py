@@ -29,6 +29,7 @@ from ncclwatch_agent.log import log
 from ncclwatch_agent.uplink.addresses import Addresses
 from ncclwatch_agent.uplink.invitation import Invitation
 from ncclwatch_agent.uplink.local_server import Answer
+from ncclwatch_agent.uplink.long_messages import in_parts, with_short_views
 from ncclwatch_agent.uplink.proof import HOW_TO_SHARE, Elsewhere, connect_to_ours
 from ncclwatch_agent.uplink.refusals import Refusals
 from ncclwatch_agent.uplink.spool import Spool, SpooledViews
@@ -425,13 +426,13 @@ async def _send(socket: ClientConnection, news: News) -> None:
         return
     data = wire.encode(news)
     if isinstance(news, wire.Views) and len(data) > config.VIEW_BYTES_MAX:
-        data = wire.encode(news := wire.with_short_views(news))
+        data = wire.encode(news := with_short_views(news))
     limit = wire.bytes_max(wire.kind_of(data))
     if len(data) <= limit:
         await socket.send(data.decode())
         return
-    parts = wire.parts(news)
-    for part in parts:
+    shorter = in_parts(news)
+    for part in shorter:
         await _send(socket, part)
-    if not parts:
+    if not shorter:
         log.warning("a message of %d bytes was not sent; the limit is %d", len(data), limit)
