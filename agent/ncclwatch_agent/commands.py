@@ -24,6 +24,7 @@ from ncclwatch_agent.stacks.own_stacks import ask, either
 from ncclwatch_agent.stacks.py_spy import StackDesk
 from ncclwatch_agent.uplink.connection import Uplink
 from ncclwatch_agent.witnesses.asking import WitnessDesk
+from ncclwatch_agent.witnesses.other_nodes import answering
 
 TASKS_MAX = 32  # commands being carried out at once; a server that asks for more is not answered
 TEXT_CHARS_MAX = 32_000  # on a terminal, of one verdict
@@ -85,6 +86,9 @@ class CommandDesk:
             kind, _, members = command.text.partition(" ")
             wrapped = tuple((rank.rank, rank.setup.parameters(kind, members)) for rank in ranks)
             answer = wire.Parameters(index=job.index, key=(kind, members), ranks=wrapped, reply_to=command.id)
+        elif command.kind is wire.CommandKind.PROBE:
+            found = await answering(command.text, [rank.header.pid for rank in job.ranks.values() if rank.is_here])
+            answer = wire.Probed(index=job.index, answering=found, reply_to=command.id)
         elif command.kind is wire.CommandKind.PRINT:
             await put_on_terminal(job, command.text)
         if answer is not None and uplink.connections == connection:

@@ -6,7 +6,6 @@ servers that each know half of a job are no good for long.
 """
 
 import asyncio
-import errno
 import ipaddress
 import time
 
@@ -20,11 +19,11 @@ from ncclwatch_agent.ranks.jobs import LocalJob
 from ncclwatch_agent.uplink import invitation
 from ncclwatch_agent.uplink.connection import Uplink
 from ncclwatch_agent.uplink.invitation import Invitation
+from ncclwatch_agent.uplink.knocking import knock
 
 LOST_S = 4.0  # without a connection, after which another server is looked for
-PROBE_S = 10.0  # between two looks for the first one, at another one
 OPEN_S_MAX = 3.0
-_UNREACHABLE = (errno.EHOSTUNREACH, errno.ETIMEDOUT)  # without a route at all it is this node that is cut off
+PROBE_S = 10.0  # between two looks for the first one, at another one
 
 
 class Following:
@@ -149,7 +148,7 @@ class Following:
 
 async def _contact_to(server: Invitation) -> Contact:
     """Return whether the kernel of a server's host answers, at any of its addresses."""
-    found = await asyncio.gather(*(_knock(host, server.port) for host in server.hosts if _is_address(host)))
+    found = await asyncio.gather(*(knock(host, server.port, OPEN_S_MAX) for host in server.hosts if _is_address(host)))
     order = (Contact.ACKNOWLEDGES, Contact.CLOSED, Contact.MUTE)
     return next((each for each in order if each in found), Contact.UNKNOWN)
 
@@ -161,20 +160,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-async def _knock(host: str, port: int) -> Contact:
-    """Return what comes back of a connection: that it is open, that it is refused, or nothing."""
-    try:
-        _, writer = await within(OPEN_S_MAX, asyncio.open_connection(host, port))
-    except ConnectionError:
-        return Contact.CLOSED
-    except asyncio.TimeoutError:
-        return Contact.MUTE
-    except OSError as error:
-        return Contact.MUTE if error.errno in _UNREACHABLE else Contact.UNKNOWN
-    writer.close()
-    return Contact.ACKNOWLEDGES
 
 
 async def _is_there(server: Invitation) -> bool:

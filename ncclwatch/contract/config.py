@@ -74,6 +74,7 @@ MIB = 1024 * 1024
 KIND_BYTES_MAX = {  # of a message of an agent, by its kind; an agent parts what is longer, where that can be parted
     "hello": 4096,
     "gone": 4096,
+    "probed": 4096,
     "announce": MIB,
     "standby": 64 * 1024,
     "predecessor": 2 * MIB,  # 10,000 nodes of 8 ranks each
@@ -88,6 +89,9 @@ KIND_BYTES_MAX = {  # of a message of an agent, by its kind; an agent parts what
 ELEMENTS_MAX = 4096  # of a list in a long message: ranks, threads, frames
 VIEW_BYTES_MAX = 2 * MIB  # of the view of one rank: an agent leaves out what it does not need to be judged
 ELEMENT_BYTES_MAX = MIB // 2  # of one of them: it is decoded in one piece, for which all others wait
+PROBE_PORT = 62471  # that agents try where another node is in question: above the ports that kernels give to sockets
+ADDRESSES_MAX = 16  # of one node
+PROBED_MAX = 64  # nodes that one agent is asked about at once
 TITLE_CHARS_MAX = 80  # of a job
 COMMAND_CHARS_MAX = 300
 LABELS_CHARS_MAX = 300

@@ -1,7 +1,7 @@
 """How agents and the server talk: one WebSocket per agent and server, JSON for words, bytes for digests.
 
 Agent to server: `Hello` first, then an `Announce` for each job on the node, a binary digest per job and second, and
-`Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters` and `Gone` when there is something to say.
+`Views`, `Stacks`, `Testimonies`, `Loops`, `Facts`, `Parameters`, `Probed` and `Gone` when there is something to say.
 Server to agent: `Welcome` or `Refused`, then `Command`s and `JobRefused`. Commands are a closed list.
 A server that an agent started for one job has another node stand by (`Standby`, `Successor`, `Predecessor`).
 
@@ -39,6 +39,7 @@ class CommandKind(str, Enum):
     PRINT = "print"  # put `text` on the terminal of the job
     HANGS = "hangs"  # `text`: the hangs of the job, see `on_hang.hangs`; only to an agent that acts on them
     STAND_BY = "stand_by"  # answer with the Standby that takes over when this server is lost
+    PROBE = "probe"  # answer with Probed; `text`: the addresses of a node, separated by spaces, "; " before the next
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ class Announce(msgspec.Struct, tag="announce", frozen=True, kw_only=True):
     elsewhere: bool = False  # its launcher has started ranks on other nodes too
     acts: bool = False  # its owner wants the agent to act on hangs
     hooks: dict[str, bool] = {}  # incidents whose hook this agent asks to run or has run; true: it has ended
+    addresses: tuple[str, ...] = ()  # of this node; (): it does not say, and knows no PROBE
 
 
 class Views(msgspec.Struct, tag="views", frozen=True, kw_only=True):
@@ -160,6 +162,15 @@ class Parameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=True):
     index: int
     key: tuple[str, str]  # of ModelFacts
     ranks: tuple[tuple[int, tuple[str, ...]], ...]
+    reply_to: int = 0
+
+
+class Probed(msgspec.Struct, tag="probed", frozen=True, kw_only=True):
+    """The answer to PROBE."""
+
+    index: int
+    answering: tuple[int, ...]  # which of the nodes asked about, from 0. Of others, and of those that no process of
+    # the job here has a connection to, nothing is known
     reply_to: int = 0
 
 
@@ -288,7 +299,7 @@ class _LongParameters(msgspec.Struct, tag="parameters", frozen=True, kw_only=Tru
     reply_to: int = 0
 
 
-ReadNews = Stacks | Testimonies | Loops | Facts | Parameters | Gone
+ReadNews = Stacks | Testimonies | Loops | Facts | Parameters | Probed | Gone
 JobNews = Views | ReadNews
 StandbyNews = Standby | Predecessor
 AgentMessage = Hello | Announce | JobNews | StandbyNews
@@ -296,7 +307,7 @@ UnreadMessage = Hello | Announce | UnreadViews | ReadNews | StandbyNews
 _Parameter = tuple[int, tuple[str, ...]]
 _Thread = tuple[str, tuple[StackFrame, ...]]
 _LongNews = _LongStacks | _LongTestimonies | _LongFacts | _LongParameters | _LongLoops
-_Long = Hello | Announce | UnreadViews | _LongNews | StandbyNews | Gone
+_Long = Hello | Announce | UnreadViews | _LongNews | StandbyNews | Probed | Gone
 ServerMessage = Welcome | Refused | JobRefused | Successor | Command
 
 T = TypeVar("T")

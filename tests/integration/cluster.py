@@ -113,12 +113,12 @@ def _kill(processes: list[Process]) -> None:
             process.kill()
 
 
-def read_until(job: "Popen[str]", wanted: str) -> str:
-    """Return what a job says on standard error until a line begins so."""
+def read_until(job: "Popen[str]", wanted: str, seconds: float = DEADLINE_S) -> str:
+    """Return what a job says on standard error until a line begins so, which takes so long at most."""
     assert job.stderr is not None
     os.set_blocking(job.stderr.fileno(), True)
     lines: list[str] = []
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + seconds
     while not any(line.startswith(wanted) for line in lines):
         line = job.stderr.readline()
         assert line and time.monotonic() < deadline, "".join(lines)

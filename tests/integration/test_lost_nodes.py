@@ -52,6 +52,22 @@ def test_who_is_cut_off_from_the_server_alone_is_not_lost(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_node_that_another_one_reaches_is_up(tmp_path: Path) -> None:
+    """Its rank hangs while nothing comes through to the server: nobody sees why, and it is not called lost."""
+    with Cluster(3, tmp_path) as cluster:
+        jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="100") for number in range(3)]
+        until(lambda: "connected to" in cluster.log(1) and "connected to" in cluster.log(2))
+        port = server_port(cluster)
+        cluster.network.refuses = lambda source, target, frame: 1 in (source, target) and port in ports_of(frame)
+        words = " ".join(read_until(jobs[0], "  incident", 240).split())
+    assert "CRITICAL" not in words
+    assert "WARNING rank 1 is on node1, which has not answered the server for " in words
+    assert "and ranks 0,2 wait for it in all_reduce at trains.py:" in words
+    assert re.search("This server gets no answer from node1, but node[02] does: node1 is up", words)
+
+
+@pytest.mark.long
 def test_another_node_takes_over_from_the_one_of_the_server_and_names_it(tmp_path: Path) -> None:
     with Cluster(2, tmp_path) as cluster:
         jobs = [cluster.torchrun(number, "trains.py", STEPS_TILL_HANG="0") for number in (0, 1)]

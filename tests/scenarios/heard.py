@@ -156,13 +156,21 @@ class _Node:
         return self.news.jobs[0]
 
     @property
+    def address(self) -> str:
+        """Where other nodes reach it."""
+        return f"10.0.0.{self.link.number}"
+
+    @property
     def quiet(self) -> list[int]:
         """The ranks here that are silent: all, or none of them."""
         return [rank for rank in self.ranks if rank in self.telling.snapshot.silent]
 
     def _contact(self) -> tuple[Contact, float]:
         quiet = self.telling.snapshot.quiet_nodes
-        return next(((node.contact, node.contact_s) for node in quiet if node.host == self.link.host), no_contact())
+        contact, lasted_s = next(
+            ((node.contact, node.contact_s) for node in quiet if node.host == self.link.host), no_contact()
+        )
+        return Contact.MUTE if contact is Contact.REACHED else contact, lasted_s
 
     def say(self, message: wire.AgentMessage) -> None:
         """Let the server take a message, as it comes over the wire."""
@@ -174,7 +182,8 @@ class _Node:
         """Say which ranks run here, how they were set up, and how some have ended."""
         telling = self.telling
         self.say(wire.Announce(index=0, job="job", instance="i", attempt=0, world_size=telling.world_size,
-                               ranks=tuple(self.ranks), terminal=False))  # fmt: skip
+                               ranks=tuple(self.ranks), terminal=False,
+                               addresses=(self.address,)))  # fmt: skip
         self.job.patience = _Known(telling.snapshot)
         setup = telling.snapshot.setup
         alike = tuple(
@@ -227,6 +236,11 @@ class _Node:
             names = snapshot.setup.parameters.get((kind, members), {})
             said = tuple((rank, names[rank]) for rank in asked if rank in names)
             self.say(wire.Parameters(key=(kind, members), ranks=said, **head))
+        elif command.kind is wire.CommandKind.PROBE:
+            reached = {node.host for node in snapshot.quiet_nodes if node.reached_from == self.link.host}
+            known = [each.address for each in telling.nodes if each.link.host in reached]
+            places = tuple(place for place, each in enumerate(command.text.split("; ")) if each in known)
+            self.say(wire.Probed(answering=places, **head))
 
 
 def _told(view: RankView, world_size: int) -> _Rank:

@@ -123,6 +123,15 @@ class Node:
         self.asked_s: float | None = None
 
     @property
+    def address(self) -> str:
+        """Return where other nodes reach it."""
+        return f"10.0.0.{self.number + 1}"
+
+    def is_up(self) -> bool:
+        """Return whether its kernel runs. A machine that moves stands still with it."""
+        return self.outage() != "frozen"
+
+    @property
     def now(self) -> float:
         """The simulated time."""
         return self.cluster.loop.now_s
@@ -185,7 +194,8 @@ class Node:
         assert sights is not None
         self.say(wire.Announce(index=cluster.attempt, job="job", instance="i", attempt=cluster.attempt,
                                world_size=cluster.plan.world, ranks=tuple(self.ranks), terminal=False,
-                               elsewhere=cluster.plan.hosts > 1))  # fmt: skip
+                               elsewhere=cluster.plan.hosts > 1,
+                               addresses=(self.address,)))  # fmt: skip
         self.say(wire.Facts(index=cluster.attempt, alike=(), joined=tuple(self.ranks)))
         self.told_ended = set()
 
@@ -283,6 +293,10 @@ class Node:
                 self.say(wire.Stacks(index=command.index, reply_to=command.id, dumps=dumps))
             elif command.kind is wire.CommandKind.WITNESS:
                 self.say(wire.Testimonies(index=command.index, reply_to=command.id, ranks=(), communicators=()))
+            elif command.kind is wire.CommandKind.PROBE:
+                up = [node.address for node in self.cluster.nodes if node.is_up()]
+                answering = tuple(place for place, each in enumerate(command.text.split("; ")) if each in up)
+                self.say(wire.Probed(index=command.index, reply_to=command.id, answering=answering))
 
 
 assert limits.PING_S * 2 == GIVES_UP_S

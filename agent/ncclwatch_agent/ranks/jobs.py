@@ -13,6 +13,7 @@ from ncclwatch.contract.network.places import may_span
 from ncclwatch.contract.on_hang.policy import Action
 from ncclwatch.contract.words.masking import masked_command
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
+from ncclwatch_agent.process.network import own_addresses
 from ncclwatch_agent.ranks import impostors, preflight
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 
@@ -157,6 +158,7 @@ class LocalJob:
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],
             labels=first.identity.get("labels", "")[: config.LABELS_CHARS_MAX],
             user=first.identity.get("user", "")[: config.TITLE_CHARS_MAX],
+            addresses=own_addresses()[: config.ADDRESSES_MAX] if self.spans_nodes() else (),
         )
 
     def digest(self, now_ns: int) -> bytes:

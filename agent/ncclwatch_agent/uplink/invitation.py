@@ -3,13 +3,13 @@
 import re
 import socket
 import ssl
-from collections.abc import Iterator
 
 import msgspec
 
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.undecodable import UNDECODABLE
+from ncclwatch_agent.process.network import own_addresses
 
 HOSTS_MAX = 8
 
@@ -65,18 +65,8 @@ def hosts_of_this_node(master: str) -> tuple[str, ...]:
 
     `master` is the name by which they reach the job's store, if that is here ("" if it is not): that is known to work.
     """
-    found = dict.fromkeys(filter(None, (master, socket.gethostname(), *_addresses())))
+    found = dict.fromkeys(filter(None, (master, socket.gethostname(), *own_addresses())))
     return tuple(found)[:HOSTS_MAX]
-
-
-def _addresses() -> Iterator[str]:
-    """Yield the IPv4 addresses of the interfaces of this node, those of the loopback left out."""
-    import psutil  # only where rank 0 is: an agent has no other use for it
-
-    for interface in psutil.net_if_addrs().values():
-        for each in interface:
-            if each.family == socket.AF_INET and not each.address.startswith("127."):
-                yield each.address
 
 
 def exchanged_files() -> tuple[str, ...]:

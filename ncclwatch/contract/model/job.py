@@ -39,6 +39,7 @@ class Contact(str, Enum):
     ACKNOWLEDGES = "acknowledges"  # the kernel of the other side takes what is sent
     MUTE = "mute"  # it acknowledges nothing of what is sent
     CLOSED = "closed"  # it has closed the connection
+    REACHED = "reached"  # it acknowledges nothing to this server, and another node of the job gets an answer of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class QuietNode:
     silent_s: float  # since its last report
     contact: Contact = Contact.UNKNOWN
     contact_s: float = 0.0  # for how long that has been so
+    reached_from: str = ""  # the host that gets an answer of it, where it is REACHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

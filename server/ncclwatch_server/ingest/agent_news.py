@@ -98,7 +98,7 @@ class AgentNews:
         if isinstance(message, wire.Standby | wire.Predecessor):
             self._take_standby_news(job, message, now)
             return None
-        if not self._was_asked(message):
+        if not self._was_asked(job, message):
             kind = type(message).__name__.lower()
             self._tell_once(job.id, kind, f"left out {kind} of job {job.id} that nobody has asked {self.link.host} for")
             return None
@@ -124,12 +124,14 @@ class AgentNews:
         elif self.link.asked(message.reply_to, wire.CommandKind.STAND_BY, message.index):
             successions.answered(job, self.link, message)
 
-    def _was_asked(self, message: wire.JobNews | wire.UnreadViews) -> bool:
+    def _was_asked(self, job: Job, message: wire.JobNews | wire.UnreadViews) -> bool:
         """Whether a message is no answer, or one to a command of this kind that was sent for this job."""
         if isinstance(message, wire.Stacks):
             return self.link.asked(message.reply_to, wire.CommandKind.STACKS, message.index)
         if isinstance(message, wire.Testimonies):
             return self.link.asked(message.reply_to, wire.CommandKind.WITNESS, message.index)
+        if isinstance(message, wire.Probed):
+            return job.probes.asked((self.link.number, message.reply_to))
         if isinstance(message, wire.Parameters):
             return self.link.asked(message.reply_to, wire.CommandKind.PARAMETERS, message.index, " ".join(message.key))
         return True
@@ -190,6 +192,10 @@ class AgentNews:
                 job.gathering.receive_testimonies(
                     message.ranks, message.communicators, (self.link.number, message.reply_to)
                 )
+            self.watch.look_within(limits.SOON_S)
+        elif isinstance(message, wire.Probed):
+            question = (self.link.number, message.reply_to)
+            job.probes.hear(question, message.answering, self.link.host, self.clock())
             self.watch.look_within(limits.SOON_S)
         else:
             job.state.gone(self.link.number)

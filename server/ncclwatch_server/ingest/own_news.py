@@ -26,7 +26,7 @@ def ranks_of(message: wire.JobNews) -> Iterator[int]:
         yield from (*message.joined, *message.twice)
     elif isinstance(message, wire.Parameters):
         yield from (rank for rank, _ in message.ranks)
-    elif not isinstance(message, wire.Gone):
+    elif not isinstance(message, wire.Probed | wire.Gone):
         yield from (each.rank for each in message.ranks)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
 from ncclwatch.contract.machine import boot
-from ncclwatch.contract.model.job import JobSnapshot, QuietNode
+from ncclwatch.contract.model.job import Contact, JobSnapshot, QuietNode
 from ncclwatch.contract.model.rank import Ending, StackDump
 from ncclwatch.contract.model.testimony import Communicator, Testimony
 from ncclwatch.contract.model.verdict import Verdict
@@ -15,6 +15,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link, no_contact
 from ncclwatch_server.evidence.inspection import Inspection
+from ncclwatch_server.evidence.probes import Node, Probes
 from ncclwatch_server.evidence.rank_labels import Showing
 from ncclwatch_server.evidence.stack_collection import Gathering
 from ncclwatch_server.incidents.book import JobKey
@@ -50,6 +51,7 @@ class Served:
     index: int  # the job's number on that connection
     terminal: bool
     acts: bool = False  # its agent acts on hangs, for the owner of the job
+    addresses: tuple[str, ...] = ()  # of its node
     lost: bool = False
 
     @property
@@ -108,6 +110,7 @@ class Job:
     paced_at: float = float("-inf")  # when that was looked at last
     gathering: Gathering | None = None
     stacks: dict[int, StackDump] = field(default_factory=dict)  # newest, for the judge
+    probes: Probes = field(default_factory=Probes)
     testimonies: dict[int, Testimony] = field(default_factory=dict)  # newest, for the judge
     communicators: tuple[Communicator, ...] = ()  # likewise
     captures: list[Capture] = field(default_factory=list)  # stacks that readers have asked for
@@ -261,7 +264,7 @@ class Job:
         found = self.inspection.snapshot(
             self.id, self.world_size, self.suspicion, dict(self.stacks), now - self.known_since, now
         )
-        quiet = self._quiet_nodes()
+        quiet = self._quiet_nodes(now)
         known = frozenset(self.state.seen.nonzero()[0].tolist())
         detached = self.suspicion.detached  # what they did before says nothing of what they do
         found = replace(
@@ -281,23 +284,45 @@ class Job:
             cut_off_host=self._host_alone(quiet),
         )
 
-    def _quiet_nodes(self) -> tuple[QuietNode, ...]:
-        """Return the nodes of the ranks that are silent, with what their connections show of them."""
-        by_link: dict[int, list[int]] = {}
-        for rank in sorted(self.suspicion.silent):
-            by_link.setdefault(self.state.owner(rank), []).append(rank)
+    def _quiet_nodes(self, now: float) -> tuple[QuietNode, ...]:
+        """Return the nodes of the ranks that are silent, with what is to be seen of them."""
         found = []
-        for number, ranks in by_link.items():
+        for number, ranks in self._silent_by_link().items():
             served = self.served.get(number)
-            if served is not None:
-                contact, contact_s = served.link.contact() if not served.link.closing else no_contact()
-                found.append(
-                    QuietNode(
-                        host=served.link.host, ranks=tuple(ranks), silent_s=self.suspicion.silent[ranks[0]],
-                        contact=contact, contact_s=contact_s,
-                    )
-                )  # fmt: skip
+            if served is None:
+                continue
+            contact, contact_s = served.link.contact() if not served.link.closing else no_contact()
+            reached_from = self.probes.reached_from(number, now) if contact is Contact.MUTE else ""
+            found.append(
+                QuietNode(
+                    host=served.link.host, ranks=ranks, silent_s=self.suspicion.silent[ranks[0]],
+                    contact=Contact.REACHED if reached_from else contact, contact_s=contact_s,
+                    reached_from=reached_from,
+                )
+            )  # fmt: skip
         return tuple(found)
+
+    def _silent_by_link(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, list[int]] = {}
+        for rank in sorted(self.suspicion.silent):
+            found.setdefault(self.state.owner(rank), []).append(rank)
+        return {number: tuple(ranks) for number, ranks in found.items()}
+
+    def probe(self, now: float) -> None:
+        """Have other nodes try to reach those that are silent, now and then."""
+        if not self.suspicion.silent or not self.probes.due(now):
+            return
+        silent = self._silent_by_link()
+        nodes = {
+            number: Node(link=served.link, index=served.index, first=first, addresses=served.addresses)
+            for number, first in self.state.owners.first_ranks().items()
+            if (served := self.served.get(number)) is not None and (served.alive or number in silent)
+        }
+        self.probes.ask(
+            [node for number, node in nodes.items() if number in silent],
+            [node for number, node in nodes.items() if number not in silent],
+            now,
+        )
 
     def _host_alone(self, quiet: tuple[QuietNode, ...]) -> str:
         """Return the name of this server's own host if no other one of the job reports, "" otherwise."""

@@ -1,6 +1,7 @@
 """Keeps the jobs that this server knows, under their names, and who speaks for their ranks."""
 
 import hashlib
+import ipaddress
 import re
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ncclwatch.contract import job_names, wire
+from ncclwatch.contract import config, job_names, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
@@ -77,7 +78,9 @@ class Jobs:
         if self.by_key(job.key) is job:
             self._make_room_for_ranks(link, job, job.state.unseen(said.ranks))
         job.stirred = True
-        job.served[link.number] = Served(link=link, index=said.index, terminal=said.terminal, acts=said.acts)
+        job.served[link.number] = Served(
+            link=link, index=said.index, terminal=said.terminal, acts=said.acts, addresses=_addresses(said)
+        )
         job.state.announce(link.number, said.ranks, now, _speaker(link))
         job.inspection.forget_hearsay(said.ranks, link.number)
         self._by_link.setdefault(link.number, set()).add(job)
@@ -355,6 +358,19 @@ def _token(job: Job) -> str:
 
 def _speaker(link: Link) -> Speaker:
     return Speaker(agent=link.agent, host=link.host, token=link.caller.holder, machine=link.machine)
+
+
+def _addresses(said: wire.Announce) -> tuple[str, ...]:
+    """Return the addresses that an agent says its node to have: they are sent to other agents."""
+    return tuple(each for each in said.addresses[: config.ADDRESSES_MAX] if _is_address(each))
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _check(said: wire.Announce, link: Link) -> None:

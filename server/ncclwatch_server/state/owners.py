@@ -58,6 +58,11 @@ class Owners:
         self.heirs: frozenset[str] = frozenset()  # agents that spoke for ranks of the attempt before
         self.waiting: dict[int, Numbers] = {}  # ranks that a connection claims and another one owns
 
+    def first_ranks(self) -> dict[int, int]:
+        """Return the lowest rank that each connection speaks for, by its number."""
+        numbers, firsts = np.unique(self.of_rank, return_index=True)
+        return {number: first for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True) if number >= 0}
+
     def enter(self, link: int, speaker: Speaker) -> None:
         """Note who talks on a connection."""
         self._speakers[link] = speaker

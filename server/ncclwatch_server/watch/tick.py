@@ -177,6 +177,7 @@ class Watch:
             return
         job.over_at = None
         self._slowdowns.update(job, now)
+        job.probe(now)
         if job.suspicion:
             job.suspicious_at = now
             await self._examiner.examine(job)

@@ -83,8 +83,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     stack RANKS "FUNCTION FILE:LINE"...        what py-spy shows of the main thread, innermost first
     child_stack RANKS PID "FUNCTION FILE:LINE"...   the same of a process that they wait for
     unstacked RANKS "WHY"                      there are no stacks of them
-    silent RANKS [for S] [mute S] [closed S] [acknowledges S]   their node tells nothing any more; what the connection
-                                               to it shows, and for how long
+    silent RANKS [for S] [mute S] [closed S] [acknowledges S] [reached S from HOST]   their node tells nothing any
+                                               more; what the connection to it shows, and for how long
     cut_off HOST                               the server is on that host, and no other one reports
     speaks RANKS                               it does again
 

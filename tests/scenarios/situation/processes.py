@@ -295,15 +295,17 @@ def unstacked(state: State, words: list[str]) -> None:
 
 
 def silent(state: State, words: list[str]) -> None:
-    """silent RANKS [for S] [mute S] [closed S] [acknowledges S]: their node tells nothing any more.
+    """silent RANKS [for S] [mute S] [closed S] [acknowledges S] [reached S from HOST]: their node tells nothing more.
 
     What the connection to it shows, and for how long.
     """
     found = options_of(words[1:])
-    contacts = [(Contact(name), float(found[name])) for name in ("mute", "closed", "acknowledges") if name in found]
+    names = ("mute", "closed", "acknowledges", "reached")
+    contacts = [(Contact(name), float(found[name])) for name in names if name in found]
     for rank in ranks_of(words[0]):
         state.silent[rank] = float(found.get("for", "0"))
         state.contacts[rank] = contacts[0] if contacts else (Contact.UNKNOWN, 0.0)
+        state.reached_from[rank] = found.get("from", "")
 
 
 def speaks(state: State, words: list[str]) -> None:

@@ -50,6 +50,7 @@ class Situation(State):
             QuietNode(
                 host=host, ranks=tuple(ranks), silent_s=self.silent[ranks[0]],
                 contact=self.contacts[ranks[0]][0], contact_s=self.contacts[ranks[0]][1],
+                reached_from=self.reached_from.get(ranks[0], ""),
             )
             for host, ranks in by_host.items()
         )  # fmt: skip

@@ -33,6 +33,7 @@ class State:
         self.stacks: dict[int, StackDump] = {}
         self.silent: dict[int, float] = {}  # seconds since their node last spoke
         self.contacts: dict[int, tuple[Contact, float]] = {}  # what the connection to that node shows, for how long
+        self.reached_from: dict[int, str] = {}  # the host that gets an answer of it, where the server gets none
         self.cut_off_host = ""
         self.live = False  # real ranks can play it
         self.limits: dict[str, str] = {}  # why the text cannot be told in another way, by its word for that

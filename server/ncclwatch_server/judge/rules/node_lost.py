@@ -21,10 +21,15 @@ _ADVICE_PROCESSES = (
     "Log in to <host>: see whether it was restarted (uptime), whether its processes were killed (dmesg, the "
     "scheduler's log) or stand still (top, vmstat), then restart the job."
 )
+_ADVICE_REACHED = (
+    "Log in to <host> and look at what its ranks do (ncclwatch diagnose, py-spy dump); and look at the network between "
+    "<host> and the server."
+)
 _ADVICE_CONTAINER = (
     "Find out who ended <host>. Its scheduler says so (kubectl describe pod: OOMKilled, Evicted; Slurm: "
     "sacct), and the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
 )
+_ADVICE = {Contact.MUTE: ADVICE, Contact.REACHED: _ADVICE_REACHED}
 _GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
 HOSTS_MAX = 4  # that a sentence names
 
@@ -36,7 +41,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     hosts = _hosts(root.nodes)
     waiting = _echo_words(root) if root.echoes else waiting_words(case, root.blocks, root.ranks)
     there = f"{ranks_words(root.ranks)} {'is' if len(root.ranks) == 1 else 'are'} on {hosts}"
-    advice = ADVICE if root.nodes[0].contact is Contact.MUTE else _ADVICE_PROCESSES
+    advice = _ADVICE.get(root.nodes[0].contact, _ADVICE_PROCESSES)
     if root.echoes:
         advice = _ADVICE_CONTAINER
     return Explanation(
@@ -97,6 +102,8 @@ def _state(nodes: Sequence[QuietNode]) -> str:
     lasts = seconds_words(least.silent_s)
     if least.contact is Contact.MUTE:
         return f"{has} not answered for {lasts}"
+    if least.contact is Contact.REACHED:
+        return f"{has} not answered the server for {lasts}"
     if least.contact is Contact.CLOSED:
         return f"{has} closed {its} connection and not been heard of for {lasts}"
     return f"{has} reported nothing for {lasts}"
@@ -106,6 +113,8 @@ def _explanation(root: LostNodesRoot, hosts: str) -> str:
     one = len(root.nodes) == 1
     here = ranks_words(sorted({block.rank for block in root.blocks}))
     met = f"and no collective that {here} issued since then has completed with {'it' if one else 'them'}"
+    if root.nodes[0].contact is Contact.REACHED:
+        return _of_reached(root, hosts, met)
     return f"{_WHY[root.nodes[0].contact](hosts, met, one)}{_alternative(root)}{_late(root)}"
 
 
@@ -114,6 +123,18 @@ def _of_mute(hosts: str, met: str, one: bool) -> str:
     return (
         f"No packet that is sent to {hosts} is acknowledged, not even by the operating system there, {met}: {hosts} "
         f"{is_down}, or {'is' if one else 'are'} cut off from the network."
+    )
+
+
+def _of_reached(root: LostNodesRoot, hosts: str, met: str) -> str:
+    """Return that a node is up. Nobody knows what its ranks do."""
+    one = len(root.nodes) == 1
+    others = dict.fromkeys(node.reached_from for node in root.nodes)
+    peers = f"{next(iter(others))} does" if len(others) == 1 else "other nodes of the job do"
+    return (
+        f"This server gets no answer from {hosts}, but {peers}: {hosts} {'is' if one else 'are'} up, {met}. What "
+        f"{'its' if one else 'their'} ranks do, nothing here shows: they stand still, or take longer than this job has "
+        "let such work last."
     )
 
 
@@ -169,6 +190,8 @@ def _fact(node: QuietNode) -> str:
     last = f"{node.host} reported last {seconds_words(node.silent_s)} ago"
     if node.contact is Contact.MUTE:
         return f"{last}; its kernel has acknowledged nothing for {seconds_words(node.contact_s)}"
+    if node.contact is Contact.REACHED:
+        return f"{last}; its kernel acknowledges nothing to this server, and answers {node.reached_from}"
     if node.contact is Contact.CLOSED:
         return f"{last}; its connection was closed {seconds_words(node.contact_s)} ago"
     if node.contact is Contact.ACKNOWLEDGES:

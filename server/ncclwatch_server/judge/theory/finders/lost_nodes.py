@@ -2,7 +2,8 @@
 
 A silent agent alone is no news of its ranks: the way to the server may be broken, and training goes on. Two things have
 to agree: nothing of the node has come to the server since some moment, and nothing of it has come to the other ranks
-since the same moment, so that they came to wait for it then, or lost their connection to it.
+since the same moment, so that they came to wait for it then, or lost their connection to it. A node that answers
+another one is up, and its ranks may be at work.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,7 +155,7 @@ def _is_lost(case: Case, node: QuietNode, blocks: Sequence[Block]) -> bool:
     if node.contact is not Contact.MUTE:
         # A server that was halted sees that a connection was closed long after the last report. Its agent dials again.
         quiet_s = node.contact_s if node.contact is Contact.CLOSED else node.silent_s
-        if not together:
+        if not together or node.contact is Contact.REACHED:
             return quiet_s >= QUIET_S_MAX and not _may_be_late(case, node, blocks)
         return quiet_s >= QUIET_S and waited_s >= _patience_s(case, blocks, QUIET_S, QUIET_S_MAX)
     if node.contact_s < (MUTE_S if together else MUTE_ALONE_S):

@@ -1,0 +1,85 @@
+"""An agent finds out whether another node answers, at addresses that processes here are connected to."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ncclwatch.contract import config
+from ncclwatch_agent.process.network import connected_to, own_addresses
+from ncclwatch_agent.witnesses import other_nodes
+from ncclwatch_agent.witnesses.other_nodes import answering
+
+HERE = os.getpid()
+THERE = "127.0.0.77"  # the kernel answers at all of 127.0.0.0/8
+
+
+@contextlib.contextmanager
+def connection(address: str) -> Iterator[None]:
+    with socket.create_server((address, 0)) as listener, socket.create_connection(listener.getsockname()):
+        yield
+
+
+def ask(text: str, *pids: int) -> tuple[int, ...]:
+    return asyncio.run(answering(text, pids))
+
+
+def test_a_kernel_that_refuses_the_connection_answers() -> None:
+    with connection(THERE):
+        assert ask(f"10.9.8.7; 10.9.8.6 {THERE}", HERE) == (1,)
+
+
+def test_an_address_that_no_process_here_is_connected_to_is_not_tried() -> None:
+    assert ask(THERE, HERE) == ()
+    with connection(THERE):
+        assert ask(THERE) == ()
+
+
+def test_an_address_of_this_node_is_no_other_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_nodes, "own_addresses", lambda: (THERE,))
+    with connection(THERE):
+        assert ask(THERE, HERE) == ()
+
+
+def test_a_host_that_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_nodes, "ANSWERS_S", 0.05)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(connection(THERE))
+        # A queue that is full takes no further connection, and says nothing to whoever asks for one.
+        full = stack.enter_context(socket.socket())
+        full.bind((THERE, 0))
+        full.listen(0)
+        for _ in range(4):
+            each = stack.enter_context(socket.socket())
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        monkeypatch.setattr(config, "PROBE_PORT", full.getsockname()[1])
+        assert ask(THERE, HERE) == ()
+
+
+@pytest.mark.parametrize("text", ["", ";", " ; ;", "no address", "999.1.1.1; ::1%x", "\x00"])
+def test_a_text_that_names_no_address_is_nobody(text: str) -> None:
+    with connection(THERE):
+        assert ask(text, HERE) == ()
+
+
+def test_a_socket_for_both_kinds_of_addresses_is_connected_to_the_older_one() -> None:
+    with contextlib.ExitStack() as stack:
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        port = stack.enter_context(listener).getsockname()[1]
+        stack.enter_context(socket.create_connection((THERE, port), source_address=("127.0.0.78", 0)))
+        taken, peer = listener.accept()
+        stack.enter_context(taken)
+        assert peer[0] == "::ffff:127.0.0.78"
+        assert connected_to([HERE]) >= {THERE, "127.0.0.78"}
+
+
+def test_a_process_that_has_ended_is_connected_to_nothing() -> None:
+    assert connected_to([2**22 + 1]) == set()
+
+
+def test_the_addresses_of_this_node_are_none_of_the_loopback() -> None:
+    assert not any(address.startswith("127.") for address in own_addresses())

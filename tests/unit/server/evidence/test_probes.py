@@ -1,0 +1,124 @@
+"""Other nodes of a job are asked about those that answer the server no more."""
+
+import pytest
+
+from ncclwatch.contract import config, wire
+from ncclwatch_server.evidence.agent_link import Link
+from ncclwatch_server.evidence.probes import ASKED_EACH_MAX, EVERY_S, GOOD_S, Node, Probes
+
+
+def node(number: int, *addresses: str) -> Node:
+    """Return a node with two ranks; without an address its agent is an older one."""
+    link = Link(number=number, agent=f"agent{number}", host=f"node{number}", version="1")
+    return Node(link=link, index=number + 100, first=2 * number, addresses=addresses)
+
+
+def nodes(count: int) -> list[Node]:
+    return [node(number, f"10.0.0.{number}") for number in range(count)]
+
+
+def asked(of: Node) -> list[wire.Command]:
+    found = [message for message in of.link.outbox if isinstance(message, wire.Command)]
+    of.link.outbox.clear()
+    return found
+
+
+def answer(probes: Probes, of: Node, *places: int, now: float) -> None:
+    for command in asked(of):
+        probes.hear((of.link.number, command.id), places, of.link.host, now)
+
+
+def test_the_nodes_with_the_next_ranks_are_asked() -> None:
+    every = nodes(9)
+    Probes().ask(every[4:5], [*every[:4], *every[5:]], 10.0)
+    about = {each.link.host: asked(each) for each in every}
+    assert {host for host, commands in about.items() if commands} == {"node2", "node3", "node5", "node6"}
+    (command,) = about["node3"]
+    assert (command.kind, command.index, command.text) == (wire.CommandKind.PROBE, 103, "10.0.0.4")
+
+
+def test_one_question_is_about_several_nodes_with_all_their_addresses() -> None:
+    quiet = [node(1, "10.0.0.1", "10.1.0.1"), node(2, "10.0.0.2")]
+    other, probes = node(3, "10.0.0.3"), Probes()
+    probes.ask(quiet, [other], 10.0)
+    assert [command.text for command in asked(other)] == ["10.0.0.1 10.1.0.1; 10.0.0.2"]
+
+
+def test_an_older_agent_is_neither_asked_nor_asked_about() -> None:
+    old, others, probes = node(1), [node(2), node(3, "10.0.0.3")], Probes()
+    probes.ask([old, node(4, "10.0.0.4")], others, 10.0)
+    assert asked(others[0]) == []
+    assert [command.text for command in asked(others[1])] == ["10.0.0.4"]
+
+
+def test_an_answer_counts_for_a_while_and_names_who_got_it_first() -> None:
+    one, two, three = nodes(3)
+    probes = Probes()
+    probes.ask([three], [one, two], 10.0)
+    assert probes.reached_from(2, 10.0) == ""
+    answer(probes, two, 0, now=10.5)
+    answer(probes, one, 0, now=10.6)
+    assert probes.reached_from(2, 10.5 + GOOD_S) == "node1"
+    assert probes.reached_from(2, 10.7 + GOOD_S) == ""
+
+
+def test_no_answer_says_nothing_of_a_node_and_ends_nothing() -> None:
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
+    answer(probes, one, 0, now=10.5)
+    probes.ask([two], [one], 10.0 + EVERY_S)
+    answer(probes, one, now=11.0 + EVERY_S)
+    assert probes.reached_from(1, 11.0 + EVERY_S) == "node0"
+
+
+def test_an_answer_may_come_after_the_next_question() -> None:
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
+    (first,) = asked(one)
+    probes.ask([two], [one], 10.0 + EVERY_S)
+    assert probes.asked((0, first.id))
+    probes.hear((0, first.id), (0,), "node0", 10.5 + EVERY_S)
+    assert probes.reached_from(1, 11.0 + EVERY_S) == "node0"
+
+
+@pytest.mark.parametrize("places", [(1,), (-1,), (2**40,)])
+def test_a_place_that_was_not_asked_about_is_nobody(places: tuple[int, ...]) -> None:
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
+    answer(probes, one, *places, now=10.5)
+    assert not any(probes.reached_from(number, 10.5) for number in (-1, 0, 1))
+
+
+def test_an_answer_counts_once_and_unasked_ones_do_not() -> None:
+    one, two = nodes(2)
+    probes = Probes()
+    probes.hear((0, 1), (0,), "node0", 10.0)
+    assert probes.reached_from(1, 10.0) == ""
+    probes.ask([two], [one], 10.0)
+    (command,) = asked(one)
+    probes.hear((0, command.id), (), "node0", 10.5)
+    assert not probes.asked((0, command.id))
+    probes.hear((0, command.id), (0,), "node0", 10.6)
+    assert probes.reached_from(1, 10.6) == ""
+
+
+def test_half_a_big_cluster_is_asked_about_by_those_next_to_it() -> None:
+    """One message to each, however many nodes are quiet, so that no outbox fills."""
+    every = nodes(2000)
+    Probes().ask(every[1000:], every[:1000], 10.0)
+    commands = [asked(each) for each in every[:1000]]
+    assert max(map(len, commands)) == 1
+    about = [len(each.text.split("; ")) for found in commands for each in found]
+    assert max(about) == config.PROBED_MAX
+    assert sum(about) == 512 * ASKED_EACH_MAX
+
+
+def test_it_asks_now_and_then() -> None:
+    probes = Probes()
+    assert probes.due(0.0)
+    probes.ask([], [], 10.0)
+    assert not probes.due(10.0 + EVERY_S - 0.1)
+    assert probes.due(10.0 + EVERY_S)
