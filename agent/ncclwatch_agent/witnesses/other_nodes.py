@@ -19,9 +19,13 @@ async def answering(text: str, pids: Iterable[int]) -> tuple[int, ...]:
     """Return which nodes answer, by their place in the text of a PROBE, from 0."""
     known = await asyncio.to_thread(connected_to, tuple(pids))
     known.difference_update(own_addresses())
-    nodes = [known.intersection(each.split()[: config.ADDRESSES_MAX]) for each in text.split(";")[: config.PROBED_MAX]]
-    found = await asyncio.gather(*map(_answers, nodes))
+    nodes = [each.split()[: config.ADDRESSES_MAX] for each in text.split(";")[: config.PROBED_MAX]]
+    found = await asyncio.gather(*(_answers(_known(words, known)) for words in nodes))
     return tuple(place for place, answers in enumerate(found) if answers)
+
+
+def _known(words: Iterable[str], known: set[str]) -> tuple[str, ...]:
+    return tuple(known.intersection(words))
 
 
 async def _answers(addresses: Iterable[str]) -> bool:
