@@ -366,11 +366,12 @@ def _addresses(said: wire.Announce) -> tuple[str, ...]:
 
 
 def _is_address(word: str) -> bool:
+    """Whether it is one of IPv4, of some interface but the loopback: one of IPv6 may end with any text ("::1%...")."""
     try:
-        ipaddress.ip_address(word)
+        address = ipaddress.IPv4Address(word)
     except ValueError:
         return False
-    return True
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
 def _check(said: wire.Announce, link: Link) -> None:

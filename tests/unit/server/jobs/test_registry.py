@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ncclwatch.contract import wire
+from ncclwatch.contract import config, wire
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
@@ -104,6 +104,20 @@ def test_a_job_of_which_one_node_reports_says_so_and_what_to_do() -> None:
     assert "NCCLWATCH_SERVER" in job.unheard_nodes(late)
     announce(jobs, link(2), ranks=(1,), elsewhere=True)
     assert not job.unheard_nodes(late)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "node7", "10.0.0.7/8", "::1%; ; 10.0.0.9", "::1%" + 9999 * "x", "127.0.0.7", "0.0.0.0", "224.0.0.7"]
+)
+def test_an_address_is_remembered_only_where_another_node_can_try_it(word: str) -> None:
+    """It is sent to other agents, in a text that has spaces and semicolons between addresses."""
+    job = announce(Jobs(), link(1), addresses=(word, "10.0.0.7"))
+    assert job.served[1].addresses == ("10.0.0.7",)
+
+
+def test_a_node_has_no_more_addresses_than_an_agent_tries() -> None:
+    job = announce(Jobs(), link(1), addresses=tuple(f"10.0.0.{number}" for number in range(1, 100)))
+    assert len(job.served[1].addresses) == config.ADDRESSES_MAX
 
 
 def test_a_broken_connection_is_not_asked_any_more() -> None:
