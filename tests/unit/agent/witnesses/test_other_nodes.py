@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from ncclwatch.contract import config
+from ncclwatch.contract.model.job import Contact
 from ncclwatch_agent.process import network
 from ncclwatch_agent.process.network import connected_to, own_addresses
 from ncclwatch_agent.witnesses import other_nodes
@@ -35,6 +36,26 @@ def ask(text: str, *pids: int) -> tuple[int, ...]:
 def test_a_kernel_that_refuses_the_connection_answers() -> None:
     with connection(THERE):
         assert ask(f"10.9.8.7; 10.9.8.6 {THERE}", HERE) == (1,)
+
+
+def test_a_connection_that_is_taken_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens there: a proxy beside this node takes all connections, also those to a node that is down."""
+    with connection(THERE), socket.create_server((THERE, 0)) as listener:
+        monkeypatch.setattr(config, "PROBE_PORT", listener.getsockname()[1])
+        assert ask(THERE, HERE) == ()
+
+
+def test_a_node_is_tried_once_for_all_the_times_that_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def refused(host: str, port: int, seconds: float) -> Contact:
+        tried.append(host)
+        return Contact.CLOSED
+
+    monkeypatch.setattr(other_nodes, "knock", refused)
+    with connection(THERE):
+        assert ask("; ".join([f"{THERE} {THERE}"] * 3), HERE) == (0, 1, 2)
+    assert tried == [THERE]
 
 
 def test_an_address_that_no_process_here_is_connected_to_is_not_tried() -> None:
