@@ -11,6 +11,7 @@ from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.endings import SAME_TIME_S
+from ncclwatch_server.judge.theory.finders.lost_nodes import GONE
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, Root
 
 ADVICE = (
@@ -30,7 +31,6 @@ _ADVICE_CONTAINER = (
     "sacct), and the kernel log (dmesg) names what was killed for want of memory. Then restart the job."
 )
 _ADVICE = {Contact.MUTE: ADVICE, Contact.REACHED: _ADVICE_REACHED}
-_GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
 HOSTS_MAX = 4  # that a sentence names
 
 
@@ -69,7 +69,7 @@ def _severity(case: Case, root: LostNodesRoot) -> Severity:
     """Return how urgent it is. Where no rank is left the job may have been cancelled, and blocks no device any more."""
     if root.echoes and not case.snapshot.unasked and all(view.ending is not None for view in case.views.values()):
         return Severity.WARNING
-    return Severity.CRITICAL if root.nodes[0].contact in _GONE and not root.in_doubt else Severity.WARNING
+    return Severity.CRITICAL if root.nodes[0].contact in GONE and not root.in_doubt else Severity.WARNING
 
 
 def _echo_words(root: LostNodesRoot) -> str:

@@ -29,6 +29,7 @@ QUIET_S, QUIET_S_MAX = 30.0, 120.0  # without such a sign: living ranks have sta
 
 # By then a node that closed its connection at the same time counts as silent too, which takes 5 s.
 VANISHED_S = 7.0
+GONE = (Contact.MUTE, Contact.CLOSED)  # of any other node the processes may have no more than too little CPU time
 _LONGEST_S = max(FIRST_TIME_S.values())
 NOTICED_S = 60.0  # in which a rank comes to its next collective, and so notices that a peer is gone
 _OF_BACKENDS = ("RuntimeError", "DistBackendError")  # what gloo and NCCL raise at the loss of a peer
@@ -44,7 +45,10 @@ def find_lost_nodes(case: Case) -> tuple[tuple[LostNodesRoot, ...], ...]:
     for node in quiet:
         if node.host in waits and _is_lost(case, node, waits[node.host]):
             by_contact.setdefault(node.contact, []).append(node)
-    return tuple((_root(case, nodes, waits),) for nodes in by_contact.values())
+    gone = {id(block) for contact in GONE for node in by_contact.get(contact, ()) for block in waits[node.host]}
+    # Ranks of a node that is up may wait for those of one that is gone, as the others do that are seen to.
+    up = [node for node in by_contact.pop(Contact.REACHED, ()) if not gone.issuperset(map(id, waits[node.host]))]
+    return tuple((_root(case, nodes, waits),) for nodes in (*by_contact.values(), up) if nodes)
 
 
 def find_vanished_nodes(case: Case) -> LostNodesRoot | None:
