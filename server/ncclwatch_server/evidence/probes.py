@@ -7,7 +7,7 @@ No answer says nothing, since a firewall may drop what is sent.
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract import config
@@ -38,7 +38,7 @@ class Probes:
         self._asked_at = float("-inf")
         # When it was asked, and the connections of the nodes that it is about, in that order.
         self._questions: dict[Question, tuple[float, tuple[int, ...]]] = {}
-        self._reached: dict[int, tuple[float, str]] = {}  # by connection: when somebody got an answer last, and who
+        self._reached: dict[int, dict[str, float]] = {}  # by connection: who gets an answer, and when the last one came
 
     def due(self, now: float) -> bool:
         """Whether it is time to ask."""
@@ -48,8 +48,10 @@ class Probes:
         """Ask other nodes about these."""
         self._asked_at = now
         self._questions = {key: asked for key, asked in self._questions.items() if now - asked[0] <= GOOD_S}
-        self._reached = {number: said for number, said in self._reached.items() if now - said[0] <= GOOD_S}
-        able = sorted((other for other in others if other.addresses), key=lambda other: other.first)
+        self._reached = {number: good for number, said in self._reached.items() if (good := _good(said, now))}
+        busy = {number for number, _ in self._questions}
+        able = [other for other in others if other.addresses and other.link.number not in busy]
+        able.sort(key=lambda other: other.first)
         firsts = [other.first for other in able]
         asked: list[list[Node]] = [[] for _ in able]
         for node in [node for node in nodes if node.addresses][:NODES_MAX]:
@@ -71,12 +73,15 @@ class Probes:
         _, asked = self._questions.pop(question, (now, ()))
         for place in answering:
             if 0 <= place < len(asked):
-                self._reached[asked[place]] = now, self.reached_from(asked[place], now) or host
+                self._reached.setdefault(asked[place], {})[host] = now
 
     def reached_from(self, number: int, now: float) -> str:
-        """Return the host that gets an answer of the node of a connection, "" if none does."""
-        at, host = self._reached.get(number, (float("-inf"), ""))
-        return host if now - at <= GOOD_S else ""
+        """Return the host that gets an answer of the node of a connection, the first of several, "" if none does."""
+        return next(iter(_good(self._reached.get(number, {}), now)), "")
+
+
+def _good(said: Mapping[str, float], now: float) -> dict[str, float]:
+    return {host: at for host, at in said.items() if now - at <= GOOD_S}
 
 
 def _nearest(firsts: Sequence[int], first: int) -> Iterator[int]:

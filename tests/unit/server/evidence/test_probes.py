@@ -72,15 +72,34 @@ def test_no_answer_says_nothing_of_a_node_and_ends_nothing() -> None:
     assert probes.reached_from(1, 11.0 + EVERY_S) == "node0"
 
 
-def test_an_answer_may_come_after_the_next_question() -> None:
-    one, two = nodes(2)
+def test_who_gets_an_answer_no_more_is_named_no_more() -> None:
+    """Else a verdict names a witness that is down itself by now."""
+    one, two, three = nodes(3)
     probes = Probes()
-    probes.ask([two], [one], 10.0)
+    probes.ask([three], [one, two], 10.0)
+    answer(probes, one, 0, now=10.5)
+    answer(probes, two, 0, now=10.6)
+    probes.ask([three], [two], 18.0)
+    answer(probes, two, 0, now=18.1)
+    assert probes.reached_from(2, 10.5 + GOOD_S) == "node0"
+    assert probes.reached_from(2, 10.6 + GOOD_S) == "node1"
+
+
+def test_an_agent_that_has_not_answered_yet_is_not_asked_again_but_for_a_while() -> None:
+    """Else questions pile up on a node that is slow, and keep it from all else."""
+    one, two, three = nodes(3)
+    probes = Probes()
+    probes.ask([three], [one, two], 10.0)
     (first,) = asked(one)
-    probes.ask([two], [one], 10.0 + EVERY_S)
+    answer(probes, two, now=10.5)
+    probes.ask([three], [one, two], 10.0 + EVERY_S)
+    assert (len(asked(one)), len(asked(two))) == (0, 1)
     assert probes.asked((0, first.id))
     probes.hear((0, first.id), (0,), "node0", 10.5 + EVERY_S)
-    assert probes.reached_from(1, 11.0 + EVERY_S) == "node0"
+    assert probes.reached_from(2, 11.0 + EVERY_S) == "node0"
+    probes.ask([three], [two], 10.0 + 2 * EVERY_S)
+    probes.ask([three], [one, two], 20.0 + 2 * EVERY_S)
+    assert len(asked(one)) == 1
 
 
 @pytest.mark.parametrize("places", [(1,), (-1,), (2**40,)])
