@@ -309,8 +309,8 @@ class Job:
         return {number: tuple(ranks) for number, ranks in found.items()}
 
     def probe(self, now: float) -> None:
-        """Have other nodes try to reach those that are silent, now and then."""
-        if not self.suspicion.silent or not self.probes.due(now):
+        """Have other nodes try to reach those that are silent, now and then. Where no rank waits, none is lost."""
+        if not (self.suspicion.silent and self.suspicion.waiting and self.probes.due(now)):
             return
         silent = self._silent_by_link()
         nodes = {
@@ -319,10 +319,15 @@ class Job:
             if (served := self.served.get(number)) is not None and (served.alive or number in silent)
         }
         self.probes.ask(
-            [node for number, node in nodes.items() if number in silent],
+            [node for number, node in nodes.items() if number in silent and self._may_be_mute(number)],
             [node for number, node in nodes.items() if number not in silent],
             now,
         )
+
+    def _may_be_mute(self, number: int) -> bool:
+        """Whether the kernel of a node may acknowledge nothing. What a connection has shown that ended is known."""
+        served = self.served[number]
+        return not served.lost or served.link.contact()[0] is Contact.MUTE
 
     def _host_alone(self, quiet: tuple[QuietNode, ...]) -> str:
         """Return the name of this server's own host if no other one of the job reports, "" otherwise."""
@@ -350,4 +355,4 @@ class Job:
         self.gathering, self.stacks, self.waiting = None, {}, ()
         self.testimonies, self.communicators = {}, ()
         self.suspicion, self.loops, self.likeness = Suspicion(), Loops(), Likeness()
-        self.stragglers, self.closely = Stragglers(0), Closely()
+        self.stragglers, self.closely, self.probes = Stragglers(0), Closely(), Probes()
