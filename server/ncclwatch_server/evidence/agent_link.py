@@ -11,6 +11,8 @@ from ncclwatch_server import limits
 from ncclwatch_server.security.scopes import Caller
 
 _ANYONE = Caller(name="anyone")
+# Commands without an answer; and the one whose answer is expected in `Probes`: its text may be long, and comes often.
+_NOT_KEPT = (wire.CommandKind.PRINT, wire.CommandKind.HANGS, wire.CommandKind.PROBE)
 
 
 def nobody() -> None:
@@ -57,7 +59,7 @@ class Link:
     ) -> int:
         """Send a command and return its id, which no other command on this connection has."""
         self._command += 1
-        if kind not in (wire.CommandKind.PRINT, wire.CommandKind.HANGS):  # these have no answer
+        if kind not in _NOT_KEPT:
             self._asked[self._command] = kind, index, text
             if len(self._asked) > limits.ASKED_KEPT_MAX:
                 del self._asked[next(iter(self._asked))]

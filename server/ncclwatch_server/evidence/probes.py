@@ -7,6 +7,7 @@ No answer says nothing, since a firewall may drop what is sent.
 
 import itertools
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from ncclwatch_server.evidence.inspection import Question
 
 EVERY_S = 3.0
 GOOD_S = 3 * EVERY_S + 1.0  # that an answer counts
+ANSWERED_S = 60.0  # that an answer is waited for
+UNANSWERED_MAX = 3  # questions to one agent: on a slow node they must not pile up, and a few answers may be lost
 ASKED_EACH_MAX = 4  # other nodes that are asked about one
 NODES_MAX = 512  # asked about at once; what others get of further ones is unknown
 
@@ -47,10 +50,10 @@ class Probes:
     def ask(self, nodes: Iterable[Node], others: Iterable[Node], now: float) -> None:
         """Ask other nodes about these."""
         self._asked_at = now
-        self._questions = {key: asked for key, asked in self._questions.items() if now - asked[0] <= GOOD_S}
+        self._questions = {key: asked for key, asked in self._questions.items() if now - asked[0] <= ANSWERED_S}
         self._reached = {number: good for number, said in self._reached.items() if (good := _good(said, now))}
-        busy = {number for number, _ in self._questions}
-        able = [other for other in others if other.addresses and other.link.number not in busy]
+        unanswered = Counter(number for number, _ in self._questions)
+        able = [other for other in others if other.addresses and unanswered[other.link.number] < UNANSWERED_MAX]
         able.sort(key=lambda other: other.first)
         firsts = [other.first for other in able]
         asked: list[list[Node]] = [[] for _ in able]

@@ -4,7 +4,7 @@ import pytest
 
 from ncclwatch.contract import config, wire
 from ncclwatch_server.evidence.agent_link import Link
-from ncclwatch_server.evidence.probes import ASKED_EACH_MAX, EVERY_S, GOOD_S, Node, Probes
+from ncclwatch_server.evidence.probes import ANSWERED_S, ASKED_EACH_MAX, EVERY_S, GOOD_S, UNANSWERED_MAX, Node, Probes
 
 
 def node(number: int, *addresses: str) -> Node:
@@ -85,21 +85,48 @@ def test_who_gets_an_answer_no_more_is_named_no_more() -> None:
     assert probes.reached_from(2, 10.6 + GOOD_S) == "node1"
 
 
-def test_an_agent_that_has_not_answered_yet_is_not_asked_again_but_for_a_while() -> None:
+def test_an_agent_that_does_not_answer_is_asked_a_few_times_and_again_after_a_while() -> None:
     """Else questions pile up on a node that is slow, and keep it from all else."""
     one, two, three = nodes(3)
     probes = Probes()
-    probes.ask([three], [one, two], 10.0)
+    for number in range(UNANSWERED_MAX + 1):
+        probes.ask([three], [one, two], 10.0 + number * EVERY_S)
+        answer(probes, two, now=10.5 + number * EVERY_S)
+    assert len(asked(one)) == UNANSWERED_MAX
+    probes.ask([three], [one], 11.0 + ANSWERED_S)
+    assert len(asked(one)) == 1
+
+
+def test_an_answer_may_come_after_the_next_question() -> None:
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
     (first,) = asked(one)
-    answer(probes, two, now=10.5)
-    probes.ask([three], [one, two], 10.0 + EVERY_S)
-    assert (len(asked(one)), len(asked(two))) == (0, 1)
+    probes.ask([two], [one], 10.0 + EVERY_S)
     assert probes.asked((0, first.id))
     probes.hear((0, first.id), (0,), "node0", 10.5 + EVERY_S)
-    assert probes.reached_from(2, 11.0 + EVERY_S) == "node0"
-    probes.ask([three], [two], 10.0 + 2 * EVERY_S)
-    probes.ask([three], [one, two], 20.0 + 2 * EVERY_S)
-    assert len(asked(one)) == 1
+    assert probes.reached_from(1, 11.0 + EVERY_S) == "node0"
+
+
+def test_a_slow_answer_counts_from_when_it_came() -> None:
+    """The node was tried just before, however long the agent took to see what its ranks are connected to."""
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
+    (command,) = asked(one)
+    probes.ask([two], [], 10.0 + ANSWERED_S)
+    assert probes.asked((0, command.id))
+    probes.hear((0, command.id), (0,), "node0", 10.0 + ANSWERED_S)
+    assert probes.reached_from(1, 10.0 + ANSWERED_S + GOOD_S) == "node0"
+
+
+def test_no_text_of_a_question_is_kept_on_the_connection() -> None:
+    """It may name 64 nodes, and there is one every 3 s for as long as they are silent."""
+    one, two = nodes(2)
+    probes = Probes()
+    probes.ask([two], [one], 10.0)
+    (command,) = asked(one)
+    assert not one.link.asked(command.id, wire.CommandKind.PROBE, one.index, command.text)
 
 
 @pytest.mark.parametrize("places", [(1,), (-1,), (2**40,)])
