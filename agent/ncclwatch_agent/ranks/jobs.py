@@ -137,6 +137,10 @@ class LocalJob:
         local = max((rank.header.local_world_size for rank in self.ranks.values()), default=0)
         return 0 < local < self.key.world_size and len(self.ranks) < self.key.world_size
 
+    def _may_span_nodes(self, first: LocalRank) -> bool:
+        """Whether some of the job's ranks may run elsewhere, also where its launcher says nothing."""
+        return spans(first) and len(self.ranks) < self.key.world_size
+
     def announce(self) -> wire.Announce:
         """Return what a server is told of the job first."""
         first = self.ranks[min(self.ranks)]
@@ -158,7 +162,7 @@ class LocalJob:
             command=masked_command(first.identity.get("argv", "").split())[: config.COMMAND_CHARS_MAX],
             labels=first.identity.get("labels", "")[: config.LABELS_CHARS_MAX],
             user=first.identity.get("user", "")[: config.TITLE_CHARS_MAX],
-            addresses=own_addresses()[: config.ADDRESSES_MAX] if self.spans_nodes() else (),
+            addresses=own_addresses()[: config.ADDRESSES_MAX] if self._may_span_nodes(first) else (),
         )
 
     def digest(self, now_ns: int) -> bytes:

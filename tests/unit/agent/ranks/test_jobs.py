@@ -245,6 +245,24 @@ def test_a_job_whose_ranks_are_all_here_spans_no_nodes_whatever_its_launchers_sa
     assert not job_of(*(make_rank(number, world=(2, 1)) for number in range(2))).spans_nodes()
 
 
+@pytest.mark.parametrize(
+    ("world", "store", "says"),
+    [
+        ((4, 2), "node0:29500", True),
+        ((4, 0), "node0:29500", True),  # each started by a script, as with srun: nobody says how many are here
+        ((4, 0), "127.0.0.1:29500", False),
+        ((4, 4), "node0:29500", False),
+        ((1, 0), "node0:29500", False),
+    ],
+)
+def test_an_announcement_of_a_job_that_may_span_nodes_says_where_this_node_is_reached(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, world: tuple[int, int], store: str, says: bool
+) -> None:
+    monkeypatch.setattr(jobs, "own_addresses", lambda: ("10.0.0.7",))
+    job = job_of(make_rank(0, world=world, instance=store))
+    assert job.announce().addresses == (("10.0.0.7",) if says else ())
+
+
 def test_an_announcement_says_all_that_tells_jobs_apart(make_rank: MakeRank) -> None:
     said = {
         "instance": "i",
