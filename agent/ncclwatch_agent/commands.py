@@ -87,7 +87,11 @@ class CommandDesk:
             wrapped = tuple((rank.rank, rank.setup.parameters(kind, members)) for rank in ranks)
             answer = wire.Parameters(index=job.index, key=(kind, members), ranks=wrapped, reply_to=command.id)
         elif command.kind is wire.CommandKind.PROBE:
-            found = await answering(command.text, [rank.header.pid for rank in job.ranks.values() if rank.is_here])
+            here = [rank for rank in job.ranks.values() if rank.is_here]
+            launchers = {
+                rank.watch.parent for rank in here if rank.watch.parent > 1
+            }  # torchrun may hold the job's store
+            found = await answering(command.text, [*(rank.header.pid for rank in here), *launchers])
             answer = wire.Probed(index=job.index, answering=found, reply_to=command.id)
         elif command.kind is wire.CommandKind.PRINT:
             await put_on_terminal(job, command.text)

@@ -58,7 +58,7 @@ class Probes:
         firsts = [other.first for other in able]
         asked: list[list[Node]] = [[] for _ in able]
         for node in [node for node in nodes if node.addresses][:NODES_MAX]:
-            free = (place for place in _nearest(firsts, node.first) if len(asked[place]) < config.PROBED_MAX)
+            free = (place for place in _candidates(firsts, node.first) if len(asked[place]) < config.PROBED_MAX)
             for place in itertools.islice(free, ASKED_EACH_MAX):
                 asked[place].append(node)
         for other, about in zip(able, asked, strict=True):
@@ -87,14 +87,17 @@ def _good(said: Mapping[str, float], now: float) -> dict[str, float]:
     return {host: at for host, at in said.items() if now - at <= GOOD_S}
 
 
-def _nearest(firsts: Sequence[int], first: int) -> Iterator[int]:
-    """Yield places in a sorted list, the next ones to a number first, one of each side in turn.
+def _candidates(firsts: Sequence[int], first: int) -> Iterator[int]:
+    """Yield places in a sorted list of the lowest ranks of nodes, the likeliest to have a connection first.
 
-    Nodes whose ranks are neighbours have a connection where any two nodes have: NCCL joins ranks to a ring.
+    The store of the job is on the node of rank 0, and all ranks are connected to it. Then nodes whose ranks are
+    neighbours, one of each side in turn: NCCL joins ranks to a ring.
     """
+    if firsts and firsts[0] == 0:
+        yield 0
     above = bisect_left(firsts, first)
     for step in range(len(firsts)):
-        if above - 1 - step >= 0:
+        if above - 1 - step >= 0 and firsts[above - 1 - step] != 0:
             yield above - 1 - step
-        if above + step < len(firsts):
+        if above + step < len(firsts) and firsts[above + step] != 0:
             yield above + step

@@ -28,13 +28,20 @@ def answer(probes: Probes, of: Node, *places: int, now: float) -> None:
         probes.hear((of.link.number, command.id), places, of.link.host, now)
 
 
-def test_the_nodes_with_the_next_ranks_are_asked() -> None:
+def test_the_nodes_of_rank_0_and_of_the_next_ranks_are_asked() -> None:
     every = nodes(9)
     Probes().ask(every[4:5], [*every[:4], *every[5:]], 10.0)
     about = {each.link.host: asked(each) for each in every}
-    assert {host for host, commands in about.items() if commands} == {"node2", "node3", "node5", "node6"}
+    assert {host for host, commands in about.items() if commands} == {"node0", "node2", "node3", "node5"}
     (command,) = about["node3"]
     assert (command.kind, command.index, command.text) == (wire.CommandKind.PROBE, 103, "10.0.0.4")
+
+
+def test_each_node_of_a_block_is_asked_about_at_the_store_of_the_job() -> None:
+    every = nodes(9)
+    Probes().ask(every[2:8], [*every[:2], every[8]], 10.0)
+    (command,) = asked(every[0])
+    assert command.text.split("; ") == [f"10.0.0.{number}" for number in range(2, 8)]
 
 
 def test_one_question_is_about_several_nodes_with_all_their_addresses() -> None:
