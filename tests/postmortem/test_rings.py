@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.recorder import Recorder
@@ -138,6 +140,38 @@ def test_a_rank_that_may_work_is_late_and_nothing_is_said_of_why(tmp_path: Path)
         writer.leave(30.0)
     assert [each[:4] for each in brief(tmp_path)] == [("warning", "LATE", "undetermined", [2])]
     assert "its stack had not changed for 30 s" in told(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("seen_s_before", "said_of_it"),
+    [(25.0, ("critical", "host_stall")), (0.0, ("critical", "undetermined"))],
+    ids=["stood still", "its stack had just changed"],
+)
+def test_who_is_waited_for_to_the_timeout_stood_still_only_if_its_stack_did(
+    tmp_path: Path, seen_s_before: float, said_of_it: tuple[str, str]
+):
+    made = ranks(tmp_path)
+    for writer in made:
+        writer.ring.limit_group(writer.group.number, 30_000)
+    for writer in made[:2]:
+        writer.issue(line=60, done=False)
+    at_ns = time.monotonic_ns() + int((30.0 - seen_s_before) * S)
+    made[2].ring.set_sample(0, at_ns, {"leaf": "validate /home/user/val.py:9"})
+    for writer in made:
+        writer.leave(30.0)
+    assert [(each[0], *each[2:]) for each in brief(tmp_path)] == [(*said_of_it, [2], [0, 1])]
+
+
+def test_of_a_rank_that_is_late_without_a_stack_only_its_record_is_told(tmp_path: Path):
+    made = ranks(tmp_path)
+    for writer in made[:2]:
+        writer.issue(line=60, done=False)
+    for writer in made:
+        writer.leave(30.0)
+    (incident,) = said(tmp_path)["incidents"]
+    assert [each["fact"] for each in incident["evidence"] if each["rank"] == 2] == [
+        "in no operation; the last one was all_reduce #5 of the default group at train.py:7 in step()"
+    ]
 
 
 def test_a_torn_ring_is_a_note(tmp_path: Path):

@@ -154,8 +154,10 @@ def end_evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
     facts = []
     for rank, view in case.views.items():
         if view.ending is not None:
-            ago = seconds_words(ended_s_ago(view))
-            facts.append(Evidence(source="agent", rank=rank, fact=f"{ending_words(view.ending)}, {ago} ago"))
+            s_ago = ended_s_ago(view)
+            # A log does not tell when a rank ended.
+            ago = f", {seconds_words(s_ago)} ago" if s_ago or view.file is None else ""
+            facts.append(Evidence(source="agent", rank=rank, fact=ending_words(view.ending) + ago))
     for rank in ranks:
         view = case.views[rank]
         facts += source_evidence(view, end_site(view))
