@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclwatch.contract.model.devices import DeviceView
+from ncclwatch.contract.model.devices import DeviceView, SharedDevice
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import Ending, GroupView, RankView
 from ncclwatch.contract.model.verdict import Cause, Verdict
@@ -49,6 +49,12 @@ def test_the_ranks_that_nccl_names_are_believed_where_its_numbers_are_the_jobs(
 def test_another_crash_that_came_first_is_not_explained_by_it(ago_s: float, cause: Cause):
     (found,) = judge(snapshot(refused(0), view(1, Ending(kind="signalled", signal=9, age_s=ago_s))))
     assert found.cause is cause
+
+
+def test_of_a_log_that_names_two_ranks_the_others_are_victims():
+    said = SharedDevice(ranks=(1, 2), device="1000", host="gpu-03", path="job.log")
+    (found,) = judge(replace(snapshot(), shared_devices=(said,)))
+    assert ([culprit.rank for culprit in found.culprits], found.victims) == ([1, 2], (0, 3))
 
 
 def on(rank: int, uuid: str = "GPU-a", **changes: object) -> RankView:

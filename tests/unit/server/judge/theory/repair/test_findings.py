@@ -126,6 +126,11 @@ def test_two_ranks_that_stand_are_told_together() -> None:
     assert {each.reference for each in finding.suspects} == {Reference.STANDING}
 
 
+def test_two_ranks_that_stand_are_told_and_not_the_only_one_that_waits_for_them() -> None:
+    finding = found([*STEP, A], STEP, STEP, ends={1: End.STANDS, 2: End.STANDS})
+    assert finding.together == ((1, 2),)
+
+
 def test_three_ranks_that_stand_are_told_together() -> None:
     ends = {2: End.STANDS, 3: End.FAILED, 4: End.STANDS}
     finding = found([A, B], [A, B], [A], [A], [A], groups={"g": tuple(range(5))}, ends=ends)

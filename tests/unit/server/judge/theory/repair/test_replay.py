@@ -164,8 +164,11 @@ def test_a_rank_waits_late_for_what_it_issued_asynchronously() -> None:
     assert (list(found.at), found.stuck) == ([0, 0], {0})
 
 
-def test_a_call_that_joins_asynchronous_ones_begins_once_they_are_through() -> None:
-    before, joining = call(waits=False), call(line=2)
+@pytest.mark.parametrize(
+    "before", [call(waits=False), call(Op.BROADCAST, peer=0, waits=False)], ids=["with all members", "from a root"]
+)
+def test_a_call_that_joins_asynchronous_ones_begins_once_they_are_through(before: Call) -> None:
+    joining = call(line=2)
     assert list(played([before, joining], [before, joining], joins=[joining]).at) == [2, 2]
 
 
