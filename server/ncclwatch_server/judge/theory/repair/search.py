@@ -139,7 +139,7 @@ class _Option:
 
 def _narrowed(hang: Hang, kept: tuple[Repair, ...]) -> Repairs:
     """Return those of several ranks that drew another number of batches than all others, if any did."""
-    odd = odd_ranks(hang.roles, hang.cut) if len(kept) > 1 else frozenset()
+    odd = odd_ranks(hang.roles, hang.cut)
     narrowed = tuple(each for each in kept if each.edit.rank in odd)
     if narrowed and len(narrowed) < len(kept):
         return Repairs(hang=hang, best=narrowed, by_batches=True)

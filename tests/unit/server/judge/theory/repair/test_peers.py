@@ -78,6 +78,26 @@ def test_a_call_of_a_peer_is_made_in_the_own_group_with_the_own_root() -> None:
     assert (roles.calls[number].group, roles.calls[number].peer) == ("b", 3)
 
 
+def test_a_message_of_a_peer_goes_as_far_in_the_own_group() -> None:
+    there = call("a", 9, op=Op.SEND, peer=1)
+    roles = Roles(tapes(r0=[*STEPS[0], there]))
+    number = roles.as_made_by(2, 0, roles.number(there))
+    assert number is not None
+    assert (roles.calls[number].group, roles.calls[number].peer) == ("b", 3)
+    assert roles.as_made_by(3, 0, roles.number(there)) is None  # it is the last of its group
+
+
+def test_calls_of_one_line_with_other_arguments_are_of_one_line() -> None:
+    roles = Roles(tapes())
+    usual, larger, elsewhere, nowhere = (
+        roles.number(each)
+        for each in (call("w", 1), call("w", 1, numel=7), call("w", 9), Call(group="w", op=Op.ALL_REDUCE))
+    )
+    assert roles.line(usual) == roles.line(larger) >= 0
+    assert roles.line(elsewhere) not in (roles.line(usual), -1)
+    assert roles.line(nowhere) == -1
+
+
 def test_roots_at_other_places_of_their_groups_are_other_roles() -> None:
     one, other = (call("a", 9, op=Op.BROADCAST, peer=peer) for peer in (0, 1))
     assert Peers(Roles(tapes(r0=[one], r1=[other], r2=[], r3=[]))).total == 1
