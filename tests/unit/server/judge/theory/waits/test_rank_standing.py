@@ -133,6 +133,29 @@ def test_in_backward_the_oldest_bucket_is_waited_for(leaf: str, cpu_still_s: flo
     assert [block.wait.age_s for block in found.blocks] == ([age_s] if blocked else [])
 
 
+@pytest.mark.parametrize(
+    ("changes", "queued"),
+    [({}, ["tp"]), ({"asynchronous": False}, []), ({"destroyed": True}, []), ({"pending": None}, [])],
+    ids=["on the device", "on the host", "destroyed", "through"],
+)
+def test_what_a_device_has_still_to_do_in_other_groups_comes_after_what_it_is_in(
+    changes: dict[str, object], queued: list[str]
+):
+    later = OpView(group="tp", seq=2, op=Op.ALL_REDUCE, age_s=8.0)
+    second = replace(group(2, 1, asynchronous=True, pending=later), name="tp", **changes)  # type: ignore[arg-type]
+    reading = thread(calling="item", leaf="step train.py:1", same_s=9.0)
+    found = standing(rank(reading, groups=(group(asynchronous=True, pending=op(4)), second)))
+    assert [block.operation.group for block in found.blocks] == ["dp"]
+    assert [block.operation.group for block in found.queued] == queued
+
+
+def test_after_a_wait_on_the_host_a_device_has_nothing_queued():
+    later = OpView(group="tp", seq=2, op=Op.ALL_REDUCE, age_s=0.1)
+    second = replace(group(2, 1, asynchronous=True, pending=later), name="tp")
+    found = standing(rank(thread(inside()), groups=(group(), second)))
+    assert ([block.operation.group for block in found.blocks], found.queued) == (["dp"], ())
+
+
 def holder(pid: int = 7, host: str = "h") -> RankView:
     return replace(view(1), pid=pid, host=host)
 
