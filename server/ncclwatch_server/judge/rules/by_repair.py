@@ -78,15 +78,16 @@ def _is_by_calls_alone(root: Root) -> bool:
     """Say whether what decided between ranks are their calls, of which the smallest repair knows all.
 
     A test of the rank, an exception, a loop that was left, batches that ran out, and counts of forward passes are facts
-    of their own; so is that a rank asks for one peer while another one asks for it. Where one line had other arguments
-    than before, rules were right in all of 20 random programs in which the repair did not decide; of those that are
-    listed here they were right in 60 to 95 % only.
+    of their own. That a rank asks for a new peer while another one asks for it is none: that one waits in line, and the
+    new peer may have left its part out. Where one line had other arguments than before, rules were right in all of 20
+    random programs in which the repair did not decide; of those that are listed here they were right in 60 to 95 %
+    only.
     """
     if isinstance(root, MismatchRoot):
         first = root.partings[0]
         counted = first.shift is not None and first.shift.op.forwards > 0
         return first.way in _WAYS_BY_CALLS and not first.condition and not counted
-    return isinstance(root, CircleRoot) and root.circle.closed in _CLOSED_BY_CALLS and root.circle.meets < 0
+    return isinstance(root, CircleRoot) and root.circle.closed in _CLOSED_BY_CALLS
 
 
 def _is_of_calls(root: Root) -> bool:

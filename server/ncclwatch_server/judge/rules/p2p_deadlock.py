@@ -29,7 +29,7 @@ def _reason(found: Circle) -> str:
     if found.closed is Closed.NEW_PAIR and first is not None:
         return (
             f"Rank {first.rank} has never before made {wait_words(first.wait)}; the others do what they did "
-            f"{found.met_before} times before."
+            f"{found.met_before} times before. Either that is wrong, or rank {first.wait.peer} has left its part out."
         )
     if found.closed is Closed.WRONG_PEER and first is not None:
         return (

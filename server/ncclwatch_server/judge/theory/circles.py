@@ -61,7 +61,7 @@ class Circle:
     shift: Shift | None = None
     first: Block | None = None  # the wait of the first of the guilty that tells
     met_before: int = 0  # how often the other pairs have met before
-    meets: int = -1  # the rank that would meet the first of the guilty; -1: none
+    meets: int = -1  # the rank that would meet the first of the guilty, where they address a wrong peer
     departure: Departure | None = None
     counts: Mapping[int, int] | None = None
     groups: bool = False  # whether it goes over several collectives
@@ -202,19 +202,19 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
     strange = _first_time(case, pairs)
     ranks = tuple(block.rank for block in strange)
-    if strange and set(ranks) <= set(misled):  # who would meet them waits for them in vain
-        return replace(_by_new_pair(found, pairs, strange), guilty=ranks, meets=meets[ranks[0]])
     departed = _departed(case, found)
     # To be waited for on one side and to wait on the other is what a stage does: only who left its habit is misled.
-    misled = tuple(rank for rank in misled if departed is not None and rank in departed.guilty)
-    if misled and len(misled) < len(pairs):
-        first = next(block for block in pairs if block.rank == misled[0])
-        return replace(found, closed=Closed.WRONG_PEER, guilty=misled, first=first, meets=meets[first.rank])
+    left = tuple(rank for rank in misled if departed is not None and rank in departed.guilty)
+    if left and len(left) < len(pairs):
+        first = next(block for block in pairs if block.rank == left[0])
+        return replace(found, closed=Closed.WRONG_PEER, guilty=left, first=first, meets=meets[first.rank])
     if departed is not None:
         return replace(departed, closed=Closed.HABIT_LEFT)
     ends = {*ranks, *(block.wait.peer for block in strange)}
-    if strange and all(keeps_habit(case.views[rank]) for rank in found.guilty if rank not in ends):
-        # Of what is new both ends may be wrong: one made it too early, or the other one left it out.
+    others_as_ever = all(keeps_habit(case.views[rank]) for rank in found.guilty if rank not in ends)
+    if strange and (set(ranks) <= set(misled) or others_as_ever):
+        # Of what is new both ends may be wrong: one made it too early, or the other one left it out. Who wants to meet
+        # one of them waits in line.
         return replace(_by_new_pair(found, pairs, strange), guilty=tuple(sorted(ends)), decided=False)
     # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong. Nor does it
     # where all have received there before: the exchange is in order, and one of them has left out a send this time.
