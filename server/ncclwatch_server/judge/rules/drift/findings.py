@@ -408,8 +408,10 @@ def _clocks(setup: Setup) -> Iterator[Finding]:
     elastic = any(ranks.facts.get(preflight.LAUNCHER) == "elastic" for ranks in setup.alike)
     if not elastic or len(setup.clocks_s) < 2:
         return
-    ordered = sorted(setup.clocks_s.values())
-    middle = ordered[(len(ordered) - 1) // 2]
+    known = [*setup.clocks_s.values()]
+    # Between as many clocks on one side as on the other decides that of the server.
+    ordered = sorted(known if len(known) % 2 else [*known, 0.0])
+    middle = ordered[len(ordered) // 2]
     off = {host: ahead - middle for host, ahead in setup.clocks_s.items() if abs(ahead - middle) > CLOCK_S_MAX}
     ranks = {rank: host for rank, host in _hosts(setup.alike).items() if host in off}
     if not off or not ranks:

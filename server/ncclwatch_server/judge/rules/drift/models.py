@@ -22,9 +22,7 @@ class Wrapped:
 
 def differences(setup: Setup) -> tuple[tuple[Wrapped, ...], ...]:
     """Return what was wrapped for one group and is not the same on all ranks that say so: who has what."""
-    if len(setup.alike) < 2:
-        return ()
-    return tuple(found for wrapped in _by_key(setup.alike) if len(found := _apart(wrapped)) > 1)
+    return tuple(found for wrapped in _by_key(setup.alike) if (found := _apart(wrapped)))
 
 
 def to_ask(setup: Setup) -> tuple[tuple[tuple[str, str], tuple[int, ...]], ...]:
