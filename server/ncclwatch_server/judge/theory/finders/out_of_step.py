@@ -53,7 +53,7 @@ def find_out_of_step(views: Mapping[int, RankView]) -> OutOfStep | None:
             issued.setdefault(group.name, []).append((rank, group))
     for name in sorted(issued):
         sides = _sides(issued[name])
-        if len(sides) > 1:
+        if sides:
             usual, *others = sides
             odd = tuple(sorted(rank for ranks in others for rank in ranks))
             decided = majority(sides) is not None and not run_apart(views, usual, odd)

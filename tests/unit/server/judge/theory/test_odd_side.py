@@ -230,6 +230,7 @@ def trained(number: int, reduced: Sequence[int]) -> RankView:
     [
         ((1, 2, 3), 4, (1,)),
         ((1, 2, 3, 4), 4, ()),  # it has been through that backward
+        ((2, 3), 4, ()),  # it has been through two before: that makes no habit
         ((1, 2), 4, ()),  # it runs forward passes without a backward: of an evaluation, perhaps
         ((1, 2, 3), 3, ()),  # the others are one forward further
     ],

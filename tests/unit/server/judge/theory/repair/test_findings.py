@@ -131,6 +131,23 @@ def test_two_ranks_that_stand_are_told_and_not_the_only_one_that_waits_for_them(
     assert finding.together == ((1, 2),)
 
 
+def test_of_two_ranks_that_stand_only_the_one_is_told_that_is_waited_for() -> None:
+    root = call(5, op=Op.BROADCAST, peer=1)
+    finding = found([A, root], [A], [A], ends={1: End.STANDS, 2: End.STANDS})
+    assert (told(finding), finding.together) == ([(1, Change.COME_BACK)], ())
+
+
+def test_a_call_that_only_one_unseen_rank_would_have_to_make_has_no_reference() -> None:
+    finding = found([call(30, op=Op.RECV, peer=1)], groups=TWO)
+    assert [(each.rank, each.reference) for each in finding.suspects] == [(0, Reference.NOTHING)]
+
+
+def test_of_three_ranks_the_one_is_told_that_is_not_in_the_call_in_which_two_wait() -> None:
+    gather, receive = call(26, op=Op.ALL_GATHER), call(30, "p", Op.RECV, peer=0)
+    finding = found([A, gather], [A, gather], [A, receive], groups={"g": (0, 1, 2), "p": (0, 2)})
+    assert (told(finding), finding.certain) == ([(2, Change.LEAVE_OUT)], False)
+
+
 def test_three_ranks_that_stand_are_told_together() -> None:
     ends = {2: End.STANDS, 3: End.FAILED, 4: End.STANDS}
     finding = found([A, B], [A, B], [A], [A], [A], groups={"g": tuple(range(5))}, ends=ends)

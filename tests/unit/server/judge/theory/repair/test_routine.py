@@ -55,6 +55,10 @@ def test_a_call_that_was_made_once_breaks_nothing() -> None:
     assert Routine([*STEPS, D, *STEPS]).breaks([A, B, D], 1) == []
 
 
+def test_a_run_of_one_call_that_came_once_breaks_nothing() -> None:
+    assert Routine([*STEPS, D, D, *STEPS]).breaks([A, B, D], 1) == []
+
+
 LOOPS = ([A, B] * 3 + [C]) * 7
 
 

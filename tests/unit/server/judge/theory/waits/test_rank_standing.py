@@ -22,11 +22,13 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     Operation,
     RankStanding,
     Standing,
+    agree,
     find_issued,
     generation,
     group_of,
     has_entered,
     held_back,
+    sides_of,
     standings,
     timeout_of,
 )
@@ -214,6 +216,15 @@ def test_a_message_is_met_by_the_other_side_of_that_pair(kind: WaitKind, peer: P
     operation = Operation(group="dp", seq=2, members=(0, 1), kind=kind, source=source, target=target)
     assert entered(rank(peers=(peer,)), operation) is there
     assert entered(rank(), replace(operation, source=target, target=source))  # who waits in it has entered it
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"), [(0, 0, True), (0, 100, False), (-1, 100, True)], ids=["same", "none", "not told"]
+)
+def test_parts_of_two_sizes_are_no_collective_unless_one_size_is_not_told(one: int, other: int, alike: bool):
+    issued = {0: op(4, numel=one), 1: op(4, numel=other), 2: op(4, numel=other)}
+    assert sides_of(issued) == (((0, 1, 2),) if alike else ((0,), (1, 2)))
+    assert agree(issued[0], issued[1]) is alike
 
 
 def test_a_rendezvous_is_entered_by_who_is_in_it_or_through():
