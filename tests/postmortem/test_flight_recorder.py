@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import DONE, OPEN, Job
 
@@ -143,6 +145,24 @@ def test_two_sends_that_face_each_other(tmp_path: Path):
     job.p2p(0, "send", 1, state=OPEN)
     job.p2p(1, "send", 0, state=OPEN)
     assert brief(job.write(tmp_path)) == [("critical", "STALLED", "p2p_deadlock", [0, 1], [])]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [(((1, 2),), "; rank 2 waits behind them."), (((1, 2), (0, 4)), "; ranks 2,4 wait behind them.")],
+    ids=["one", "two"],
+)
+def test_who_waits_for_those_that_wait_is_told_apart(tmp_path: Path, pairs: tuple[tuple[int, int], ...], words: str):
+    job = Job(5)
+    job.group("g", [0, 1, 3])
+    for waited_for, waiting in pairs:
+        job.group(f"pair {waiting}", [waited_for, waiting])
+    job.steps(5)
+    job.op([0, 1], "g", state=OPEN)
+    for _, waiting in pairs:
+        job.op([waiting], f"pair {waiting}", state=OPEN)
+    assert [each[3] for each in brief(job.write(tmp_path))] == [[3]]
+    assert said(tmp_path)["incidents"][0]["summary"].endswith(words)
 
 
 def test_the_stages_of_a_pipeline_behind_a_lost_one_are_victims(tmp_path: Path):

@@ -19,7 +19,7 @@ from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.roots import LateRoot, Root
-from ncclwatch_server.judge.theory.stillness import SIGNS_MIN, signs_of, still_s_of
+from ncclwatch_server.judge.theory.stillness import signs_of, still_s_of
 from ncclwatch_server.judge.theory.waits.device_order import reads_what_its_device_does
 
 ADVICE = (
@@ -168,12 +168,12 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
         if any(view.process.state is ProcessState.UNKNOWN for view in views):
             return "its process cannot be seen"
         return "computing with the GIL held"
-    if all(min(signs_of(view)) > 0 and len(signs_of(view)) < SIGNS_MIN for view in views):
-        return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"
     if all(map(_reads_from_device, views)):
         return f"held up by {'its device' if len(views) == 1 else 'their devices'}"
     if all(map(_awaits_rpc, views)):
         return f"in an RPC without an answer for {seconds_words(min(map(_same_s, views)))}"
+    if all(min(signs_of(view)) > 0 for view in views):
+        return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"
     return "working"
 
 
