@@ -420,7 +420,8 @@ def _clocks(setup: Setup) -> Iterator[Finding]:
         f"{host} by {seconds_words(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
         for host, ahead in sorted(off.items(), key=lambda item: -abs(item[1]))[:VALUES_MAX]
     )
-    more = f" and {len(off) - VALUES_MAX} more hosts" if len(off) > VALUES_MAX else ""
+    untold = len(off) - VALUES_MAX
+    more = f" and {untold} more host{'s' if untold > 1 else ''}" if untold > 0 else ""
     odd = tuple(sorted(ranks))
     yield Finding(
         about="clocks",
