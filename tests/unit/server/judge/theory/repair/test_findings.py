@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ncclwatch.contract.model.rank import CallSite, Op
-from ncclwatch_server.judge.theory.repair.edits import Change
+from ncclwatch_server.judge.theory.repair.edits import Change, Edit
 from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, find
-from ncclwatch_server.judge.theory.repair.hang import Failure
+from ncclwatch_server.judge.theory.repair.hang import Failure, Hang
+from ncclwatch_server.judge.theory.repair.search import _size_of
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
 
 TWO, THREE = {"g": (0, 1)}, {"g": (0, 1, 2)}
@@ -90,6 +91,13 @@ def test_two_calls_in_the_wrong_order_are_told_as_a_swap() -> None:
     assert finding.suspects[0].rank == 2
     swapped = found([A, B, C], [A, B, C], [A, C, B], stops={0: 1, 1: 1, 2: 1})
     assert told(swapped) == [(2, Change.SWAP)]
+
+
+def test_one_call_that_is_missing_supposes_less_than_two_that_are_too_many() -> None:
+    hang = Hang(write(TWO, {0: [*STEP, A, B, C], 1: [*STEP, A, B, D]}, {}))
+    missing = Edit(rank=0, change=Change.PUT_IN, at=3, put=hang.tapes.by_rank[0].calls[:1])
+    surplus = Edit(rank=0, change=Change.LEAVE_OUT, at=3, out=2)
+    assert _size_of(hang, missing) < _size_of(hang, surplus)
 
 
 def test_a_call_with_a_wrong_root_is_told_as_replaced() -> None:
