@@ -22,7 +22,7 @@ class End(Enum):
     BLOCKED = "blocked"  # it waits in one of its calls; what it does after that is unknown
     STANDS = "stands"  # it is in no call
     ELSEWHERE = "elsewhere"  # it waits in something that is no call: a rendezvous, a key of the store, a lock
-    GONE = "gone"  # its process ended by itself, and well
+    GONE = "gone"  # its process ended by itself, and well, or it has destroyed all of its groups
     FAILED = "failed"  # its process was ended by an exception or a signal
     FREE = "free"  # only after an edit: it may do anything next
 
@@ -246,7 +246,8 @@ def _end_of(standing: RankStanding) -> End:
         well = ending is not None and ending.kind == "exited" and not ending.exit_code
         return End.GONE if well else End.FAILED
     if standing.standing is not Standing.BLOCKED:
-        return End.STANDS
+        groups = standing.view.groups
+        return End.GONE if groups and all(group.destroyed for group in groups) else End.STANDS
     return End.BLOCKED if any(block.issued is not None for block in standing.blocks) else End.ELSEWHERE
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge.theory.repair.cuts import Counts, cut, first_cut
 from ncclwatch_server.judge.theory.repair.replay import Script, Stage, play
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, Tapes, read, write
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
+from tests.scenarios.texts import situation
 from tests.spmd import views
 from tests.spmd.check import SETTLED_S, carried_out, draw
 from tests.spmd.views import Sight
@@ -90,6 +93,15 @@ def test_the_end_of_a_rank_is_read_from_its_standing() -> None:
         found = read(standings(views.snapshot(run, Sight(run.rest_s + SETTLED_S))))
         ends |= {tape.end for tape in found.by_rank.values()}
     assert ends == {End.BLOCKED, End.STANDS, End.GONE, End.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("destroyed", "end"), [("destroyed 1 dp", End.STANDS), ("destroyed 1 dp\ndestroyed 1 all", End.GONE)]
+)
+def test_a_rank_has_left_once_it_has_destroyed_all_of_its_groups(destroyed: str, end: End) -> None:
+    given = "world 2\ngroup all 0-1\ngroup dp 0-1\nhistory 0-1 all#1-2 all_reduce train.py:1\n" + destroyed
+    given += "\nat 1 train.py:90\nin 0 all#3 barrier train.py:7 for 4"
+    assert read(standings(situation(given).snapshot())).by_rank[1].end is end
 
 
 def test_a_replay_from_any_cut_reaches_the_state_that_was_observed() -> None:
