@@ -40,14 +40,19 @@ def main() -> int:
                 print(f"{each.plan.name} ({each.plan.wrong or 'healthy'}): {each.fault}", flush=True)
             if len(ended) % 100 == 0 and world.samples:
                 print(f"{len(ended)} jobs in {world.samples[-1]['seconds']:.0f} s", flush=True)
-    if told.samples:
-        told.samples.write_text("".join(json.dumps(sample) + "\n" for sample in world.samples))
+                _keep(told.samples, world.samples)
+    _keep(told.samples, world.samples)
     grows = _told(ended, world.samples)
     if told.keep:
         print(f"logs and store are in {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return 1 if grows or any(each.fault for each in ended) else 0
+
+
+def _keep(path: Path | None, samples: list[dict[str, float]]) -> None:
+    if path is not None:
+        path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
 
 
 def _told(ended: list[Ended], samples: list[dict[str, float]]) -> list[str]:
