@@ -88,9 +88,8 @@ class CommandDesk:
             answer = wire.Parameters(index=job.index, key=(kind, members), ranks=wrapped, reply_to=command.id)
         elif command.kind is wire.CommandKind.PROBE:
             here = [rank for rank in job.ranks.values() if rank.is_here]
-            launchers = {
-                rank.watch.parent for rank in here if rank.watch.parent > 1
-            }  # torchrun may hold the job's store
+            # The job's store may be in torchrun.
+            launchers = {rank.watch.parent for rank in here if rank.watch.parent > 1}
             found = await answering(command.text, [*(rank.header.pid for rank in here), *launchers])
             answer = wire.Probed(index=job.index, answering=found, reply_to=command.id)
         elif command.kind is wire.CommandKind.PRINT:
