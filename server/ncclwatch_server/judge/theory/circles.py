@@ -202,10 +202,6 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
     misled = tuple(b.rank for b in pairs if b.rank in meets and meets[b.rank] != b.wait.peer)
     strange = _first_time(case, pairs)
     ranks = tuple(block.rank for block in strange)
-    waiting = {block.rank: block for block in pairs}
-    if strange and all(rank in misled and _is_new_call(case, waiting[meets[rank]]) for rank in ranks):
-        # Who wants to meet it is as new to its call: these two belong together.
-        return replace(found, closed=Closed.WRONG_PEER, guilty=ranks, first=strange[0], meets=meets[ranks[0]])
     departed = _departed(case, found)
     # To be waited for on one side and to wait on the other is what a stage does: only who left its habit is misled.
     left = tuple(rank for rank in misled if departed is not None and rank in departed.guilty)
@@ -251,12 +247,6 @@ def _first_time(case: Case, pairs: list[Block]) -> list[Block]:
 def _have_met(case: Case, rank: int, peer: int) -> bool:
     """Say whether a rank has sent anything to another one, or received from it, apart from what it waits in now."""
     return sum(each.sends + each.recvs for each in case.views[rank].peers if each.peer == peer) > 1
-
-
-def _is_new_call(case: Case, block: Block) -> bool:
-    """Say whether a rank makes a call for the first time, to a rank that it has met elsewhere."""
-    met = [op for op in case.views[block.rank].history if op.completed and op.op.is_p2p and op.peer == block.wait.peer]
-    return bool(met) and all((op.op, op.site) != (block.wait.op, block.wait.site) for op in met)
 
 
 def _received_before(case: Case, block: Block) -> bool:
