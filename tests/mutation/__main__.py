@@ -1,14 +1,17 @@
 """Put one mistake at a time into the judge, run its tests, and report which mistakes no test noticed.
 
-Each mutant runs in a process of its own that was forked from one in which everything but the judge is imported
-already. It is tried on the tests that run its line, the shortest first; in a line that runs when its module is imported
-on all of them. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of the mutants, drawn at random. All of
-them take hours: what was found of each is kept in a file, and the next run goes on after it. A mutant of a module that
-has changed since is tried anew; that tests have changed is not noticed (`--again` tries the survivors once more).
+Each mutant runs in a process of its own, on the tests that run its line, the shortest first. Most are put into a fork
+of a process that has collected the tests (`in_place`); what runs when its module is imported needs a fork of one in
+which everything but the judge is imported, and is tried on all tests. `python -m tests.mutation --share 0.1 --seed 3`
+tries a tenth of the mutants, drawn at random. What was found of each is kept in a file, and the next run goes on after
+it. A mutant of a module that has changed since is tried anew; that tests have changed is not noticed (`--again` tries
+the survivors once more).
 """
 
 import argparse
+import ast
 import contextlib
+import functools
 import hashlib
 import importlib.abc
 import importlib.util
@@ -31,6 +34,7 @@ from typing import Any
 import pytest
 
 from tests.mutation import covering
+from tests.mutation.in_place import Mistake, Replaced, Trying, moved, replaced, uses
 from tests.mutation.mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -141,15 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         key: row for case in chosen if (row := known.get(key := _key(case))) and (row["noticed"] or not given.again)
     }
     left = [case for case in chosen if _key(case) not in tried]
-    with given.kept.open("a") as kept, ThreadPoolExecutor(max_workers=given.jobs) as pool:
-        tries = ((case, tests.of(case.path, case.mutant.line)) for case in left)
-        for case, noticed in _tried(pool, tries, given.jobs, time.monotonic() + given.minutes * 60):
-            row = tried[_key(case)] = _row(case) | {"key": _key(case), "noticed": noticed}
-            print(json.dumps(row), file=kept, flush=True)
-            if not noticed:
-                print("{file}:{line}: {was}  ->  {now}".format(**row), flush=True)
-            if len(tried) % TOLD_EVERY == 0:
-                print(f"{len(tried)} of {len(chosen)} tried", flush=True)
+    until_s = time.monotonic() + given.minutes * 60
+    told = _Told(given.kept, len(chosen), tried)
+    fit = [(case, *fitting) for case in left if (fitting := _fitting(case, tests)) is not None]
+    _try_in_place(fit, told, given.jobs, until_s)
+    told.read_again()
+    left = [case for case in left if _key(case) not in tried]
+    with ThreadPoolExecutor(max_workers=given.jobs) as pool:
+        slow = ((case, tests.of(case.path, case.mutant.line)) for case in left)
+        for case, noticed in _tried(pool, slow, given.jobs, until_s):
+            told(case, noticed)
     survivors = sorted(
         (row["file"], row["line"], row["was"], row["now"]) for row in tried.values() if not row["noticed"]
     )
@@ -157,6 +162,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file, line, was, now in survivors:
         print(f"not noticed: {file}:{line}: {was}  ->  {now}")
     return 0
+
+
+class _Told:
+    """Writes down what was found of each mutant, and prints the survivors."""
+
+    def __init__(self, kept: Path, of: int, tried: dict[str, dict[str, Any]]) -> None:
+        self._kept, self._of, self._tried = kept, of, tried
+
+    def __call__(self, case: Case, noticed: bool) -> None:
+        row = self._tried[_key(case)] = _row(case) | {"key": _key(case), "noticed": noticed}
+        with self._kept.open("a") as kept:
+            print(json.dumps(row), file=kept)
+        if not noticed:
+            print("{file}:{line}: {was}  ->  {now}".format(**row), flush=True)
+        if len(self._tried) % TOLD_EVERY == 0:
+            print(f"{len(self._tried)} of {self._of} tried", flush=True)
+
+    def read_again(self) -> None:
+        """Take in what another process has written down."""
+        self._tried |= _known(self._kept)
+
+
+def _fitting(case: Case, tests: covering.Covering) -> tuple[Mistake, Sequence[str]] | None:
+    """Return how a mutant is put into a process that has imported the judge, and its tests; None if it cannot be."""
+    right, wrong = _plain(case.path), case.mutant.text
+    path = str(case.path)
+    function = replaced(path, compile(right, path, "exec"), compile(wrong, path, "exec"))
+    if function is not None:
+        return function, tests.of(case.path, case.mutant.line)
+    number = moved(case.module, ast.parse(right), ast.parse(wrong))
+    if number is None:
+        return None
+    lines = {each: uses(each).get(number.name, ()) for each in _judge()}
+    if any(0 in found for found in lines.values()):
+        return None
+    return number, tests.of_any(lines)
+
+
+@functools.cache
+def _plain(path: Path) -> str:
+    return ast.unparse(ast.parse(path.read_text()))
+
+
+@functools.cache
+def _judge() -> tuple[Path, ...]:
+    return tuple(sorted((ROOT / "server/ncclwatch_server/judge").rglob("*.py")))
+
+
+def _try_in_place(fit: Sequence[tuple[Case, Mistake, Sequence[str]]], told: _Told, jobs: int, until_s: float) -> None:
+    """Try mutants in forks of a process that has collected the tests, which is a fork as well."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    for case, mistake, tests in fit:
+        if not tests and isinstance(mistake, Replaced):
+            told(case, False)  # no test runs that line
+
+    def tell(number: int, noticed: bool | None) -> None:
+        if noticed is not None:
+            told(fit[number][0], noticed)
+
+    until = itertools.takewhile(lambda _: time.monotonic() < until_s, fit)
+    trying = Trying(
+        tries=((mistake, tests) for _, mistake, tests in until), tell=tell, jobs=jobs, limit_cpu_s=LIMIT_CPU_S
+    )
+    status = KILLED
+    with contextlib.suppress(BaseException):
+        status = int(pytest.main([*_OPTIONS, "-s", "-q", *TESTS], plugins=[trying]))
+    os._exit(status)
 
 
 def _tried(

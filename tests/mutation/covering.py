@@ -21,7 +21,17 @@ class Covering:
 
     def of(self, path: Path, line: int) -> tuple[str, ...]:
         """Return the tests that run a line, the shortest first. (): it runs when its module is imported, or never."""
-        found = filter(None, self.lines.get(str(path), {}).get(line, ()))
+        return self.of_any({path: (line,)})
+
+    def of_any(self, lines: Mapping[Path, Iterable[int]]) -> tuple[str, ...]:
+        """Return the tests that run one of some lines, by file, the shortest first."""
+        found = {
+            test
+            for path, numbers in lines.items()
+            for number in numbers
+            for test in self.lines.get(str(path), {}).get(number, ())
+            if test
+        }
         return tuple(sorted(found, key=lambda test: (self.took_s.get(test, 0.0), test)))
 
 

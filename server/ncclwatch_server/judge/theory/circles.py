@@ -6,7 +6,7 @@ from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, Op, SourceNote, WaitKind
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.histories.batches import drew_as_most, uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
@@ -319,9 +319,9 @@ def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:
         short += side.ranks if any(each is not None for each in uneven) else ()
     guilty = tuple(sorted(short))
     long = tuple(sorted({rank for side in sides for rank in side.ranks} - set(short)))
-    if long and drew_as_most(case.views, guilty, long):
-        guilty = long
-    return replace(found, closed=Closed.BATCHES, guilty=guilty, counts=dict(sorted(counts.items())))
+    odd = odd_in_pass(case.views, guilty, long) if long else guilty
+    decided = odd in (guilty, long)
+    return replace(found, closed=Closed.BATCHES, guilty=odd, decided=decided, counts=dict(sorted(counts.items())))
 
 
 def _sides_of(blocks: Iterable[Block]) -> tuple[Side, ...]:

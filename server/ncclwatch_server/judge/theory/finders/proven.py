@@ -163,9 +163,9 @@ def find_gone(case: Case) -> Found:
         victims = tuple(sorted({*victims, *victims_of(case.graph, short)} - {*ends.ranks, *short}))
     if ends.went is Went.LEFT and left == STAYED:  # nothing tells why
         waiters = _waiters(case, ends.ranks, victims)
-        circle, beside = _beside_the_gone(case)
+        circle, beside, wrong = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
-        if not victims or _may_be_in_a_circle(case, victims):
+        if not victims or _may_be_in_a_circle(case, victims) or (waiters and wrong.issuperset(waiters)):
             return circle
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
@@ -199,15 +199,18 @@ def _as_it_ended(case: Case, root: MismatchRoot) -> MismatchRoot:
     return replace(root, hangs=Certainty.STALLED, through=everyone, then=then)
 
 
-def _beside_the_gone(case: Case) -> tuple[Found, frozenset[int]]:
-    """Return a circle that would be there even if those that are gone had come, and who waits for it or in it.
+def _beside_the_gone(case: Case) -> tuple[Found, frozenset[int], frozenset[int]]:
+    """Return a circle that would be there even if those that are gone had come, who is in it or behind, who closed it.
 
-    It is told of by itself: that a rank has left may be as it should.
+    It is told of by itself: that a rank has left may be as it should. Who closed such a circle, told or not, may have
+    needed those that are gone only for the call that closed it.
     """
     graph = replace(case.graph, doomed=doomed_without_the_gone(case.graph, case.found))
     circle = find_circle(replace(case, graph=graph))
     inside = [rank for roots in circle for root in roots for rank in (*root.ranks, *root.victims)]
-    return circle, frozenset(inside)
+    any_circle = find_circle(replace(case, graph=graph, told=frozenset(), explained=frozenset()))
+    closed = [rank for roots in any_circle for root in roots if root.decided for rank in root.ranks]
+    return circle, frozenset(inside), frozenset(closed)
 
 
 def _may_be_in_a_circle(case: Case, victims: tuple[int, ...]) -> bool:

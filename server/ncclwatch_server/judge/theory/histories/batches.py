@@ -53,28 +53,38 @@ def uneven_counts(
 
 def drew_few(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> bool:
     """Say whether `short` ran out of data in a pass in which most ranks of the job drew more, in whatever group."""
-    few, more = _few_and_more(views, short, long)
+    few, more, _ = _few_and_more(views, short, long)
     return bool(more) and majority((more, few)) is more
 
 
-def drew_as_most(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> bool:
-    """Say whether `short` ran out of data in a pass in which most ranks of the job did, and `long` drew more."""
-    few, more = _few_and_more(views, short, long)
-    return bool(few) and majority((more, few)) is few
+def odd_in_pass(views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `short`, who ran out of data in a pass, or `long`, who drew more, if most ranks of the job ran out there.
+
+    Both, where it depends on ranks that are still in the pass and may draw more yet.
+    """
+    few, more, drawing = _few_and_more(views, short, long)
+    if not few or majority((more, few)) is not few:
+        return short
+    return long if majority(((*more, *drawing), few)) is few else tuple(sorted((*short, *long)))
 
 
 def _few_and_more(
     views: Mapping[int, RankView], short: tuple[int, ...], long: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks of the job that ran out of data where `short` did, and those that drew more there."""
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks of the job that ran out of data where `short` did, that drew more there, and that draw yet."""
     others = furthest(views, long)
     found = next((each for rank in short if (each := ran_out(views[rank], others)) is not None), None)
     if found is None:
-        return (), ()
+        return (), (), ()
     most = max(_drawn(views[rank], *found) for rank in short)
     more = tuple(rank for rank, view in views.items() if _drawn(view, *found) > most)
     few = tuple(rank for rank, view in views.items() if rank not in more and ran_out(view, others) == found)
-    return few, more
+    drawing = tuple(rank for rank, view in views.items() if rank not in more and _is_in(view, *found))
+    return few, more, drawing
+
+
+def _is_in(view: RankView, site: CallSite, number: int) -> bool:
+    return any((each.site, each.passes, each.exhausted) == (site, number, False) for each in view.loaders)
 
 
 def _drawn(view: RankView, site: CallSite, number: int) -> int:

@@ -1,0 +1,187 @@
+"""Puts mistakes into modules that are imported already, one in each fork, and runs collected tests there.
+
+A fork that imports the judge and collects the tests needs seconds; one that replaces a function's code, or a number,
+needs none. What runs while a module is imported cannot be changed that way.
+"""
+
+import ast
+import contextlib
+import functools
+import gc
+import inspect
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+_FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+
+
+_UNFIT = 77  # exit status of a fork in which the mistake could not be made
+
+
+class Mistake(Protocol):
+    """What is wrong in a fork."""
+
+    def put(self) -> bool:
+        """Make the mistake in this process. False: it cannot be made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """The code of one function with a mistake in it, and where the function lives."""
+
+    file: str
+    qualified_name: str
+    code: types.CodeType
+
+    def put(self) -> bool:
+        """Replace the code of the function. False: it is not there, or not only once."""
+        functions = _functions().get((self.file, self.qualified_name), [])
+        if len(functions) != 1 or functions[0].__code__.co_freevars != self.code.co_freevars:
+            return False
+        functions[0].__code__ = self.code
+        return True
+
+
+def replaced(file: str, right: types.CodeType, wrong: types.CodeType) -> Replaced | None:
+    """Return the one function in which two modules differ. None: what runs when they are imported differs as well."""
+    changed = _changed_functions(right, wrong)
+    if changed is None or len(changed) != 1:
+        return None
+    return Replaced(file=file, qualified_name=changed[0].co_qualname, code=changed[0])
+
+
+def _changed_functions(right: types.CodeType, wrong: types.CodeType) -> list[types.CodeType] | None:
+    if (right.co_code, right.co_names, len(right.co_consts)) != (wrong.co_code, wrong.co_names, len(wrong.co_consts)):
+        return None
+    changed = []
+    for before, after in zip(right.co_consts, wrong.co_consts, strict=True):
+        if not isinstance(before, types.CodeType) or not isinstance(after, types.CodeType):
+            if (type(before), before) != (type(after), after):
+                return None
+        elif before != after:
+            if after.co_flags & _FUNCTION == _FUNCTION:
+                changed.append(after)
+                continue
+            inside = _changed_functions(before, after)  # of a class
+            if inside is None:
+                return None
+            changed += inside
+    return changed
+
+
+@functools.cache
+def _functions() -> dict[tuple[str, str], list[types.FunctionType]]:
+    found: dict[tuple[str, str], list[types.FunctionType]] = {}
+    for each in gc.get_objects():
+        if isinstance(each, types.FunctionType):
+            found.setdefault((each.__code__.co_filename, each.__code__.co_qualname), []).append(each)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A number of a module, with another value."""
+
+    module: str
+    name: str
+    value: float
+
+    def put(self) -> bool:
+        """Change it in its module and wherever it was imported to."""
+        right = vars(sys.modules[self.module])[self.name]
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get(self.name) is right:
+                setattr(module, self.name, self.value)
+        return True
+
+
+def moved(module: str, right: ast.Module, wrong: ast.Module) -> Moved | None:
+    """Return the number that is assigned differently in two modules, None if anything else differs."""
+    pairs = [pair for pair in zip(right.body, wrong.body, strict=True) if ast.dump(pair[0]) != ast.dump(pair[1])]
+    match pairs:
+        case [(_, ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() | float() as value)))]:
+            return Moved(module=module, name=name, value=value)
+    return None
+
+
+@functools.cache
+def uses(path: Path) -> Mapping[str, Sequence[int]]:
+    """Return in which lines of a file each name is read in a function; [0] where it is read at import as well."""
+    tree = ast.parse(path.read_text())
+    read: dict[str, list[int]] = {}
+    inside: set[int] = set()
+    for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)):
+        for each in (within for statement in function.body for within in ast.walk(statement)):
+            inside.add(id(each))
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            read.setdefault(each.id, []).append(each.lineno if id(each) in inside else 0)
+    return {name: [0] if 0 in lines else lines for name, lines in read.items()}
+
+
+@dataclass(kw_only=True)
+class Trying:
+    """A pytest plugin that, in place of its tests, tries mistakes on those of them that are given for each.
+
+    `tries` yields (mistake, node ids of its tests, in order); `tell` gets a mistake's number and whether it was
+    noticed, None if it cannot be put in.
+    """
+
+    tries: Iterable[tuple[Mistake, Sequence[str]]]
+    tell: Callable[[int, bool | None], None]
+    jobs: int
+    limit_cpu_s: int
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Fork once for each mistake."""
+        items = {item.nodeid: item for item in session.items}
+        _functions()
+        gc.freeze()
+        running: dict[int, int] = {}
+        for number, (mistake, tests) in enumerate(self.tries):
+            if len(running) >= self.jobs:
+                self._wait(running)
+            child = os.fork()
+            if child == 0:
+                status = _UNFIT
+                with contextlib.suppress(BaseException):
+                    status = self._try(mistake, [items[test] for test in tests if test in items])
+                os._exit(status)
+            running[child] = number
+        while running:
+            self._wait(running)
+        return True
+
+    def _wait(self, running: dict[int, int]) -> None:
+        child, ended = os.wait()
+        status = os.waitstatus_to_exitcode(ended)
+        self.tell(running.pop(child), None if status == _UNFIT else status != 0)
+
+    def _try(self, mistake: Mistake, tests: list[pytest.Item]) -> int:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(silent, stream)
+        if not tests or not mistake.put():
+            return _UNFIT
+        signal.setitimer(signal.ITIMER_PROF, self.limit_cpu_s)  # ends this process, which counts as noticed
+        try:
+            return int(any(_fails(item, following) for item, following in _with_next(tests)))
+        except BaseException:  # noqa: BLE001 - of a test or its fixtures, because of the mistake
+            return 1
+
+
+def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
+    return any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+
+
+def _with_next(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    return zip(items, [*items[1:], None], strict=True)
