@@ -1,11 +1,9 @@
 """Put one mistake at a time into the judge, run its tests, and report which mistakes no test noticed.
 
-Each mutant runs in a process of its own, on the tests that run its line, the shortest first. Most are put into a fork
-of a process that has collected the tests (`in_place`); what runs when its module is imported needs a fork of one in
-which everything but the judge is imported, and is tried on all tests. `python -m tests.mutation --share 0.1 --seed 3`
-tries a tenth of the mutants, drawn at random. What was found of each is kept in a file, and the next run goes on after
-it. A mutant of a module that has changed since is tried anew; that tests have changed is not noticed (`--again` tries
-the survivors once more).
+Each mutant runs in a process of its own, forked from one that has collected the tests (`in_place`), on those that run
+its line, the shortest first. `python -m tests.mutation --share 0.1 --seed 3` tries a tenth of the mutants, drawn at
+random. What was found of each is kept in a file, and the next run goes on after it. A mutant of a module that has
+changed since is tried anew; that tests have changed is not noticed (`--again` tries the survivors once more).
 """
 
 import argparse
@@ -13,28 +11,21 @@ import ast
 import contextlib
 import functools
 import hashlib
-import importlib.abc
-import importlib.util
-import io
 import itertools
 import json
 import os
 import random
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.mutation import covering
-from tests.mutation.in_place import Mistake, Replaced, Trying, moved, replaced, uses
+from tests.mutation.in_place import Mistake, Trying, moved, replaced, uses
 from tests.mutation.mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -61,24 +52,6 @@ class Case:
     mutant: Mutant
 
 
-class _Mistaken(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds one module of the judge with a mistake in it."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-
-    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != self._case.module:
-            return None
-        spec = ModuleSpec(fullname, self, origin=str(self._case.path))
-        if self._case.path.name == "__init__.py":
-            spec.submodule_search_locations = [str(self._case.path.parent)]
-        return spec
-
-    def get_source(self, fullname: str) -> str:
-        return self._case.mutant.text
-
-
 def all_cases(folder: Path) -> list[Case]:
     """Return every mutant of every module of the judge."""
     found = []
@@ -88,34 +61,16 @@ def all_cases(folder: Path) -> list[Case]:
     return found
 
 
-def is_noticed(case: Case, tests: Sequence[str] = ()) -> bool:
-    """Run tests, (): all of them, against a mutant and say whether one failed."""
-    return _in_a_fork(lambda: _run_tests(case, tests), LIMIT_CPU_S) != 0
-
-
-def _in_a_fork(work: Callable[[], int], limit_s: float = 0.0) -> int:
-    """Return what some work returns in a process of its own, not 0 if it takes longer. 0: it may."""
+def _in_a_fork(work: Callable[[], int]) -> int:
+    """Return what some work returns in a process of its own, which imports the judge and leaves nothing in this one."""
     child = os.fork()
     if child == 0:
         status = KILLED
         with contextlib.suppress(BaseException):
-            signal.setitimer(signal.ITIMER_PROF, limit_s)  # ends this process, which counts as noticed
-            silent = os.open(os.devnull, os.O_WRONLY)
-            for stream in (1, 2):
-                os.dup2(silent, stream)
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                status = work()
+            status = work()
         os._exit(status)
     _, ended = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(ended)
-
-
-def _run_tests(case: Case, tests: Sequence[str]) -> int:
-    sys.meta_path.insert(0, _Mistaken(case))
-    if not tests:
-        return int(pytest.main([*_OPTIONS, *TESTS]))
-    files, plugin = covering.chosen(tests)
-    return int(pytest.main([*_OPTIONS, *files], plugins=[plugin]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,57 +86,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="try those once more that no test noticed")
     given = parser.parse_args(arguments)
     os.chdir(ROOT)
-    _import_what_is_not_judged()
-    cases = all_cases(ROOT / "server/ncclwatch_server/judge")
+    judge = ROOT / "server/ncclwatch_server/judge"
+    cases = all_cases(judge)
     measured = given.kept.parent
     measured.mkdir(parents=True, exist_ok=True)
-    if _in_a_fork(lambda: covering.measure(ROOT / "server/ncclwatch_server/judge", _OPTIONS, TESTS, measured)) != 0:
+    if _in_a_fork(lambda: covering.measure(judge, _OPTIONS, TESTS, measured)) != 0:
         print("the tests fail without any mistake; repair that first")
         return 1
     tests = covering.read(measured)
     chosen = random.Random(given.seed).sample(cases, round(len(cases) * given.share))
     known = _known(given.kept)
-    tried = {
-        key: row for case in chosen if (row := known.get(key := _key(case))) and (row["noticed"] or not given.again)
-    }
-    left = [case for case in chosen if _key(case) not in tried]
-    until_s = time.monotonic() + given.minutes * 60
-    told = _Told(given.kept, len(chosen), tried)
+    left = [case for case in chosen if (row := known.get(_key(case))) is None or (given.again and not row["noticed"])]
     fit = [(case, *fitting) for case in left if (fitting := _fitting(case, tests)) is not None]
-    _try_in_place(fit, told, given.jobs, until_s)
-    told.read_again()
-    left = [case for case in left if _key(case) not in tried]
-    with ThreadPoolExecutor(max_workers=given.jobs) as pool:
-        slow = ((case, tests.of(case.path, case.mutant.line)) for case in left)
-        for case, noticed in _tried(pool, slow, given.jobs, until_s):
-            told(case, noticed)
-    survivors = sorted(
-        (row["file"], row["line"], row["was"], row["now"]) for row in tried.values() if not row["noticed"]
-    )
-    print(f"{len(tried) - len(survivors)} of {len(tried)} mistakes noticed (of {len(cases)} in all)")
-    for file, line, was, now in survivors:
-        print(f"not noticed: {file}:{line}: {was}  ->  {now}")
+    until_s = time.monotonic() + given.minutes * 60
+    if _in_a_fork(lambda: _try(fit, given.kept, given.jobs, until_s)) != 0:
+        print(f"pytest ended with an error; what was found is in {given.kept}")
+        return 1
+    known = _known(given.kept)
+    for case in (case for case in chosen if _key(case) not in known):
+        print("not tried: {file}:{line}: {was}  ->  {now}".format(**_row(case)))
+    survivors = [case for case in chosen if not known.get(_key(case), {}).get("noticed", True)]
+    for case in sorted(survivors, key=lambda case: (case.path, case.mutant.line)):
+        print("not noticed: {file}:{line}: {was}  ->  {now}".format(**_row(case)))
+    tried = sum(_key(case) in known for case in chosen)
+    print(f"{tried - len(survivors)} of {tried} mistakes noticed (of {len(cases)} in all)")
     return 0
-
-
-class _Told:
-    """Writes down what was found of each mutant, and prints the survivors."""
-
-    def __init__(self, kept: Path, of: int, tried: dict[str, dict[str, Any]]) -> None:
-        self._kept, self._of, self._tried = kept, of, tried
-
-    def __call__(self, case: Case, noticed: bool) -> None:
-        row = self._tried[_key(case)] = _row(case) | {"key": _key(case), "noticed": noticed}
-        with self._kept.open("a") as kept:
-            print(json.dumps(row), file=kept)
-        if not noticed:
-            print("{file}:{line}: {was}  ->  {now}".format(**row), flush=True)
-        if len(self._tried) % TOLD_EVERY == 0:
-            print(f"{len(self._tried)} of {self._of} tried", flush=True)
-
-    def read_again(self) -> None:
-        """Take in what another process has written down."""
-        self._tried |= _known(self._kept)
 
 
 def _fitting(case: Case, tests: covering.Covering) -> tuple[Mistake, Sequence[str]] | None:
@@ -210,41 +139,28 @@ def _judge() -> tuple[Path, ...]:
     return tuple(sorted((ROOT / "server/ncclwatch_server/judge").rglob("*.py")))
 
 
-def _try_in_place(fit: Sequence[tuple[Case, Mistake, Sequence[str]]], told: _Told, jobs: int, until_s: float) -> None:
-    """Try mutants in forks of a process that has collected the tests, which is a fork as well."""
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    for case, mistake, tests in fit:
-        if not tests and isinstance(mistake, Replaced):
-            told(case, False)  # no test runs that line
+def _try(fit: Sequence[tuple[Case, Mistake, Sequence[str]]], kept: Path, jobs: int, until_s: float) -> int:
+    """Try mutants on their tests until a time on the monotonic clock; returns pytest's status."""
+    told = 0
 
     def tell(number: int, noticed: bool | None) -> None:
-        if noticed is not None:
-            told(fit[number][0], noticed)
+        nonlocal told
+        if noticed is None:
+            return
+        told += 1
+        case = fit[number][0]
+        row = _row(case) | {"key": _key(case), "noticed": noticed}
+        with kept.open("a") as file:
+            print(json.dumps(row), file=file)
+        if not noticed:
+            print("{file}:{line}: {was}  ->  {now}".format(**row), flush=True)
+        if told % TOLD_EVERY == 0:
+            print(f"{told} of {len(fit)} tried", flush=True)
 
     until = itertools.takewhile(lambda _: time.monotonic() < until_s, fit)
-    trying = Trying(
-        tries=((mistake, tests) for _, mistake, tests in until), tell=tell, jobs=jobs, limit_cpu_s=LIMIT_CPU_S
-    )
-    status = KILLED
-    with contextlib.suppress(BaseException):
-        status = int(pytest.main([*_OPTIONS, "-s", "-q", *TESTS], plugins=[trying]))
-    os._exit(status)
-
-
-def _tried(
-    pool: ThreadPoolExecutor, left: Iterator[tuple[Case, Sequence[str]]], at_once: int, until_s: float
-) -> Iterator[tuple[Case, bool]]:
-    """Yield whether each mutant was noticed, as they come; none is begun after `until_s` on the monotonic clock."""
-    running = {pool.submit(is_noticed, *each): each[0] for each in itertools.islice(left, at_once)}
-    while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for each in done:
-            yield running.pop(each), each.result()
-            if time.monotonic() < until_s and (following := next(left, None)) is not None:
-                running[pool.submit(is_noticed, *following)] = following[0]
+    tries = ((mistake, tests) for _, mistake, tests in until)
+    trying = Trying(tries=tries, tell=tell, jobs=jobs, limit_cpu_s=LIMIT_CPU_S)
+    return int(pytest.main([*_OPTIONS, "-s", *TESTS], plugins=[trying]))
 
 
 def _known(kept: Path) -> dict[str, dict[str, Any]]:
@@ -260,14 +176,6 @@ def _key(case: Case) -> str:
 def _row(case: Case) -> dict[str, Any]:
     mutant = case.mutant
     return {"file": str(case.path.relative_to(ROOT)), "line": mutant.line, "was": mutant.was, "now": mutant.now}
-
-
-def _import_what_is_not_judged() -> None:
-    """Import what every test needs, so that each fork begins with it; nothing that imports the judge."""
-    for name in ("hypothesis", "msgspec", "numpy", "ncclwatch.contract.model.rank", "ncclwatch.contract.words.text"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    assert JUDGE not in sys.modules
 
 
 if __name__ == "__main__":

@@ -53,18 +53,6 @@ class _Watch:
             self.took_s[item.nodeid] = time.process_time() - began_s
 
 
-class _Chosen:
-    """Leaves out all other tests, and puts these in order."""
-
-    def __init__(self, tests: Iterable[str]) -> None:
-        self._order = {test: number for number, test in enumerate(tests)}
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
-        )
-
-
 def measure(folder: Path, options: Iterable[str], tests: Iterable[str], into: Path) -> int:
     """Run tests and write down which lines of a folder each of them runs. Returns pytest's status."""
     measured = Coverage(data_file=str(into / _DATA), source=[str(folder)], config_file=False)
@@ -84,9 +72,3 @@ def read(into: Path) -> Covering:
     lines = {name: data.contexts_by_lineno(name) for name in data.measured_files()}
     times = (row.partition(" ") for row in (into / _TIMES).read_text().splitlines())
     return Covering(lines=lines, took_s={test: float(took_s) for took_s, _, test in times})
-
-
-def chosen(tests: Iterable[str]) -> tuple[list[str], object]:
-    """Return (the files that these tests are in, a plugin that leaves out all others)."""
-    wanted = list(tests)
-    return list(dict.fromkeys(test.partition("::")[0] for test in wanted)), _Chosen(wanted)
