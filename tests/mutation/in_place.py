@@ -132,12 +132,12 @@ def uses(path: Path) -> Mapping[str, Sequence[int]]:
 class Trying:
     """A pytest plugin that, in place of its tests, tries mistakes on those of them that are given for each.
 
-    `tries` yields (mistake, node ids of its tests, in order); `tell` gets a mistake's number and whether it was
-    noticed, None if it cannot be put in.
+    `tries` yields (mistake, node ids of its tests, in order), the next one once there is a process for it. `tell` gets
+    a mistake's number, whether it was noticed, None if it cannot be put in, and by which test, "" if that is not known.
     """
 
     tries: Iterable[tuple[Mistake, Sequence[str]]]
-    tell: Callable[[int, bool | None], None]
+    tell: Callable[[int, bool | None, str], None]
     jobs: int
     limit_cpu_s: int
 
@@ -146,27 +146,31 @@ class Trying:
         items = {item.nodeid: item for item in session.items}
         _functions()
         gc.freeze()
-        running: dict[int, int] = {}
+        running: dict[int, tuple[int, int]] = {}  # by process: the mistake's number, where to read which test failed
         for number, (mistake, tests) in enumerate(self.tries):
-            if len(running) >= self.jobs:
-                self._wait(running)
+            reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
                 status = _UNFIT
                 with contextlib.suppress(BaseException):
-                    status = self._try(mistake, [items[test] for test in tests if test in items])
+                    status = self._try(mistake, [items[test] for test in tests if test in items], writing)
                 os._exit(status)
-            running[child] = number
+            os.close(writing)
+            running[child] = number, reading
+            if len(running) >= self.jobs:
+                self._wait(running)
         while running:
             self._wait(running)
         return True
 
-    def _wait(self, running: dict[int, int]) -> None:
+    def _wait(self, running: dict[int, tuple[int, int]]) -> None:
         child, ended = os.wait()
         status = os.waitstatus_to_exitcode(ended)
-        self.tell(running.pop(child), None if status == _UNFIT else status != 0)
+        number, reading = running.pop(child)
+        with os.fdopen(reading) as failed:
+            self.tell(number, None if status == _UNFIT else status != 0, failed.read())
 
-    def _try(self, mistake: Mistake, tests: list[pytest.Item]) -> int:
+    def _try(self, mistake: Mistake, tests: list[pytest.Item], writing: int) -> int:
         silent = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(silent, stream)
@@ -174,9 +178,12 @@ class Trying:
             return _UNFIT
         signal.setitimer(signal.ITIMER_PROF, self.limit_cpu_s)  # ends this process, which counts as noticed
         try:
-            return int(any(_fails(item, following) for item, following in _with_next(tests)))
+            failed = next((item for item, following in _with_next(tests) if _fails(item, following)), None)
         except BaseException:  # noqa: BLE001 - of a test or its fixtures, because of the mistake
             return 1
+        if failed is not None:
+            os.write(writing, failed.nodeid.encode())
+        return int(failed is not None)
 
 
 def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:

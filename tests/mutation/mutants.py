@@ -16,9 +16,13 @@ _SHIFTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One mistake: the whole text of the module with it, and what it is, for people."""
+    """One mistake: the whole text of the module with it, and what it is, for people.
+
+    `bound`: a limit that is off by one, which many a test may leave open; otherwise a test of a value is reversed.
+    """
 
     line: int
+    bound: bool
     was: str
     now: str
     text: str
@@ -40,7 +44,8 @@ def _comparisons(tree: ast.Module) -> Iterator[Mutant]:
                     continue
                 was = ast.unparse(node)
                 node.ops[at] = other()
-                yield Mutant(line=node.lineno, was=was, now=ast.unparse(node), text=ast.unparse(tree))
+                now, text = ast.unparse(node), ast.unparse(tree)
+                yield Mutant(line=node.lineno, bound=table is _SHIFTED, was=was, now=now, text=text)
                 node.ops[at] = op
         for number in [side for side in (node.left, *node.comparators) if _is_number(side)]:
             yield from _moved(tree, node, number)
@@ -65,7 +70,6 @@ def _moved(tree: ast.Module, shown: ast.AST, number: ast.AST) -> Iterator[Mutant
     for step in (1, -1):
         # A share between 0 and 1 has no next one: half and half again is what a slip of the pen would be.
         number.value = value * (1.5 if step > 0 else 0.5) if 0 < value < 1 else value + step
-        yield Mutant(
-            line=getattr(shown, "lineno", 0), was=was, now=ast.unparse(copy.deepcopy(shown)), text=ast.unparse(tree)
-        )
+        now, text = ast.unparse(copy.deepcopy(shown)), ast.unparse(tree)
+        yield Mutant(line=getattr(shown, "lineno", 0), bound=True, was=was, now=now, text=text)
     number.value = value
