@@ -174,7 +174,9 @@ def _try(fit: Sequence[tuple[Case, Mistake, Sequence[str]]], kept: Path, jobs: i
             yield mistake, (*first, *(test for test in tests if test not in first))
 
     trying = Trying(tries=tries(), tell=tell, jobs=jobs, limit_cpu_s=LIMIT_CPU_S)
-    return int(pytest.main([*_OPTIONS, "-s", *TESTS], plugins=[trying]))
+    status = int(pytest.main([*_OPTIONS, "-s", *TESTS], plugins=[trying]))
+    print(f"{told} of {len(fit)} tried")
+    return status
 
 
 def _known(kept: Path) -> dict[str, dict[str, Any]]:

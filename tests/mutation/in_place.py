@@ -144,6 +144,7 @@ class Trying:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Fork once for each mistake."""
         items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()  # conftest.py froze them, and what is frozen is not listed
         _functions()
         gc.freeze()
         running: dict[int, tuple[int, int]] = {}  # by process: the mistake's number, where to read which test failed
