@@ -78,12 +78,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         explanation=_explanation(case, root, doing),
         advice=ADVICE_LOOP if root.overlong is not None else _advice(case, ranks),
         culprits=tuple(
-            culprit(
-                case.views[rank],
-                place_of(case, case.views[rank]),
-                doing if len(ranks) == 1 else _doing_words(case, [rank]),
-            )
-            for rank in ranks
+            culprit(case.views[rank], place_of(case, case.views[rank]), _doing_words(case, [rank])) for rank in ranks
         ),
         victims=root.victims,
         evidence=evidence_of(case, ranks, root.blocks),

@@ -108,8 +108,7 @@ def _thread_advice(thread: EndedThread) -> str:
 
 def is_held_by_the_gil(view: RankView, still: Stillness) -> bool:
     """Say whether native code that holds the GIL keeps a rank still, rather than its storage."""
-    disk = view.process.state is ProcessState.DISK_WAIT
-    return still.pulse_lost and still.trouble is not Trouble.SAVE and not disk
+    return still.pulse_lost and view.process.state is not ProcessState.DISK_WAIT
 
 
 def _words_of(case: Case, view: RankView) -> str:
