@@ -5,6 +5,7 @@ Those that others wait for in one operation are one root; each independent root 
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Culprit, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Told
@@ -12,7 +13,7 @@ from ncclwatch_server.judge.rules import ADVICE
 from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last_words, whereabouts
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
-from ncclwatch_server.judge.theory.case import Case, explained
+from ncclwatch_server.judge.theory.case import Case, explained, main_thread
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
@@ -109,8 +110,11 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
     direct = [block for block in blocks if block.operation == first.operation]
     late = tuple(rank for rank in ranks if rank in case.graph.absent[first.operation]) or ranks
     places = {rank: whereabouts(case.views[rank]) for rank in ranks}
-    seen = next((place for place in places.values() if place.cause is not None), places[late[0]])
-    stalled = None if open_end else seen.cause
+    telling = next((rank for rank in ranks if places[rank].cause is not None), late[0])
+    doing = f"rank {telling}: {places[telling].doing}" if len(late) > 1 else places[telling].doing
+    # That one of them stood still says nothing of the others: a cause is told if it is that of all.
+    alike = len({place.cause for place in places.values()}) == 1
+    stalled = places[telling].cause if alike and not open_end else None
     cause = Cause.STRAGGLER if long.too_short else stalled or Cause.UNDETERMINED
     severity = Severity.WARNING if open_end else Severity.CRITICAL
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
@@ -122,10 +126,10 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
             cause=cause,
             severity=Severity.INFO if long.too_short else severity,
             summary=(
-                f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({seen.doing}); "
+                f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({doing}); "
                 f"{waiting_words(case, direct, late)}{behind}."
             ),
-            explanation=_explanation(case, late, victims, seen, open_end),
+            explanation=_explanation(case, late, victims, stalled, open_end),
             advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
             culprits=tuple(
                 Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
@@ -148,7 +152,9 @@ def _longest(blocks: list[Block]) -> Block:
     return max(blocks, key=lambda each: (each.wait.age_s, inside[each.operation], -each.operation.seq))
 
 
-def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], seen: Whereabouts, open_end: bool) -> str:
+def _explanation(
+    case: Case, late: tuple[int, ...], victims: tuple[int, ...], stalled: Cause | None, open_end: bool
+) -> str:
     who, many = ranks_words(late).capitalize(), len(late) > 1
     said = [
         f"{who} {'are' if many else 'is'} {_where_words(case, late)}, so nobody holds {'them' if many else 'it'} up.",
@@ -157,12 +163,28 @@ def _explanation(case: Case, late: tuple[int, ...], victims: tuple[int, ...], se
     if open_end:
         who = "they worked or stood" if len(late) > 1 else "it worked or stood"
         said.append(f"Whether {who} still at that moment, no file tells, and no wait had lasted to its timeout.")
-    elif seen.cause is None:
-        said.append("Why it does not come, a dump cannot tell: it holds operations, not stacks.")
+    elif stalled is None:
+        said.append(_why_words(case, late))
     cut = [rank for rank in late if (file := case.views[rank].file) is not None and not file.whole]
     if cut:
         said.append(f"The buffer of {ranks_words(cut)} has lost its older entries, or leaves out what is through.")
     return " ".join(said)
+
+
+def _was_seen(view: RankView) -> bool:
+    """Say whether a file tells where the main thread of a rank stood, apart from operations."""
+    thread = main_thread(view)
+    return (view.file is not None and view.file.saw_host) or (thread is not None and bool(thread.leaf))
+
+
+def _why_words(case: Case, late: tuple[int, ...]) -> str:
+    """Return why no cause is known."""
+    why = "Why they do" if len(late) > 1 else "Why it does"
+    views = [case.views[rank] for rank in late]
+    if not any(_was_seen(view) for view in views):
+        return f"{why} not come, a dump cannot tell: it holds operations, not stacks."
+    shown = "that all of them stood still in one thing" if len(late) > 1 else "that it stood still"
+    return f"{why} not come, no file tells: none shows {shown}."
 
 
 def _advice(late: tuple[int, ...]) -> str:
