@@ -1,5 +1,6 @@
 """What files tell of ranks that did not come: only what was seen of each, and whom else they hold up."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def named(incident: dict[str, Any]) -> list[int]:
 def test_ranks_that_all_stood_still_are_told_with_that_and_what_to_do(tmp_path: Path) -> None:
     found = of_rings(tmp_path, WAITED + "at 1-2 val.py:9 still 25\nin 0,3 dp#7 all_reduce train.py:60 for 30")
     assert (found["cause"], named(found)) == ("host_stall", [1, 2])
+    assert [each["call_site"]["line"] for each in found["culprits"]] == [9, 9]
     assert found["summary"].startswith("ranks 1-2 have not entered all_reduce #7 of group dp (rank 1: ")
     assert found["advice"].startswith("Look at what this line waits for")
     assert "Why they do not come" not in found["explanation"]
@@ -121,3 +123,32 @@ def test_a_rank_alone_in_a_call_of_its_own_is_named_with_its_line(tmp_path: Path
     found = of_dumps(job, tmp_path)
     assert found["cause"] == "rank_conditional_collective"
     assert [(each["rank"], each["call_site"]["line"]) for each in found["culprits"]] == [(0, 70)]
+
+
+def test_a_stack_tells_of_its_own_rank_alone(tmp_path: Path) -> None:
+    frames = [("read", "/home/user/nfs.py", 5), ("main", "/home/user/train.py", 70)]
+    thread = {
+        "pid": 5, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": 5, "active": True, "owns_gil": False,
+        "frames": [{"name": name, "filename": file, "line": line, "locals": None} for name, file, line in frames],
+    }  # fmt: skip
+    (tmp_path / "pyspy_rank_2.json").write_text(json.dumps([thread]))
+    job = Job(4)
+    job.steps(5)
+    job.op([0, 1], state=OPEN)
+    found = of_dumps(job, tmp_path)
+    assert (found["cause"], named(found)) == ("undetermined", [2, 3])
+    assert "(rank 2: its main thread is in read (nfs.py:5), called at nfs.py:5 in read());" in found["summary"]
+    assert "none shows that all of them stood still in one thing" in found["explanation"]
+
+
+def test_a_wait_in_a_file_older_than_another_one_proves_nothing(tmp_path: Path) -> None:
+    """Rank 0's file does not know of what ranks 2 and 3 completed with it, so it may be through with rank 1 as well."""
+    job = Job(4)
+    job.group("9", [0, 1], "tp")
+    job.group("8", [0, 2, 3], "dp")
+    job.steps(5)
+    job.steps(5, "9")
+    job.steps(5, "8")
+    job.op([0], "9", state=OPEN)
+    job.op([2, 3], "8")
+    assert of_dumps(job, tmp_path)["certainty"] == "LATE"
