@@ -127,10 +127,10 @@ def _waits(case: Case) -> Iterable[Block]:
 def _comes_later(case: Case, stopped: Block, block: Block) -> bool:
     """Say whether a stopped rank has issued its part of an operation after what it is still in."""
     operation, view = block.operation, case.views[stopped.rank]
+    if operation.source >= 0:
+        return True
     group = group_of(view, operation.group)
-    if group is None or operation.source >= 0:
-        return operation.source >= 0
-    if group.completed >= operation.seq:
+    if group is None or group.completed >= operation.seq:
         return False
     issued = find_issued(view, operation.group, operation.seq) or group.pending
     return issued is not None and issued.age_s <= stopped.wait.age_s
