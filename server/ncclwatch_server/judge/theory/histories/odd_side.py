@@ -91,17 +91,14 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: 
     if slipped is not None:
         return slipped
     usual = majority([side.ranks for side in sides])
-    if usual is not None and len(usual) * 2 <= len(members):
-        usual = None
-    if usual is not None and len(sides) == 2:
+    if usual is not None and len(usual) * 2 > len(members) and len(sides) == 2:
         (few,) = (side for side in sides if side.ranks is not usual)
         many = next(side for side in sides if side is not few)
         if not _go_apart(views, many, few):
             if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
                 return OddSide(side=many, sign=Sign.LEFT_LOADER)
             return OddSide(side=few, sign=Sign.MINORITY)
-        usual = None
-    if slip is not None and usual is None and not slip.decided:
+    if slip is not None and not slip.decided:
         return _none(sides)  # where they are now only follows from where they fell out of step
     for sign, shows in _SIGNS:
         chosen = [side for side in sides if shows(views, side, tuple(s for s in sides if s is not side))]

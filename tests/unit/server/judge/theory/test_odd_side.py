@@ -7,7 +7,8 @@ import pytest
 
 from ncclwatch.contract.model.rank import CallSite, LoaderView, Op, OpView, RankView, SourceNote, ThreadView
 from ncclwatch.contract.ring.call_sites import GRADIENT_BUCKET
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
+from ncclwatch_server.judge.theory.histories.habits import Slip
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
 from ncclwatch_server.judge.theory.histories.parting import Way, crossing_threads, part, parted_callers
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, who_shifted
@@ -125,6 +126,14 @@ def test_loaders_at_two_lines_are_not_compared():
     assert uneven_counts(views, (0,), (1,)) is None
 
 
+def test_ranks_that_are_still_in_a_pass_keep_open_whether_most_run_out_in_it():
+    ended = {number: loading(number, 1, 24, exhausted=True, last=24) for number in (0, 1, 2)}
+    drawing = {number: loading(number, 1, 24) for number in (4, 5)}
+    views = ended | {3: loading(3, 1, 25)} | drawing
+    assert odd_in_pass(views, (0,), (3,)) == (0, 3)
+    assert odd_in_pass(ended | {3: views[3]}, (0,), (3,)) == (3,)
+
+
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -217,6 +226,15 @@ def test_of_two_sides_that_come_by_a_new_caller_the_one_departs_that_changes_the
     assert (found.side.ranks, found.sign) == ((1,), Sign.DEPARTS)
     as_ever = side(0, line=44, route=1), sides[1]
     assert odd_side(views, as_ever, None).sign is Sign.NONE, "rank 0 may have left out what the new caller does"
+
+
+def test_where_two_fell_out_of_step_before_the_calls_that_they_hang_in_do_not_tell_who_did():
+    made = tuple(op(seq, 44 if seq % 2 else 50, route=1) for seq in range(1, 9))
+    views = {number: replace(view(number), history=made) for number in (0, 1)}
+    sides = side(0, line=44, route=2), side(1, line=50, route=2)
+    slip = Slip(ranks=(1,), group="dp", seq=3, offset=1, clock="batch", value=3, decided=False)
+    assert odd_side(views, sides, None).sign is Sign.DEPARTS
+    assert odd_side(views, sides, slip).sign is Sign.NONE
 
 
 def trained(number: int, reduced: Sequence[int]) -> RankView:
