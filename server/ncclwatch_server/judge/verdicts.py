@@ -137,7 +137,7 @@ def _comes_after_a_silence(case: Case, told: Sequence[Verdict], verdict: Verdict
     No file tells how a rank ended that was killed; that its pulse stopped before the others' is all that is left of it.
     """
     own = set(ranks_of(verdict))
-    silent = {culprit.rank for each in told if each is not verdict for culprit in each.culprits} - own
+    silent = {culprit.rank for each in told for culprit in each.culprits} - own
     return any(
         view.file is not None and view.pulse_age_s > verdict.onset_s
         for rank in silent

@@ -26,14 +26,31 @@ ended 2 signal 9 ago 21
 """
 
 
-def said(text: str, *sources: str) -> Verdict:
-    """Return what is said of a job whose ranks left these files."""
+TWO_ROOTS = """
+world 5
+group a 0-2
+group b 3-4
+history 0-2 a#1-4 all_reduce train.py:44
+history 3-4 b#1-4 all_reduce train.py:44
+in 0-1 a#5 all_reduce train.py:44 for 20
+in 3 b#5 all_reduce train.py:44 for 10
+in 4 b#5 barrier train.py:60 for 10
+gil 2 for {pulse_s}
+"""
+
+
+def said_all(text: str, *sources: str) -> tuple[Verdict, ...]:
+    """Return all that is said of a job whose ranks left these files."""
     snapshot: JobSnapshot = situation(text).snapshot()
     ranks = {
         rank: replace(view, file=FileView(source=source, path=f"/{rank}", timed=True, saw_host=True))
         for (rank, view), source in zip(snapshot.ranks.items(), sources, strict=True)
     }
-    (verdict,) = judge(replace(snapshot, ranks=ranks))
+    return judge(replace(snapshot, ranks=ranks))
+
+
+def said(text: str, *sources: str) -> Verdict:
+    (verdict,) = said_all(text, *sources)
     return verdict
 
 
@@ -59,3 +76,10 @@ def test_how_a_rank_ended_is_told_as_from_a_log_where_no_agent_saw_it():
 )
 def test_two_recorders_that_count_for_themselves_prove_no_mismatch(sources: tuple[str, ...], certainty: Certainty):
     assert said(PARTED, *sources).certainty is certainty
+
+
+@pytest.mark.parametrize(("pulse_s", "told"), [(9, [{3, 4}, {2}]), (21, [{2}])])
+def test_what_came_up_after_a_rank_had_fallen_silent_may_be_its_aftermath(pulse_s: int, told: list[set[int]]):
+    """It may have been killed, which no file tells."""
+    found = said_all(TWO_ROOTS.format(pulse_s=pulse_s), *["ring"] * 5)
+    assert [{culprit.rank for culprit in each.culprits} for each in found] == told
