@@ -125,6 +125,22 @@ def test_each_sign_is_seen_in_another_way(lines: tuple[str, ...], signs: tuple[f
     assert still_s_of(found.ranks[0]) == min(signs)
 
 
+@pytest.mark.parametrize(("enqueued", "at_work"), [(3, False), (0, True)])
+def test_a_host_that_reads_from_a_device_of_which_nobody_knows_more_shows_no_sign_of_work(enqueued: int, at_work: bool):
+    """It may spin there for what another rank does not send."""
+    found = situation("at 0 train.py:90 still 0 cpu 0", "host 0 train.py:90 for 9 calling item spins")
+    groups = tuple(replace(each, blind=True, enqueued=enqueued) for each in found.ranks[0].groups)
+    assert works(replace(found.ranks[0], groups=groups)) is at_work
+
+
+@pytest.mark.parametrize(("calling", "trouble"), [("sleep", Trouble.LOCK_FILE), ("read", Trouble.EXCEPTION)])
+def test_who_sleeps_beside_a_lock_file_waits_for_that(calling: str, trouble: Trouble):
+    found = situation("lock_file 0 /tmp/build/lock")
+    (thread,) = found.ranks[0].threads
+    found.ranks[0] = replace(found.ranks[0], threads=(replace(thread, calling=calling),))
+    assert judged(found).trouble is trouble
+
+
 def test_one_sign_alone_is_not_enough():
     found = situation("refused 0", "unattached 0")
     assert still_s_of(found.ranks[0]) == 0.0
