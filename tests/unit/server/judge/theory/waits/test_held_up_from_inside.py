@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.rank import GroupView, Op, PeerView, RankView, ThreadView, WaitKind, WaitView
+from ncclwatch.contract.model.rank import GroupView, Op, OpView, PeerView, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
-from ncclwatch_server.judge.theory.waits.wait_graph import build, victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import build, is_settled, victims_of
 from tests.unit.server.server_values import view
 
 
@@ -42,3 +42,38 @@ def test_a_peer_that_is_through_with_a_message_does_not_hold_it_up(kind: WaitKin
 def test_a_member_that_is_through_with_a_collective_does_not_hold_it_up(completed: int, held_up: bool):
     wait = WaitView(kind=WaitKind.COLLECTIVE, age_s=9.0, group="dp", seq=4, op=Op.ALL_REDUCE)
     assert held_up_by_the_other(waiting(wait, group(4, 3)), replace(view(1), groups=(group(4, completed),))) is held_up
+
+
+def op(seq: int, made: Op = Op.ALL_REDUCE, name: str = "dp") -> OpView:
+    return OpView(group=name, seq=seq, op=made, age_s=9.0, numel=4)
+
+
+@pytest.mark.parametrize(
+    ("later", "settled"),
+    [
+        ((), True),
+        ((op(5),), True),
+        ((op(5, Op.BARRIER),), False),  # they made different calls since, so perhaps before as well
+        ((op(5, Op.BARRIER, "other"),), True),
+        ((op(3, Op.BARRIER),), True),
+    ],
+)
+def test_what_one_has_completed_tells_that_all_have_come_while_their_calls_agree(
+    later: tuple[OpView, ...], settled: bool
+):
+    wait = WaitView(kind=WaitKind.COLLECTIVE, age_s=9.0, group="dp", seq=4, op=Op.ALL_REDUCE)
+    one = replace(waiting(wait, group(5, 3)), history=(op(3), op(4), op(5), op(5, Op.BARRIER, "other")))
+    other = replace(view(1), groups=(group(5, 4),), history=later)
+    found = standings(JobSnapshot(job="job", world_size=2, ranks={0: one, 1: other}, stacks={}, silent={}))
+    (block,) = found[0].blocks
+    assert is_settled(found, block) is settled
+
+
+def test_a_file_that_is_older_than_those_of_others_may_lack_that_its_rank_is_through():
+    wait = WaitView(kind=WaitKind.COLLECTIVE, age_s=9.0, group="dp", seq=4, op=Op.ALL_REDUCE)
+    other = replace(view(1), groups=(group(4, 4),))
+    for untold in (False, True):
+        one = waiting(wait, replace(group(4, 3), untold=untold))
+        found = standings(JobSnapshot(job="job", world_size=2, ranks={0: one, 1: other}, stacks={}, silent={}))
+        (block,) = found[0].blocks
+        assert is_settled(found, block) is not untold
