@@ -11,6 +11,7 @@ from ncclwatch_server.judge.rules.frames.mismatch import shift_words
 from ncclwatch_server.judge.telling.words import at_line, wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
+from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
 from ncclwatch_server.judge.theory.histories.odd_side import condition_of
 from ncclwatch_server.judge.theory.histories.parting import Parting
@@ -63,8 +64,14 @@ def _line_words(note: SourceNote) -> str:
 
 def _is_of_the_line(case: Case, found: Parting) -> bool:
     """Say whether the very line of the culprits' call lies under the test, rather than one that led to it."""
-    note = condition_of(case.views, found.culprit) if not found.condition_on_others else None
-    return note is not None and note.site == found.culprit.site
+    if found.condition_on_others:
+        return False
+    if found.shift is None:
+        note, site = condition_of(case.views, found.culprit), found.culprit.site
+    else:  # where they stand now is only what came of it
+        made, view = found.shift.op, case.views[found.culprit.ranks[0]]
+        note, site = rank_condition(view, made.site, made.op.value, found.shift.route), made.site
+    return note is not None and note.site == site
 
 
 def _with_both(found: Explanation, advice: str, forward: OneSided | None) -> Explanation:

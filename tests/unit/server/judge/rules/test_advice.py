@@ -39,6 +39,24 @@ def test_of_a_line_in_a_forward_both_are_said_for_it_need_not_run_that_forward()
     assert "If that line runs a forward: run that forward on all ranks or on none" in found.advice
 
 
+def test_of_a_line_in_a_forward_that_made_a_call_too_many_long_ago_both_are_said_as_well() -> None:
+    """Where its rank stands now is only what came of it."""
+    text = """
+    world 3
+    group dp 0-2
+    history 0-2 dp#1-5 all_reduce train.py:10:step
+    history 0 dp#6 barrier log.py:30:log from=train.py:70:sample module=codec/quantize/Quantizer/train/no_grad
+    history 1-2 dp#6 barrier train.py:50:epoch
+    in 0 dp#7 barrier train.py:50:epoch for 4
+    in 1-2 dp#7 all_reduce train.py:10:step for 4
+    """
+    found = told(text + 'source 0 log.py:30:log text "log(loss)" if "rank == 0"')
+    assert found.advice.startswith("Move this call outside the if")
+    assert "If that line runs a forward: run that forward on all ranks or on none" in found.advice
+    found = told(text + 'source 0 train.py:70:sample text "sample()" if "rank == 0"')
+    assert found.advice.startswith("Run that forward on all ranks or on none")
+
+
 def test_a_call_under_a_test_whose_source_nobody_has_read_is_to_be_moved() -> None:
     found = told(PARTED + 'source 1 train.py:50 text "" if "rank == 1"')
     assert found.advice.startswith("Move this call outside the if, so that all ranks of the group make it.")
