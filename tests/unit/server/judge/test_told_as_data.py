@@ -58,3 +58,20 @@ def test_the_line_of_a_call_is_told_as_the_first_node_that_has_read_it_does():
     noted = replace(view(1), sources=(SourceNote(site=CALL, text="dist.barrier()", condition="if rank == 0"),))
     assert source_line([view(0), noted], CALL) == "dist.barrier()  (under `if rank == 0`)"
     assert source_line([view(0), noted], None) == ""
+
+
+def test_a_call_that_gloo_has_given_up_is_where_the_rank_that_made_it_alone_was():
+    """Its ring counts it as over, so nobody waits any more."""
+    verdict = said(
+        """
+        world 3
+        group dp 0-2
+        history 0-2 dp#1-20 all_reduce train.py:12:main
+        history 0 dp#21-21 all_gather train.py:7:save
+        source 0 train.py:7:save if "if rank == 0"
+        ended 1-2 exit 0 ago 3
+        ended 0 error "RuntimeError: Connection closed by peer" train.py:7:save ago 2.5
+        """
+    )
+    assert [each.rank for each in verdict.culprits] == [0]
+    assert (verdict.group, verdict.seq, verdict.op) == ("dp", 21, "all_gather")
