@@ -14,7 +14,7 @@ from ncclwatch.contract.model.verdict import Cause, Culprit
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence
-from ncclwatch_server.judge.telling.words import at_line, operation_words, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, operation_words, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.roots import StoppedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
@@ -29,7 +29,9 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     """Return what is told of ranks that are still in what others have completed."""
     first, many = root.still_in[0], len(root.ranks) > 1
     odd = root.through if len(root.through) < len(root.ranks) else ()
-    what, through = operation_words(case.views, first), _through_words(root)
+    sends = first.operation.kind is WaitKind.SEND
+    what = wait_words(first.wait) if sends else operation_words(case.views, first)
+    through = _through_words(root)
     others = [block for block in root.blocks if block.rank not in root.ranks] or root.blocks
     return Explanation(
         cause=cause,
