@@ -10,6 +10,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.verdict import Cause, Repair
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.rules.frames.ends import tell_left
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.repairs import counterfactual_words, data, deed_words, site_of, would_words
 from ncclwatch_server.judge.telling.words import waiting_words
@@ -100,6 +101,8 @@ def _is_of_calls(root: Root) -> bool:
 def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
     """Return an explanation by the one rank whose change ends the hang."""
     (suspect,) = finding.suspects
+    if isinstance(root, GoneRoot) and suspect.change is Change.COME_BACK and suspect.rank in root.ranks:
+        return _ended_too_early(case, root, why, suspect)
     held = {*why.victims, *(each.rank for each in why.culprits)} - {suspect.rank}
     rule = _cause(case, suspect)
     deed = deed_words(case, suspect)
@@ -114,6 +117,15 @@ def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Expla
         divergence=None,
         repairs=_data(finding),
     )
+
+
+def _ended_too_early(case: Case, root: GoneRoot, why: Explanation, suspect: Suspect) -> Explanation:
+    """Return that a rank has ended: its calls tell no more than that it should have gone on."""
+    alone = replace(root, ranks=(suspect.rank,), decided=True)
+    went_on = suspect.reference is Reference.PEERS
+    reason = "Other ranks that ran the same code went on." if went_on else ""
+    told = tell_left(case, alone, why.cause, advice=why.advice, reason=reason)
+    return replace(told, repairs=(data(suspect),))
 
 
 def _waiting(case: Case, root: Root, suspect: Suspect) -> str:
