@@ -25,6 +25,8 @@ def deed_words(repair: Repair, namer: Namer = _named) -> str:
         case "swap":
             first, second = (call_words(call, namer) for call in repair.made[:2])
             return f"made {first} before {second} instead of after it"
+        case "replace" if made == missing:  # words have neither size nor type
+            return f"made {made} with another size, type or reduction than was due"
         case "replace":
             return f"made {made} instead of {missing}"
         case "rewind":
@@ -48,6 +50,8 @@ def instead_words(repair: Repair, namer: Namer = _named) -> str:
     made, missing = calls_words(repair.made, namer), calls_words(repair.missing, namer)
     if repair.change == "leave out" and repair.waits:
         return f"Had rank {repair.rank} made the call of the other ranks"
+    if repair.change == "replace" and made == missing:
+        return f"With the size, type and reduction that were due on rank {repair.rank}"
     found = {
         "put in": f"With {missing}",
         "leave out": f"Without {made}",

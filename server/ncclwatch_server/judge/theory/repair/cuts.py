@@ -115,12 +115,12 @@ def cut(counts: Counts, at_most: Mapping[int, int]) -> Mapping[int, int] | None:
         index = _lower(counts, rank, found[rank], limits)
         if index < 0:
             return None
-        if index == found[rank] and lowered[rank] == index:
+        if lowered[rank] == index:
             continue
         found[rank] = lowered[rank] = index
-        for channel, places in counts.places[rank].items():
+        for channel in counts.places[rank]:
             issued = counts.issued(rank, channel, index)
-            if issued < limits[channel] and places:
+            if issued < limits[channel]:
                 limits[channel] = issued
                 todo += [other for other in counts.sides(channel) if other != rank]
     return found

@@ -86,6 +86,14 @@ def test_a_wrong_call_that_paired_silently_is_found_where_it_was_made() -> None:
     assert finding.suspects[0].at == 3
 
 
+def test_what_a_rank_did_after_a_wrong_call_is_no_past_of_it() -> None:
+    right = [call(line, numel=1) for line in range(1, 9)]
+    wrong = [right[0], call(9, numel=1), *right[1:]]
+    finding = found(right, right, wrong, ends={0: End.GONE, 1: End.GONE})
+    (suspect,) = finding.suspects
+    assert (suspect.rank, suspect.at, suspect.visits) == (2, 1, 0)
+
+
 def test_two_calls_in_the_wrong_order_are_told_as_a_swap() -> None:
     finding = found([A, B], [A, B], [A, C, B], stops={2: 1})
     assert finding.suspects[0].rank == 2
