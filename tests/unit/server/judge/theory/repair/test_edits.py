@@ -1,0 +1,47 @@
+"""What is tried: each small change to the calls of one rank that could have kept a job going."""
+
+from collections.abc import Sequence
+
+from ncclwatch.contract.model.rank import CallSite, Op
+from ncclwatch_server.judge.theory.repair.edits import Change, edits
+from ncclwatch_server.judge.theory.repair.hang import Hang
+from ncclwatch_server.judge.theory.repair.tapes import Call, write
+
+
+def call(line: int, op: Op = Op.ALL_REDUCE, **changes: object) -> Call:
+    site = CallSite(file="train.py", line=line, function="f")
+    return Call(**({"group": "g", "op": op, "numel": line, "site": site} | changes))  # type: ignore[arg-type]
+
+
+A, B, C, D = (call(line) for line in (1, 2, 3, 4))
+
+
+def tried(rank: int, change: Change, *calls: Sequence[Call]) -> list[tuple[int, int, list[Call]]]:
+    """Return of all changes of one kind to a rank: where, how many calls it takes out, and what it puts in."""
+    hang = Hang(write({"g": tuple(range(len(calls)))}, dict(enumerate(calls)), {}))
+    found = edits(hang.roles, hang.departed(rank), hang.wanted_of(rank))
+    return [
+        (edit.at, edit.out, [hang.roles.calls[number] for number in edit.put])
+        for edit in found
+        if edit.change is change
+    ]
+
+
+def test_a_call_is_replaced_by_what_its_rank_issues_at_that_line_otherwise() -> None:
+    usual, other = (call(5, Op.BROADCAST, peer=peer) for peer in (0, 1))
+    step = [A, usual, B]
+    replaced = tried(0, Change.REPLACE, [*step, *step, D, other], [*step, *step, D, C])
+    assert [put for at, _, put in replaced if at == 7] == [[C], [usual]]
+
+
+def test_calls_are_left_out_up_to_where_the_others_went_on() -> None:
+    left_out = tried(0, Change.LEAVE_OUT, [A, call(7), call(8), B, C], [A, B, D])
+    assert [(at, out) for at, out, _ in left_out if out > 1] == [(1, 2)]
+
+
+def test_what_came_only_sometimes_at_a_point_may_be_missing_as_well() -> None:
+    evaluation = [call(7), call(8)]
+    epoch = [A, B, A, B, *evaluation]
+    put_in = tried(0, Change.PUT_IN, [*epoch, *epoch, A, B, A, B, A], [*epoch, *epoch, A, B, A, B, *evaluation[:1]])
+    blocks = [put for at, _, put in put_in if at == 16 and len(put) > 1]
+    assert evaluation in blocks
