@@ -41,7 +41,9 @@ def test_calls_are_left_out_up_to_where_the_others_went_on() -> None:
 
 def test_what_came_only_sometimes_at_a_point_may_be_missing_as_well() -> None:
     evaluation = [call(7), call(8)]
-    epoch = [A, B, A, B, *evaluation]
-    put_in = tried(0, Change.PUT_IN, [*epoch, *epoch, A, B, A, B, A], [*epoch, *epoch, A, B, A, B, *evaluation[:1]])
-    blocks = [put for at, _, put in put_in if at == 16 and len(put) > 1]
+    turns = [A, B] * 3
+    before = [*turns, *evaluation] * 2
+    put_in = tried(0, Change.PUT_IN, [*before, *turns, A], [*before, *turns, *evaluation[:1]])
+    blocks = [put for at, _, put in put_in if at == len(before) + len(turns) and len(put) > 1]
+    assert [A, B] in blocks
     assert evaluation in blocks
