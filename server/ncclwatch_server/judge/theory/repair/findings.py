@@ -129,7 +129,7 @@ def _is_certain(repairs: Repairs) -> bool:
     _, pairs, breaks, _ = repair.score
     if pairs:
         return False  # something else is wrong, too
-    if repair.edit.change is Change.REWIND or _is_between_two_groups(hang, repair.edit):
+    if repair.edit.change is Change.REWIND:
         return False
     if _is_at_a_shared_line(hang, repair.edit):
         return False
@@ -206,21 +206,3 @@ def _is_between_two_members(hang: Hang, edit: Edit) -> bool:
         return False
     call = hang.roles.calls[hang.tapes.by_rank[edit.rank].calls[edit.at]]
     return len(hang.tapes.groups.get(call.group, ())) < 3 or call.op.is_p2p
-
-
-def _is_between_two_groups(hang: Hang, edit: Edit) -> bool:
-    """Say whether an edit puts a call into another group that no more ranks use at its line than the one it is in.
-
-    Which of the two groups belongs there is then as open as who is wrong.
-    """
-    if edit.change is not Change.REPLACE:
-        return False
-    made, put = (hang.roles.calls[number] for number in (hang.tapes.by_rank[edit.rank].calls[edit.at], edit.put[0]))
-    if made.group == put.group or place_of(made) != place_of(put):
-        return False
-    users = {made.group: 0, put.group: 0}
-    for tape in hang.tapes.by_rank.values():
-        for call in {hang.roles.calls[number] for number in set(tape.calls)}:
-            if call.group in users and place_of(call) == place_of(made):
-                users[call.group] += 1
-    return users[put.group] <= users[made.group]

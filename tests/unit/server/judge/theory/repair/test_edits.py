@@ -45,5 +45,4 @@ def test_what_came_only_sometimes_at_a_point_may_be_missing_as_well() -> None:
     before = [*turns, *evaluation] * 2
     put_in = tried(0, Change.PUT_IN, [*before, *turns, A], [*before, *turns, *evaluation[:1]])
     blocks = [put for at, _, put in put_in if at == len(before) + len(turns) and len(put) > 1]
-    assert [A, B] in blocks
     assert evaluation in blocks
