@@ -1,11 +1,12 @@
 """What is tried: each small change to the calls of one rank that could have kept a job going."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, Op
-from ncclwatch_server.judge.theory.repair.edits import Change, edits
+from ncclwatch_server.judge.theory.repair.edits import Change, Edit, edits
 from ncclwatch_server.judge.theory.repair.hang import Hang
-from ncclwatch_server.judge.theory.repair.tapes import Call, write
+from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
 
 
 def call(line: int, op: Op = Op.ALL_REDUCE, **changes: object) -> Call:
@@ -46,3 +47,40 @@ def test_what_came_only_sometimes_at_a_point_may_be_missing_as_well() -> None:
     put_in = tried(0, Change.PUT_IN, [*before, *turns, A], [*before, *turns, *evaluation[:1]])
     blocks = [put for at, _, put in put_in if at == len(before) + len(turns) and len(put) > 1]
     assert evaluation in blocks
+
+
+def hang_of(
+    *calls: Sequence[Call], ends: Mapping[int, End] | None = None, stops: Mapping[int, int] | None = None
+) -> Hang:
+    groups = {"g": tuple(range(len(calls))), "pair": (0, 1)}
+    return Hang(write(groups, dict(enumerate(calls)), ends or {}, stops))
+
+
+def test_who_is_waited_for_may_be_wrong_the_other_side_of_a_message_or_all_members() -> None:
+    receive = call(5, Op.RECV, peer=1)
+    assert hang_of([A, receive], [A], [A], ends={1: End.STANDS, 2: End.STANDS}).candidates() == {0, 1}
+    anyone = replace(receive, peer=-1)
+    assert hang_of([A, anyone], [A], [A], ends={1: End.STANDS, 2: End.STANDS}).candidates() == {0, 1, 2}
+
+
+def test_of_whom_others_wait_for_a_message_only_its_other_side_is_wanted() -> None:
+    there, back = call(5, Op.SEND, peer=1), call(6, Op.RECV, peer=0)
+    answer, answered = call(7, Op.SEND, peer=0), call(8, Op.RECV, peer=1)
+    elsewhere = replace(back, group="pair"), replace(answer, group="pair")
+    for waits_in, wanted in ((there, back), (answered, answer)):
+        hang = hang_of([there, answered, waits_in], [back, answer, *elsewhere, A], [A])
+        assert [hang.roles.calls[number] for number in hang.wanted_of(1)] == [wanted, A]
+
+
+def test_no_change_elsewhere_ends_the_wait_for_an_asynchronous_call() -> None:
+    later = replace(B, waits=False)
+    hang = hang_of([A, later], [A], ends={1: End.STANDS})
+    number = hang.roles.number(later)
+    assert not hang.passes(Edit(rank=0, change=Change.PUT_IN, at=1, put=(number,)))
+    assert hang.passes(Edit(rank=0, change=Change.LEAVE_OUT, at=1, out=1))
+
+
+def test_ranks_that_wait_at_a_call_for_asynchronous_ones_are_replayed() -> None:
+    later, other = replace(B, waits=False), call(5, group="pair")
+    hang = hang_of([A, later, other], [A, later, other], [A], ends={2: End.STANDS}, stops={0: 2, 1: 2})
+    assert (hang.failure, hang.stuck) == (None, {0, 1})

@@ -143,6 +143,14 @@ def test_ranks_that_differ_between_all_their_meetings_do_so_by_design() -> None:
     assert (peers.total, len(peers.by_design)) == (0, 2)
 
 
+def test_ranks_that_met_once_in_another_group_still_differ_by_design() -> None:
+    first = [call("once", 9)]
+    made = {rank: first + STEPS[rank] * 5 for rank in (0, 1)}
+    made |= {rank: first + other_order("b", "cd"[rank - 2]) * 5 for rank in (2, 3)}
+    peers = Peers(Roles(write({**GROUPS, "once": (0, 1, 2, 3)}, made, {})))
+    assert (peers.total, len(peers.by_design)) == (0, 2)
+
+
 def test_ranks_that_differ_of_late_only_disagree() -> None:
     late = tapes(
         r0=STEPS[0] * 5, r1=STEPS[1] * 5, r2=STEPS[2] * 5, r3=[*STEPS[3] * 2, *other_order("b", "d") * 3]
