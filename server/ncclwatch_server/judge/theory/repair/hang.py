@@ -295,7 +295,7 @@ class Hang:
     def _deserts(self, edit: Edit) -> int:
         """Return how many ranks an edit leaves in the collective in which they wait, if they are most of its group."""
         tape = self.tapes.by_rank[edit.rank]
-        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop or edit.at >= len(tape.calls):
+        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop:
             return 0
         call = self.roles.calls[tape.calls[tape.stop]]
         members = self.tapes.groups.get(call.group, ())
@@ -329,7 +329,7 @@ class Hang:
     def _takes_what_always_came(self, edit: Edit, found: Departures) -> bool:
         """Say whether an edit takes the call in which a rank stands though it has always come there: its routine."""
         tape = found.tape
-        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop or edit.at >= len(tape.calls):
+        if edit.change not in (Change.LEAVE_OUT, Change.REWIND) or edit.at != tape.stop:
             return False
         return found.routine.always(tape.calls[: edit.at]) == tape.calls[edit.at]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.rank import CallSite, Op
 from ncclwatch_server.judge.theory.repair.edits import Change, Edit, edits
 from ncclwatch_server.judge.theory.repair.hang import Hang
+from ncclwatch_server.judge.theory.repair.search import _size_of
 from ncclwatch_server.judge.theory.repair.tapes import Call, End, write
 
 
@@ -84,3 +85,18 @@ def test_ranks_that_wait_at_a_call_for_asynchronous_ones_are_replayed() -> None:
     later, other = replace(B, waits=False), call(5, group="pair")
     hang = hang_of([A, later, other], [A, later, other], [A], ends={2: End.STANDS}, stops={0: 2, 1: 2})
     assert (hang.failure, hang.stuck) == (None, {0, 1})
+
+
+def test_to_take_the_call_to_which_a_rank_has_always_come_breaks_its_routine() -> None:
+    usual, other = [*[A, B, C] * 5, A, B], [*[A, B, C] * 5, A, D]
+    hang = hang_of(usual, other)
+    broken = [hang.breaks_with(Edit(rank=rank, change=Change.LEAVE_OUT, at=16, out=1)) for rank in (0, 1)]
+    assert broken == [1, 0]
+
+
+def test_who_stands_in_a_known_call_has_rather_missed_one_than_made_that_one_too_often() -> None:
+    hang = hang_of([A, B, C, A, B], [A, B, C, A, C])
+    missing = hang.tapes.by_rank[1].calls[1:2]
+    missed = Edit(rank=1, change=Change.PUT_IN, at=4, put=missing)
+    stands, before = (Edit(rank=1, change=Change.LEAVE_OUT, at=at, out=1) for at in (4, 3))
+    assert _size_of(hang, before) < _size_of(hang, missed) < _size_of(hang, stands)

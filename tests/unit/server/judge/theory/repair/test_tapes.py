@@ -75,8 +75,9 @@ def test_there_is_no_first_cut_where_a_member_stands_before_it() -> None:
     assert first_cut(Counts(replace(found, by_rank={**found.by_rank, 1: late}))) is None
 
 
-def test_calls_that_a_ring_holds_no_more_are_counted() -> None:
-    run = carried_out(draw(3))
+@pytest.mark.parametrize("seed", [3, 11])
+def test_calls_that_a_ring_holds_no_more_are_counted(seed: int) -> None:
+    run = carried_out(draw(seed))
     whole, cut_short = (
         read(standings(views.snapshot(run, Sight(run.rest_s + SETTLED_S, history=history))))
         for history in ((), (1,) * run.program.world)
@@ -84,6 +85,12 @@ def test_calls_that_a_ring_holds_no_more_are_counted() -> None:
     for rank, tape in cut_short.by_rank.items():
         channels = [whole.calls[number].channel(rank) for number in whole.by_rank[rank].calls]
         assert tape.lost == {each: channels.count(each) for each in set(channels) if each != channels[-1]}
+
+
+@pytest.mark.parametrize(("used", "unseen"), [("dp", set()), ("all", {2})])
+def test_who_is_not_seen_matters_only_as_a_member_of_a_group_that_is_used(used: str, unseen: set[int]) -> None:
+    given = f"world 3\ngroup all 0-2\ngroup dp 0-1\nunseen 2\nhistory 0-1 {used}#1-2 all_reduce train.py:1"
+    assert read(standings(situation(given).snapshot())).unseen == unseen
 
 
 def test_the_end_of_a_rank_is_read_from_its_standing() -> None:
