@@ -71,5 +71,8 @@ ADVICE = {rule.cause: rule.advice for rule in RULES}
 
 def explain(root: Root, case: Case) -> Explanation | None:
     """Return why a root is there by the first rule that recognises it, None if none does."""
-    found = next((found for rule in RULES if (found := rule.recognise(root, case)) is not None), None)
-    return with_repair(case, root, found) if found is not None else None
+    for rule in RULES:
+        found = rule.recognise(root, case)
+        if found is not None:
+            return with_repair(case, root, found, rule)
+    return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.verdict import Cause, Repair
 from ncclwatch.contract.words.text import ranks_words
-from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.ends import tell_left
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.repairs import counterfactual_words, data, deed_words, site_of, would_words
@@ -31,8 +31,8 @@ _WAYS_OVERRULED = (*_WAYS_BY_CALLS, Way.SLIP, Way.ARGUMENTS)
 _CLOSED_OVERRULED = (*_CLOSED_BY_CALLS, Closed.WRONG_PEER, Closed.PAIRS)
 
 
-def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
-    """Return an explanation of a root with the smallest repair, where the recorded calls tell one."""
+def with_repair(case: Case, root: Root, why: Explanation, rule: Rule) -> Explanation:
+    """Return what a rule explains of a root with the smallest repair, where the recorded calls tell one."""
     if not _is_of_calls(root):
         return why
     finding = case.repair
@@ -54,7 +54,7 @@ def with_repair(case: Case, root: Root, why: Explanation) -> Explanation:
         return why if finding.together else replace(why, repairs=_data(finding))
     others = not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(root, suspects)
     by_calls = not why.one_of and _is_by_calls_alone(root)
-    return _as_one_of(case, root, why, finding, suspects) if others or by_calls else why
+    return _as_one_of(case, root, (why, rule), finding, suspects) if others or by_calls else why
 
 
 def _data(finding: Finding) -> tuple[Repair, ...]:
@@ -134,8 +134,12 @@ def _waiting(case: Case, root: Root, suspect: Suspect) -> str:
     return waiting_words(case, others or root.blocks, (suspect.rank,))
 
 
-def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspects: Set[int]) -> Explanation:
+def _as_one_of(
+    case: Case, root: Root, by_rule: tuple[Explanation, Rule], finding: Finding, suspects: Set[int]
+) -> Explanation:
     """Return an explanation by several ranks of which each could have ended the hang by a change as small."""
+    why, rule = by_rule
+    said = (rule.recognise(_undecided(root), case) or why).explanation
     named = {each.rank: each for each in why.culprits}
     known = {
         each.rank: culprit(case.views[each.rank], site_of(each), deed_words(case, each))
@@ -146,12 +150,21 @@ def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspe
     return replace(
         why,
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case, root.blocks)}.",
-        explanation=f"{why.explanation} A change to any one of them would end the hang: which is wrong is not decided.",
+        explanation=f"{said} A change to any one of them would end the hang: which is wrong is not decided.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(rank for rank in why.victims if rank not in culprits),
         one_of=True,
         repairs=_data(finding),
     )
+
+
+def _undecided(root: Root) -> Root:
+    """Return a root of which is open who made the mistake."""
+    if isinstance(root, MismatchRoot):
+        return replace(root, decided=False, partings=tuple(replace(each, decided=False) for each in root.partings))
+    if isinstance(root, CircleRoot):
+        return replace(root, decided=False, circle=replace(root.circle, decided=False))
+    return root
 
 
 def _cause(case: Case, suspect: Suspect) -> Cause:

@@ -73,7 +73,9 @@ def _reason(found: Parting) -> str:
         ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
         return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
     sign = SIGN_WORDS[found.sign]
-    return f"Why {own}: {sign}." if found.decided else f"{sign.capitalize()}."
+    if found.decided:
+        return f"Why {own}: {sign}."
+    return f"{sign.capitalize()}." if found.sign is Sign.NONE else f"{own.capitalize()}: {sign}."
 
 
 def _slip_words(found: Parting, slip: Slip) -> str:
