@@ -47,3 +47,10 @@ def test_who_is_named_is_named_with_process_and_device_as_far_as_a_view_tells_th
         (2, snapshot.ranks[2].pid, "cuda:2"),
         (3, 0, ""),
     ]
+
+
+def test_who_is_set_up_otherwise_in_one_setting_or_in_several_is_named_with_them() -> None:
+    one = told("world 3\nfacts 0-2 backend=nccl\nfacts 2 NCCL_ALGO=Ring")
+    assert [each.doing for each in one.culprits] == ["set up with another NCCL_ALGO"]
+    two = told("world 3\nfacts 0-2 backend=nccl\nfacts 2 NCCL_ALGO=Ring NCCL_PROTO=LL")
+    assert [each.doing for each in two.culprits] == ["set up otherwise: NCCL_ALGO, NCCL_PROTO"]

@@ -66,3 +66,31 @@ def test_of_other_threads_the_first_line_of_the_users_own_is_told_and_none_witho
     threads = (("MainThread", (own,)), ("saver", (wait, own)), ("pin_memory", (wait,)))
     situation.stacks[1] = StackDump(rank=1, threads=threads)
     assert judged(situation).explanation.endswith("Its other threads: saver at saver.py:12 in upload().")
+
+
+def test_of_a_rank_that_is_waited_for_it_is_shown_for_how_long_its_process_and_its_stack_stood_still():
+    situation = told(
+        "world 2",
+        "group dp 0-1",
+        "history 0-1 dp#1-6 all_reduce train.py:44",
+        "in 0 dp#7 all_reduce train.py:44 for 60",
+        "at 1 data.py:12:read still 59",
+        "sampled 1 same 50 in read",
+    )
+    of_culprit = [each.fact for each in judged(situation).evidence if each.rank == 1]
+    assert "no CPU for 59 s, no I/O for 59 s" in of_culprit[0]
+    assert of_culprit[1].startswith("innermost frame read") and of_culprit[1].endswith("the same for 50 s")
+
+
+def test_of_a_process_that_was_never_seen_idle_it_is_not_said_that_it_is():
+    situation = told(
+        "world 2",
+        "group dp 0-1",
+        "history 0-1 dp#1-6 all_reduce train.py:44",
+        "in 0 dp#7 all_reduce train.py:44 for 60",
+        "disk 1 data.py:12:read for 59",
+    )
+    view = situation.ranks[1]
+    situation.ranks[1] = replace(view, process=replace(view.process, cpu_still_s=0.0, io_still_s=0.0))
+    (fact,) = [each.fact for each in judged(situation).evidence if each.rank == 1 and each.source == "proc"]
+    assert fact.endswith("CPU in use or unknown, I/O in use or unknown")

@@ -49,8 +49,14 @@ def test_a_shorter_loader_is_foretold_with_ranks_and_counts():
     assert [c.rank for c in verdict.culprits] == [1]
     assert verdict.victims == (0, 2)
     assert "rank 1 has 47 batches in the loop at train.py:10" in verdict.summary
-    assert "ranks 0,2: 49, rank 1: 47" in verdict.summary
+    assert "and ranks 0,2 have more (ranks 0,2: 49, rank 1: 47)" in verdict.summary
     assert "even_batches" in verdict.advice
+
+
+def test_one_longer_loader_is_foretold_with_ranks_and_counts():
+    (verdict,) = said(rank(0, 47), rank(1, 47), rank(2, 49))
+
+    assert "ranks 0-1 have 47 batches in the loop at train.py:10, and rank 2 has more" in verdict.summary
 
 
 def test_a_loader_without_length_is_foretold_when_one_rank_is_out_of_data():
