@@ -9,12 +9,15 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import JobSnapshot
-from ncclwatch.contract.model.rank import Op, ProcessState, ProcessView, RankView, WaitKind
+from ncclwatch.contract.model.rank import GroupView, Op, ProcessState, ProcessView, RankView, WaitKind
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch.contract.ring.layout import OPS, Word
 from ncclwatch_server.judge import judge
+from ncclwatch_server.judge.theory.waits.full_tables import may_have_entered
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 from ncclwatch_server.simulation.hearing import arrived
 from ncclwatch_server.simulation.rings import SimulatedRing
+from tests.unit.server.server_values import view
 
 ALL_REDUCE, SEND, RECV = (OPS.index(op) for op in (Op.ALL_REDUCE, Op.SEND, Op.RECV))
 WORLD, LONG_S = 1024, 400.0
@@ -48,9 +51,9 @@ def written(rank: int, write: Write) -> Iterator[RankView]:
         row_ns = ring.turn_back(LONG_S)
         ring.file.set_sample(0, row_ns, {"leaf": "f t.py:1", "name": "MainThread"})
         still = ProcessView(state=ProcessState.SLEEPING, cpu_still_s=LONG_S, io_still_s=LONG_S)
-        view = ring.view()
-        threads = tuple(replace(each, cpu_still_s=LONG_S, alive=True) for each in view.threads)
-        yield replace(view, pid=1000 + rank, process=still, threads=threads)
+        seen = ring.view()
+        threads = tuple(replace(each, cpu_still_s=LONG_S, alive=True) for each in seen.threads)
+        yield replace(seen, pid=1000 + rank, process=still, threads=threads)
 
 
 def collective(ring: SimulatedRing, name: str) -> None:
@@ -157,3 +160,12 @@ def test_a_circle_is_proven_while_all_threads_have_rows(threads: int):
 def test_a_circle_is_not_proven_when_a_thread_that_has_no_row_may_let_it_go():
     said = seen(range(2), circle(config.THREADS_MAX))
     assert Certainty.PROVEN not in {each.certainty for each in said}
+
+
+@pytest.mark.parametrize(("kind", "perhaps"), [(WaitKind.NEW_GROUP, True), (WaitKind.INIT, False)])
+def test_a_group_without_a_row_may_be_one_that_the_others_still_make_and_is_no_rendezvous(
+    kind: WaitKind, perhaps: bool
+):
+    of_itself = GroupView(name="g", desc="", ranks=(3,), enqueued=0, completed=0, prefix_hash=0)
+    full = replace(view(3), groups=(of_itself,) * config.GROUPS_MAX, dropped=1)
+    assert may_have_entered(full, Operation(group="", seq=1, members=(0, 3), kind=kind)) is perhaps

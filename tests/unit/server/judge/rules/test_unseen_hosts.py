@@ -152,3 +152,18 @@ def test_a_wait_in_a_file_older_than_another_one_proves_nothing(tmp_path: Path) 
     job.op([0], "9", state=OPEN)
     job.op([2, 3], "8")
     assert of_dumps(job, tmp_path)["certainty"] == "LATE"
+
+
+def test_of_ranks_that_hold_each_other_up_those_missing_in_the_longest_wait_have_not_entered_it(tmp_path: Path) -> None:
+    text = (
+        WAITED.replace("group dp 0-3", "group dp 0-3\ngroup tp 1,3")
+        + """
+history 1,3 tp#1-6 all_reduce train.py:40
+at 2-3 val.py:9 still 0
+in 1 tp#7 all_reduce train.py:40 for 30
+in 0 dp#7 all_reduce train.py:44 for 28
+"""
+    )
+    found = of_rings(tmp_path, text)
+    assert named(found) == [2, 3]
+    assert found["summary"].startswith("rank 3 has not entered all_reduce #7 of group tp")

@@ -11,6 +11,7 @@ from ncclwatch_server.simulation.job.faults import Fault, FaultKind
 from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import run
+from tests.scenarios.texts import situation
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 ONE_STEP = len(run(LAYOUT, Training(), (), steps=1).courses[0].steps)
@@ -67,3 +68,15 @@ def test_rows_with_a_culprit_come_first_and_all_is_bounded():
     assert blamed == sorted(blamed, reverse=True)
     assert len(verdict.waiters) <= ROWS_MAX
     assert max(len(row.awaits) for row in verdict.waiters) <= AWAITED_MAX
+
+
+def test_of_a_big_group_as_many_are_told_as_a_row_may_have():
+    late = AWAITED_MAX + 1
+    snapshot = situation(f"""
+world {late + 1}
+group dp 0-{late}
+in 0 dp#7 all_reduce train.py:44 for 60
+at 1-{late} train.py:50 still 59
+""").snapshot()
+    (verdict,) = judge(snapshot)
+    assert [row.awaits for row in verdict.waiters if row.ranks == (0,)] == [tuple(range(1, late))]

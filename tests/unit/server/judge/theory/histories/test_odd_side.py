@@ -65,6 +65,21 @@ def test_a_majority_says_who_shifted_whatever_their_habits():
     assert who_shifted({0: rank(0, *BROKE), 1: rank(1, *KEPT)}, (0, 1), decided) is decided
 
 
+# -- who slipped -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slipped", "sign"), [((0, 1), Sign.SLIPPED_FIRST), ((0,), Sign.NONE)])
+def test_a_side_of_which_all_have_slipped_is_the_odd_one_and_one_of_which_some_have_is_not(
+    slipped: tuple[int, ...], sign: Sign
+):
+    """Three more members, who have not come yet, kept in step with rank 2."""
+    views = {number: rank(number, 44, 44, 44) for number in range(6)}
+    found = Slip(ranks=slipped, group="dp", seq=3, offset=1, clock="batch", value=3, decided=True)
+    told = odd_side(views, (side(0, 1), side(2, line=50)), found, range(6))
+    assert told.sign is sign
+    assert not told.decided or told.side.ranks == (0, 1)
+
+
 # -- threads that cross ----------------------------------------------------------------------------
 
 

@@ -193,3 +193,11 @@ def test_names_that_differ_by_design_do_not_say_where_it_began():
     found = shift(named(0, "a", *USUAL), named(1, "b", *SKIPPED), named(2, "a", *USUAL))
     assert found is not None
     assert (found.ranks, found.seq, found.skipped, found.op.site) == ((1,), 3, 1, at(3))
+
+
+def test_a_call_left_out_after_a_branch_with_lines_of_its_own_is_found_where_it_was():
+    """One rank alone is in the first branch, and leaves out a call later."""
+    found = shift(rank(0, *USUAL, 9), rank(1, 1, 20, 3, 4, 6, 7, 8, 9, 10), rank(2, *USUAL, 9))
+    assert found is not None
+    assert (found.ranks, found.seq, found.skipped) == ((1,), 5, 1)
+    assert found.op.site == at(5)

@@ -6,6 +6,7 @@ import pytest
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
+    FileView,
     GroupView,
     Op,
     OpView,
@@ -19,6 +20,8 @@ from ncclwatch.contract.model.rank import (
 )
 from ncclwatch_server.judge.theory.waits.rank_standing import (
     STORE_RANKS_MAX,
+    UNTOLD,
+    UNTOLD_RANK,
     Operation,
     RankStanding,
     Standing,
@@ -278,3 +281,34 @@ def test_only_what_was_issued_is_held_back_by_what_came_before(seq: int, kind: W
     operation = Operation(group="dp", seq=seq, members=(0, 1), kind=kind)
     found = held_back(RankStanding(rank=0, standing=Standing.BLOCKED, view=seen), operation)
     assert (found is not None) is behind
+
+
+@pytest.mark.parametrize("untold", [{"numel": -1}, {"dtype": UNTOLD}])
+def test_a_part_that_is_told_partly_joins_no_side_where_it_may_belong_to_either(untold: dict[str, object]):
+    told = {"numel": 5, "dtype": "float32"}
+    issued = {0: op(4, **told), 1: op(4, numel=7, dtype="bfloat16"), 2: op(4, **(told | untold))}
+    assert sides_of(issued) == ((0, 2), (1,))
+    other = {key: told[key] for key in told if key not in untold} | ({"numel": 7} if "numel" in untold else {})
+    issued[1] = op(4, **({"dtype": "bfloat16"} | other))
+    assert sides_of(issued) == ((0,), (1,))
+
+
+@pytest.mark.parametrize(("peer", "root"), [(2, 2), (0, 0), (-1, UNTOLD_RANK)])
+def test_of_a_record_that_cannot_be_read_the_root_is_known_from_the_wait(peer: int, root: int):
+    seen = rank(thread(inside(op=Op.BROADCAST, peer=peer)), history=())
+    found = find_issued(seen, "dp", 4)
+    assert found is not None
+    assert (found.op, found.peer) == (Op.BROADCAST, root)
+
+
+@pytest.mark.parametrize(("asynchronous", "waits_in", "queued"), [(True, ["dp"], ["tp"]), (False, ["dp", "tp"], [])])
+def test_by_its_file_a_rank_waits_in_the_oldest_of_a_device_and_in_all_that_no_device_orders(
+    asynchronous: bool, waits_in: list[str], queued: list[str]
+):
+    groups = tuple(
+        group(name=name, asynchronous=asynchronous, pending=op(4, group=name, age_s=age_s))
+        for name, age_s in (("tp", 8.0), ("dp", 9.0))
+    )
+    found = standing(rank(thread(), groups=groups, file=FileView(source="recorder", path="dump", timed=True)))
+    assert [block.operation.group for block in found.blocks] == waits_in
+    assert [block.operation.group for block in found.queued] == queued
