@@ -100,3 +100,23 @@ def test_who_stands_in_a_known_call_has_rather_missed_one_than_made_that_one_too
     missed = Edit(rank=1, change=Change.PUT_IN, at=4, put=missing)
     stands, before = (Edit(rank=1, change=Change.LEAVE_OUT, at=at, out=1) for at in (4, 3))
     assert _size_of(hang, before) < _size_of(hang, missed) < _size_of(hang, stands)
+
+
+def test_a_block_that_the_peers_made_where_the_rank_went_on_may_be_missing() -> None:
+    put_in = tried(0, Change.PUT_IN, [A, B, C], [A, call(7), call(8), B, C])
+    assert [(at, put) for at, _, put in put_in if len(put) > 1] == [(1, [call(7), call(8)])]
+
+
+def test_a_rank_that_waits_late_for_a_call_does_so_after_a_change_too_unless_it_takes_the_call_out() -> None:
+    later = replace(B, waits=False)
+    hang = hang_of([A, later, C], [A, later], ends={1: End.STANDS}, stops={0: 1})
+    number = hang.roles.number(D)
+    late = {
+        "before": Edit(rank=0, change=Change.PUT_IN, at=0, put=(number,)),
+        "after": Edit(rank=0, change=Change.PUT_IN, at=2, put=(number,)),
+        "without": Edit(rank=0, change=Change.LEAVE_OUT, at=1, out=1),
+    }
+    assert hang.scripts[0].late == 1
+    assert {name: hang.script_with(edit).late for name, edit in late.items()} == {
+        "before": 2, "after": 1, "without": -1,
+    }  # fmt: skip

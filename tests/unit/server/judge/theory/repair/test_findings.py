@@ -254,3 +254,13 @@ def test_a_rank_does_not_come_too_soon_to_a_call_in_which_most_of_its_group_wait
     finding = found(*(made[rank] for rank in range(5)), groups={"g": tuple(range(5)), "p": tuple(range(5))})
     assert [each.rank for each in finding.suspects] != [1]
     assert not finding.certain
+
+
+def test_a_rank_that_shares_no_line_with_its_peers_is_not_certain_to_be_wrong_by_them() -> None:
+    """All ranks of its program make the same mistake, if it is one."""
+    own = [call(line, numel=line - 10) for line in (11, 12, 13)]
+    usual = found([*STEP * 3, A, B], [*STEP * 3, A, B], [*STEP * 3, A, C])
+    assert usual.certain
+    other = found([*STEP * 3, A, B], [*STEP * 3, A, B], [*own * 3, own[0], own[2]])
+    assert told(other)
+    assert not other.certain

@@ -162,3 +162,16 @@ def test_ranks_that_differ_of_late_only_disagree() -> None:
 def test_ranks_that_have_met_too_seldom_do_not_differ_by_design() -> None:
     peers = Peers(Roles(tapes(r3=other_order("b", "d"))))
     assert (peers.total, peers.by_design) == (3, set())
+
+
+def test_of_many_groups_that_one_line_calls_the_first_and_the_last_may_be_one_axis() -> None:
+    """All others share rank 0 with the first one."""
+    first, last = "g00", "g40"
+    groups = {f"g{number:02}": (0, number) for number in range(1, 40)} | {first: (0, 50), last: (60, 61)}
+    uses = {name: 3 if name in (first, last) else 1 for name in groups}
+    made = {rank: [] for rank in range(62)} | {
+        rank: [call(name, 1) for name in sorted(groups) for _ in range(uses[name]) if rank in groups[name]]
+        for rank in range(62)
+    }
+    axes = Roles(write(groups, made, {})).axis_of
+    assert axes[first] == axes[last]

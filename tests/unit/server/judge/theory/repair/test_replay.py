@@ -188,3 +188,19 @@ def test_a_circle_over_three_groups_is_stuck() -> None:
     groups = {"a": (0, 1), "b": (1, 2), "c": (2, 0)}
     a, b, c = (call(group=name) for name in "abc")
     assert played([a, c], [b, a], [c, b], groups=groups).stuck == {0, 1, 2}
+
+
+def test_a_send_that_joins_asynchronous_collectives_begins_once_they_are_through() -> None:
+    """Rank 1 receives before it comes to the collective: so they wait for each other where the send joins it alone."""
+    before, sending = call(waits=False), send(1, line=2)
+    tapes = [before, sending], [recv(0, line=3), before]
+    assert played(*tapes).stuck == set()
+    assert played(*tapes, joins=[sending]).stuck == {0, 1}
+
+
+def test_a_member_of_a_broadcast_is_through_once_those_above_it_have_come_whoever_came_before() -> None:
+    """Rank 15 waits for four others above it in the tree, rank 8 for the root alone."""
+    members = tuple(range(16))
+    there = [[call(Op.BROADCAST, peer=0)] if rank in (0, 8, 15) else [] for rank in members]
+    found = played(*there, groups={"g": members}, ends=dict.fromkeys({*members} - {0, 8, 15}, End.STANDS))
+    assert found.stuck == {15}
