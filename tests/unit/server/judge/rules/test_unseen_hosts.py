@@ -1,6 +1,7 @@
 """What files tell of ranks that did not come: only what was seen of each, and whom else they hold up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,25 @@ in 0 dp#7 all_reduce train.py:44 for 28
     found = of_rings(tmp_path, text)
     assert named(found) == [2, 3]
     assert found["summary"].startswith("rank 3 has not entered all_reduce #7 of group tp")
+
+
+def test_a_ring_tells_of_its_host_even_where_its_main_thread_has_no_frame(tmp_path: Path) -> None:
+    job = situation(WAITED + "at 2 val.py:9 still 0\nin 0-1,3 dp#7 all_reduce train.py:60 for 30")
+    view = job.ranks[2]
+    job.ranks[2] = replace(view, threads=tuple(replace(each, leaf="") for each in view.threads))
+    (found,) = said(left_by(job.snapshot(), tmp_path))["incidents"]
+    assert "Why it does not come, no file tells: none shows that it stood still." in found["explanation"]
+
+
+def test_of_a_file_that_is_older_than_the_others_the_largest_group_in_which_it_is_behind_is_told(
+    tmp_path: Path,
+) -> None:
+    job = Job(4)
+    job.group("9", [2, 3], "tp")
+    job.steps(5)
+    job.steps(3, "9")
+    job.op([0, 1, 2])
+    job.op([2], "9")
+    found = of_dumps(job, tmp_path)
+    assert found["summary"].startswith("the record of rank 3 ends at #5 of ")
+    assert "while others completed up to #6" in found["summary"]

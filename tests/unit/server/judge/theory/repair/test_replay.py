@@ -203,4 +203,4 @@ def test_a_member_of_a_broadcast_is_through_once_those_above_it_have_come_whoeve
     members = tuple(range(16))
     there = [[call(Op.BROADCAST, peer=0)] if rank in (0, 8, 15) else [] for rank in members]
     found = played(*there, groups={"g": members}, ends=dict.fromkeys({*members} - {0, 8, 15}, End.STANDS))
-    assert found.stuck == {15}
+    assert (found.stuck, found.at[8], found.at[15]) == ({15}, 1, 0)
