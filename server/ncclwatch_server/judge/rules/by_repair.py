@@ -18,6 +18,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
 from ncclwatch_server.judge.theory.endings import Went
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.odd_side import Sign
 from ncclwatch_server.judge.theory.histories.parting import Way
 from ncclwatch_server.judge.theory.repair.edits import Change
 from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, Suspect
@@ -54,7 +55,11 @@ def with_repair(case: Case, root: Root, why: Explanation, rule: Rule) -> Explana
         return why if finding.together else replace(why, repairs=_data(finding))
     others = not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(root, suspects)
     by_calls = not why.one_of and _is_by_calls_alone(root)
-    return _as_one_of(case, root, (why, rule), finding, suspects) if others or by_calls else why
+    if not others and not by_calls:
+        return why
+    undecided = rule.recognise(_undecided(root), case) or why
+    why = replace(why, explanation=undecided.explanation, divergence=undecided.divergence)
+    return _as_one_of(case, root, why, finding, suspects)
 
 
 def _data(finding: Finding) -> tuple[Repair, ...]:
@@ -134,12 +139,8 @@ def _waiting(case: Case, root: Root, suspect: Suspect) -> str:
     return waiting_words(case, others or root.blocks, (suspect.rank,))
 
 
-def _as_one_of(
-    case: Case, root: Root, by_rule: tuple[Explanation, Rule], finding: Finding, suspects: Set[int]
-) -> Explanation:
+def _as_one_of(case: Case, root: Root, why: Explanation, finding: Finding, suspects: Set[int]) -> Explanation:
     """Return an explanation by several ranks of which each could have ended the hang by a change as small."""
-    why, rule = by_rule
-    said = (rule.recognise(_undecided(root), case) or why).explanation
     named = {each.rank: each for each in why.culprits}
     known = {
         each.rank: culprit(case.views[each.rank], site_of(each), deed_words(case, each))
@@ -150,7 +151,7 @@ def _as_one_of(
     return replace(
         why,
         summary=f"one of {ranks_words(sorted(culprits))} is the cause: {waiting_words(case, root.blocks)}.",
-        explanation=f"{said} A change to any one of them would end the hang: which is wrong is not decided.",
+        explanation=f"{why.explanation} A change to any one of them would end the hang: which is wrong is not decided.",
         culprits=tuple(culprits[rank] for rank in sorted(culprits)),
         victims=tuple(rank for rank in why.victims if rank not in culprits),
         one_of=True,
@@ -159,11 +160,12 @@ def _as_one_of(
 
 
 def _undecided(root: Root) -> Root:
-    """Return a root of which is open who made the mistake."""
+    """Return a root with what is known of it, but for who made the mistake."""
     if isinstance(root, MismatchRoot):
-        return replace(root, decided=False, partings=tuple(replace(each, decided=False) for each in root.partings))
+        partings = tuple(replace(each, decided=False, sign=Sign.NONE) for each in root.partings)
+        return replace(root, decided=False, partings=partings)
     if isinstance(root, CircleRoot):
-        return replace(root, decided=False, circle=replace(root.circle, decided=False))
+        return replace(root, decided=False, circle=replace(root.circle, decided=False, sign=Sign.NONE))
     return root
 
 

@@ -7,7 +7,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import alone, circle, ends, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.circle import departed_words
-from ncclwatch_server.judge.rules.frames.mismatch import shift_call, shift_words
+from ncclwatch_server.judge.rules.frames.mismatch import either_shifted, shift_call, shift_words
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
 from ncclwatch_server.judge.telling.words import at, group_words
@@ -73,9 +73,7 @@ def _reason(found: Parting) -> str:
         ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
         return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
     sign = SIGN_WORDS[found.sign]
-    if found.decided:
-        return f"Why {own}: {sign}."
-    return f"{sign.capitalize()}." if found.sign is Sign.NONE else f"{own.capitalize()}: {sign}."
+    return f"Why {own}: {sign}." if found.decided else f"{sign.capitalize()}."
 
 
 def _slip_words(found: Parting, slip: Slip) -> str:
@@ -109,7 +107,7 @@ def _in_circle(case: Case, found: Circle) -> str:
         return _key_words(found)
     if found.closed is Closed.HABIT_LEFT and found.departure is not None and not found.departure.usual.op.is_p2p:
         return departed_words(found)
-    return _shifted_words(case, found.shift) if found.shift is not None else ""
+    return _shifted_words(case, found.shift, decided=found.decided) if found.shift is not None else ""
 
 
 def _outside(case: Case, root: OutsideRoot, shift: Shift) -> Explanation:
@@ -141,17 +139,19 @@ def _left_early(case: Case, root: GoneRoot, shift: Shift) -> Explanation:
     )
 
 
-def _shifted_words(case: Case, shifted: Shift) -> str:
+def _shifted_words(case: Case, shifted: Shift, *, decided: bool = True) -> str:
     group = group_words(case.views, shifted.group)
     call = f"{shifted.op.op.value} of {group}{at(shifted.op.site)}"
+    own = ranks_words(shifted.ranks)
     what = (
-        f"skipped {call}, which the other ranks made"
+        f"{'skipped' if decided else 'did not make'} {call}, which the other ranks made"
         if shifted.skipped > 0
         else f"made {call}, which no other rank did"
     )
+    either = "" if decided else f" {either_shifted(own, shifted)}"
     return (
-        f"It began at operation #{shifted.seq} of {group}: {ranks_words(shifted.ranks)} "
-        f"{what}. Equal calls pair silently, so each later call was paired with the wrong call of the other ranks."
+        f"It began at operation #{shifted.seq} of {group}: {own} {what}.{either} Equal calls pair silently, so each "
+        "later call was paired with the wrong call of the other ranks."
     )
 
 

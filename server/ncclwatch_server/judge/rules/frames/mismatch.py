@@ -78,7 +78,7 @@ def _summary(case: Case, root: MismatchRoot, deed: Callable[[Parting], str]) -> 
         sides = found.sides
         if found.shift is not None:
             which = either_words([side.ranks for side in sides])
-            return f"{which}: {ranks_words(found.culprit.ranks)} {shift_call(found.shift, '')}."
+            return f"{which}: {ranks_words(found.culprit.ranks)} {shift_call(found.shift, '', decided=False)}."
         calls = ", ".join(
             f"{ranks_words(side.ranks)} called {_call(case, side, _without(sides, side))}" for side in sides
         )
@@ -204,8 +204,8 @@ def _evidence(views: Mapping[int, RankView], found: Parting, blocks: Sequence[Bl
     return tuple(facts)
 
 
-def shift_call(shift: Shift, condition: str) -> str:
-    """Return which call was skipped or made too often."""
+def shift_call(shift: Shift, condition: str, *, decided: bool = True) -> str:
+    """Return which call was skipped or made too often. Not `decided`: the other ranks may have made the mistake."""
     call = f"{shift.op.op.value}{f' of {shift.op.label}' if shift.op.label else ''}{at_line(shift.op.site)}"
     if shift.caller is not None:
         call += f", called{at_line(shift.caller)}"
@@ -215,15 +215,23 @@ def shift_call(shift: Shift, condition: str) -> str:
         call = f"{shift.count} calls, beginning with {call}"
     ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""
     if shift.skipped > 0:
-        return f"skipped {call}{ago}, which the other ranks called"
+        return f"{'skipped' if decided else 'did not make'} {call}{ago}, which the other ranks called"
     return f"{'made' if shift.count > 1 else 'called'} {call}{ago}, which the other ranks did not"
 
 
 def shift_words(found: Parting, shift: Shift) -> str:
     """Return which call was skipped or made too often before the hang, and what came of it."""
     own = ranks_words(found.culprit.ranks)
-    either = "" if found.decided else " Either it is one too many, or the other ranks skipped it."
+    call = shift_call(shift, found.condition, decided=found.decided)
+    either = "" if found.decided else f" {either_shifted(own, shift)}"
     return (
-        f"It began earlier, at operation #{shift.seq}: {own} {shift_call(shift, found.condition)}.{either} Equal calls "
-        "pair silently, so each later call was paired with the wrong call of the other ranks."
+        f"It began earlier, at operation #{shift.seq}: {own} {call}.{either} Equal calls pair silently, so each later "
+        "call was paired with the wrong call of the other ranks."
     )
+
+
+def either_shifted(own: str, shift: Shift) -> str:
+    """Return the two mistakes that a shift may have come of."""
+    if shift.skipped > 0:
+        return f"Either {own} skipped it, or it is one too many on the other ranks."
+    return "Either it is one too many, or the other ranks skipped it."
