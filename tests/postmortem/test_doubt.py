@@ -97,6 +97,44 @@ def test_who_is_not_waited_for_until_the_timeout_may_have_come_later(tmp_path: P
     ]
 
 
+def test_a_file_written_before_anybody_waited_tells_nothing_of_the_wait(tmp_path: Path):
+    """Rank 3's file was kept a quarter of an hour before the others came to wait: it may have come since."""
+    job = Job(4)
+    job.steps(30)
+    job.write_one(tmp_path, 3, job.dump(3), age_s=0.5)
+    job.now_ns += 900 * 10**9
+    job.op([0, 1, 2], state=OPEN)
+    assert [each[:4] for each in brief(job.write(tmp_path, age_s=100.0, missing=[3]))] == [
+        ("warning", "LATE", "undetermined", [3])
+    ]
+    assert "may have gone on" in told(tmp_path)
+    incident = said(job.write(tmp_path, age_s=700.0, missing=[3]))["incidents"][0]
+    assert (incident["severity"], incident["certainty"], incident["one_of"]) == ("critical", "STALLED", True)
+    assert "older than those of the others" in incident["summary"]
+    assert "Either it never came, or all are inside" in incident["explanation"]
+
+
+def test_a_file_written_while_others_waited_tells_who_had_not_come(tmp_path: Path):
+    """It was kept a minute before the others' files, when they had waited for long."""
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    job.write_one(tmp_path, 3, job.dump(3), age_s=640.0)
+    assert [each[1:4] for each in brief(job.write(tmp_path, age_s=700.0, missing=[3]))] == [
+        ("STALLED", "undetermined", [3])
+    ]
+    assert said(tmp_path)["incidents"][0]["one_of"] is False
+
+
+def test_a_file_with_a_time_before_its_own_entries_counts_as_one_without_a_time(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    folder = job.write(tmp_path, age_s=700.0)
+    job.write_one(folder, 3, job.dump(3), age_s=-300.0)
+    assert brief(folder) == [("critical", "STALLED", "undetermined", [3], [0, 1, 2])]
+
+
 def test_who_had_just_come_to_a_call_when_its_file_was_written_may_be_through_since(tmp_path: Path):
     """The others' files are copies of a later moment; of a rank that had been there for long the same is told."""
     job = Job(4)

@@ -127,7 +127,7 @@ def test_a_ring_of_another_job_is_left_out(tmp_path: Path):
     made[2].ring.set_word(Word.IDENTITY, made[2].ring.string(json.dumps({"job": "other", "host": "node9"})))
     for writer in made:
         writer.leave(20.0)
-    assert [each[1:4] for each in brief(tmp_path)] == [("STALLED", "undetermined", [2])]
+    assert [each[1:4] for each in brief(tmp_path)] == [("LATE", "undetermined", [2])]
     assert "left out, it is of job other, and most rings are of job j" in told(tmp_path)
 
 

@@ -11,7 +11,7 @@ from ncclwatch_server.judge.rules.frames.hosts_in_files import last_words
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import group_words, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained
-from ncclwatch_server.judge.theory.moments import AT_WORK_S, completed_by_all, lasted
+from ncclwatch_server.judge.theory.moments import AT_WORK_S, completed_by_all, lasted, may_go_on
 from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -36,14 +36,17 @@ def without_file(case: Case) -> tuple[Told, ...]:
     dead = ": a rank that died or was killed writes none" if lost else ""
     what = operation_words(case.views, first)
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
+    open_end = long.known and may_go_on(case.found)
     return (
         Told(
             said=Explanation(
                 cause=Cause.UNDETERMINED,
+                severity=Severity.WARNING if open_end else Severity.CRITICAL,
                 summary=f"{waiting_words(case, blocks)}, as do all other ranks whose files were given; {why}.",
                 explanation=(
                     f"Whether {who} came to {what} is unknown, since {why}{dead}. Either it never came, or all are "
                     "inside and the transfer does not end."
+                    + (" No wait had lasted to its timeout, so the job may have gone on." if open_end else "")
                 ),
                 advice=(
                     f"Find the log or the file of {who} and give it to analyze too. If it ended early, fix what ended "
@@ -54,7 +57,7 @@ def without_file(case: Case) -> tuple[Told, ...]:
                 one_of=True,
                 evidence=tuple(block_evidence(block) for block in blocks[:16]),
             ),
-            certainty=Certainty.STALLED,
+            certainty=Certainty.LATE if open_end else Certainty.STALLED,
             place=Place(group=first.operation.group, seq=first.operation.seq, op=first.wait.op.value),
             onset_s=long.seconds,
             explained=explained(case, victims),

@@ -7,7 +7,7 @@ at different moments: then what a rank had not done yet says nothing about it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ncclwatch.contract.model.rank import RankView
+from ncclwatch.contract.model.rank import GroupView, RankView
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, RankStanding, timeout_of
 
@@ -37,17 +37,20 @@ def lasted(views: Mapping[int, RankView], blocks: Iterable[Block], awaited: Iter
     kept with their times, the times of the files.
     """
     found, ranks = list(blocks), tuple(awaited)
+    moving = are_moving(views, ranks, [block.rank for block in found])
     if not all(is_timed(views[block.rank]) for block in found):
-        return Lasted(seconds=0.0, known=False, moving=are_moving(views, ranks, [block.rank for block in found]))
+        return Lasted(seconds=0.0, known=False, moving=moving)
     live = (block.rank for block in found if views[block.rank].file is None)
     seen_s = max((_behind_s(views[rank]) for rank in (*ranks, *live)), default=0.0)
     waited_s = min((block.wait.age_s + _older_s(views[block.rank]) for block in found), default=0.0)
-    return Lasted(seconds=max(0.0, waited_s - seen_s), known=True)
+    return Lasted(seconds=max(0.0, waited_s - seen_s), known=True, moving=moving)
 
 
 def _behind_s(view: RankView) -> float:
-    """Return for how long nobody heard any more of what a rank does; a ring hears of it to the last."""
-    return _older_s(view) if view.file is None or not view.file.saw_host else 0.0
+    """Return for how long nobody heard any more of what a rank does, as far as times tell; a ring hears to the last."""
+    if view.file is not None and (view.file.saw_host or not view.file.timed):
+        return 0.0
+    return _older_s(view)
 
 
 def awaited_s(views: Mapping[int, RankView], blocks: Iterable[Block], ranks: Iterable[int]) -> Mapping[int, float]:
@@ -119,18 +122,41 @@ def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]
     """Return the views with all that is not told by files that are older than those of other ranks.
 
     One member is through with a collective that no member can end without all others, and such a file does not know of
-    it: it was written before. So whatever it has not entered may have been entered since.
+    it: it was written before. Or it was written before any of the others that wait now came to wait. So whatever it has
+    not entered may have been entered since.
     """
     if not any(view.file is not None for view in views.values()):
         return views
-    through = completed_by_all(views)
+    through, waits = completed_by_all(views), _waits_begun(views)
     found = dict(views)
     for rank, view in views.items():
-        if view.file is not None and any(
-            group.enqueued < through.get(group.name, 0) for group in view.groups if not group.untold
-        ):
-            found[rank] = replace(view, groups=tuple(replace(group, untold=True) for group in view.groups))
+        if view.file is None:
+            continue
+        behind = any(group.enqueued < through.get(group.name, 0) for group in view.groups if not group.untold)
+        before = {group.name for group in view.groups if _was_before(view, group, waits.get(group.name, ()))}
+        if behind or before:
+            groups = (replace(g, untold=True) if behind or g.name in before else g for g in view.groups)
+            found[rank] = replace(view, groups=tuple(groups))
     return found
+
+
+def _waits_begun(views: Mapping[int, RankView]) -> dict[str, list[tuple[int, float]]]:
+    """Return (number, how long ago it began) of each rank's unfinished collective by group, as far as times tell."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for view in views.values():
+        for group in view.groups if is_timed(view) else ():
+            pending = group.pending
+            if pending is not None and not group.destroyed:
+                found.setdefault(group.name, []).append((pending.seq, _older_s(view) + pending.age_s))
+    return found
+
+
+def _was_before(view: RankView, group: GroupView, waits: Iterable[tuple[int, float]]) -> bool:
+    """Say whether a file was written before others came to wait in what it does not know of."""
+    if not is_timed(view):
+        return False
+    begun = [s_ago for seq, s_ago in waits if seq > group.enqueued]
+    return bool(begun) and _behind_s(view) >= max(begun)
 
 
 def is_outdated(view: RankView, age_s: float) -> bool:
