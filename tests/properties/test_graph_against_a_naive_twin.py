@@ -133,20 +133,22 @@ def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
             rank
             for rank, blocks in waits.blocks.items()
             for block in blocks
-            if rank not in reached and naively_led(waits, rank, block, reached)
+            if rank not in reached and naively_led(waits, rank, block, roots, reached)
         }
         if not new:
             return tuple(sorted(reached - roots))
         reached |= new
 
 
-def naively_led(waits: Any, rank: int, block: Any, reached: set[int]) -> bool:
+def naively_led(waits: Any, rank: int, block: Any, roots: set[int], reached: set[int]) -> bool:
     each, root = block.operation, block.wait.peer
     outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each]}
     if outside and root not in {-1, rank}:  # once it has come, those of the others that live may be enough
         return root in reached if root in outside else outside <= reached
     inside = set(each.members) - waits.passed[each]  # who came through holds nobody up
-    return bool(outside & reached) or (not waits.absent[each] and bool(inside & reached))
+    # Who waits elsewhere holds up no collective that it has come to.
+    leading = reached if each.kind is WaitKind.RECV else roots
+    return bool(outside & reached) or (not waits.absent[each] and bool(inside & leading))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -47,8 +47,9 @@ class _Needs:
     """What blocked ranks need, and who holds that up."""
 
     waiting: Mapping[_Need, Sequence[int]]
-    held_up: Mapping[int, Sequence[_Need]]  # by who may hold it up
-    missing: Mapping[_Need, int]  # how many have to be reached before it is held up by them for certain
+    held_up: Mapping[int, Sequence[_Need]]  # by who has not come to it
+    missing: Mapping[_Need, int]  # how many of those have to be reached before it is held up by them for certain
+    inside: Mapping[int, Sequence[_Need]]  # by who has come to it, and may hold it up from there as a root
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -392,6 +393,11 @@ def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
     wanted, needs = set(roots), graph.needs
     missing = dict(needs.missing)
     reached, queue = set(wanted), list(wanted)
+    for need in {need for rank in wanted for need in needs.inside.get(rank, ())}:
+        missing[need] = 0
+        new = set(needs.waiting[need]) - reached
+        reached |= new
+        queue += new
     while queue:
         for need in needs.held_up.get(queue.pop(), ()):
             missing[need] -= 1
@@ -408,27 +414,40 @@ def _needs_of(graph: WaitGraph) -> _Needs:
         for block in blocks:
             waiting.setdefault((block.operation, root_needed(rank, block)), []).append(rank)
     held_up: dict[int, list[_Need]] = {}
+    inside: dict[int, list[_Need]] = {}
     missing: dict[_Need, int] = {}
     for need in waiting:
         ranks, all_of_them = _holding_up(graph, need)
         missing[need] = len(set(ranks)) if all_of_them else 1
         for rank in set(ranks):
             held_up.setdefault(rank, []).append(need)
-    return _Needs(waiting=waiting, held_up=held_up, missing=missing)
+        for rank in _inside(graph, need):
+            inside.setdefault(rank, []).append(need)
+    return _Needs(waiting=waiting, held_up=held_up, missing=missing, inside=inside)
 
 
 def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
-    """Return the members that may hold an operation up, and whether it takes all of them to say so.
+    """Return the members that hold an operation up from outside, and whether it takes all of them to say so.
 
-    They are who is not in it; if all are, any, from inside. Who waits for a root needs that one for certain. Once it
-    has come, which of the others are needed is up to the backend: those that live may be the ones.
+    Who waits for a root needs that one for certain. Once it has come, which of the others are needed is up to the
+    backend: those that live may be the ones.
     """
     operation, root = need
-    absent = graph.absent[operation]
-    outside = (*absent, *graph.behind[operation], *graph.unseen[operation])
+    outside = (*graph.absent[operation], *graph.behind[operation], *graph.unseen[operation])
     if root >= 0 and outside:
         return ((root,), False) if root in outside else (outside, True)
-    # A collective that a root has entered, and holds up from inside: it is frozen, gone, or mismatched.
+    # A message of a batch may end with the whole batch only, and its other messages with those of other ranks.
+    inside = _inside(graph, need) if operation.kind in (WaitKind.SEND, WaitKind.RECV) else ()
+    return (*outside, *inside), False
+
+
+def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
+    """Return the members that are not through with an operation to which all have come.
+
+    Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it all the same.
+    """
+    operation, root = need
+    if graph.absent[operation] or (root >= 0 and (graph.behind[operation] or graph.unseen[operation])):
+        return ()
     passed = graph.passed.get(operation, ())
-    inside = tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
-    return (outside if absent else (*outside, *inside)), False
+    return tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
