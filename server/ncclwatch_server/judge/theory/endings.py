@@ -160,7 +160,8 @@ def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, E
     """Return the ends that are no consequence of a root that was told.
 
     They came before anybody waited in it, for a job that hangs is ended in the end, by its backend or by somebody. Or
-    the program raised something that neither of them raises, and others wait for that rank who wait for no root.
+    others wait for that rank who wait for no root, and its program came to its end, or raised what neither of those
+    two raises.
     """
     waits = (block for rank in case.told for block in case.graph.blocks.get(rank, ()))
     since_s = max((case.views[block.rank].news_age_s + block.wait.age_s for block in waits), default=float("inf"))
@@ -179,7 +180,9 @@ def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, E
 
 
 def _is_of_the_program(ending: Ending) -> bool:
-    """Say whether a rank raised what only its own code raises: neither a backend, nor a lost peer, nor a timeout."""
+    """Say whether a rank ended well, or raised what only its own code raises: no backend, no lost peer, no timeout."""
+    if is_clean(ending):
+        return True
     error = ending.exception
     told = is_victim(ending) or is_timeout(ending) or _is_no_ranks(error)
     return bool(error) and not told and not _BACKEND_ERROR.search(error)

@@ -155,6 +155,8 @@ class DestroyedRoot(Root):
 
     kind = RootKind.DESTROYED
     counts: Mapping[int, int] | None  # batches drawn by rank, where these ranks ran out of them
+    waiters: tuple[int, ...]  # who waits in the group, where nothing tells why these left: they may be wrong as well
+    note: SourceNote | None  # of the frame by which only the rank that destroyed the group comes to where it waits now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

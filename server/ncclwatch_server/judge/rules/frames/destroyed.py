@@ -7,7 +7,7 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at_line, group_words, wait_words, waiting_words
+from ncclwatch_server.judge.telling.words import at_line, either_words, group_words, wait_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.roots import DestroyedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
@@ -17,10 +17,16 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
     """Return what is told of a group that was destroyed for a cause; `reason` adds what is known of why."""
     ranks, views = root.ranks, case.views
     group = group_words(views, root.place.group)
+    waiters = () if root.decided else root.waiters
+    if waiters:
+        reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
+    if root.note is not None:
+        reason = f"The call that it waits in now is made under `{root.note.condition}`, so not by all ranks."
+    either = f"{either_words((ranks, waiters))}: " if waiters else ""
     return Explanation(
         cause=cause,
         summary=(
-            f"{ranks_words(ranks)} destroyed {group} and {'is' if len(ranks) == 1 else 'are'} now "
+            f"{either}{ranks_words(ranks)} destroyed {group} and {'is' if len(ranks) == 1 else 'are'} now "
             f"{_doing(views[ranks[0]])}; {waiting_words(case, root.blocks, ranks)}."
         ),
         explanation=(
@@ -28,8 +34,9 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
             f"the group before entering it.{f' {reason}' if reason else ''}"
         ),
         advice=advice,
-        culprits=tuple(culprit(views[rank], _site(views[rank]), _doing(views[rank])) for rank in ranks),
-        victims=root.victims,
+        culprits=tuple(culprit(views[rank], _site(views[rank]), _doing(views[rank])) for rank in (*ranks, *waiters)),
+        victims=tuple(rank for rank in root.victims if rank not in waiters),
+        one_of=not root.decided,
         evidence=_evidence(case, ranks, root.blocks),
     )
 

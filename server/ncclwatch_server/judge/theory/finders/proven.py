@@ -6,12 +6,13 @@ told together. It looks for those that are no ranks and no victims of roots that
 
 from dataclasses import replace
 
-from ncclwatch.contract.model.rank import CallSite, Ending, Op, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Ending, Op, RankView, SourceNote, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
-from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
+from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
@@ -220,7 +221,7 @@ def _may_be_in_a_circle(case: Case, victims: tuple[int, ...]) -> bool:
 
 
 def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who waits for ranks that are gone in an operation with them, and who ended for the loss of one."""
+    """Return who waits for ranks that have left in an operation with them, and who ended for the loss of one."""
     left, found = set(gone), []
     for rank in victims:
         operations = (block.operation for block in case.graph.blocks.get(rank, ()))
@@ -261,15 +262,30 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
     why = left_before(case, ranks, victims)
     if why.alone:
         return alone_root(case, ranks, why, victims)
+    waiters = _waiters(case, ranks, victims) if why == STAYED else ()  # nothing tells why
+    known = not waiters or _are_most(case, waiters, _not_come(case, ranks, waiters, victims))
+    note = _test_of_its_own(case.views[ranks[0]]) if not known and len(ranks) == 1 else None
     return DestroyedRoot(
         hangs=Certainty.PROVEN,
         ranks=ranks,
+        decided=known or note is not None,
         victims=victims,
         blocks=blocks,
         place=place_of(blocks),
         onset_s=onset_s(blocks),
         counts=why.counts,
+        waiters=waiters,
+        note=note,
     )
+
+
+def _test_of_its_own(view: RankView) -> SourceNote | None:
+    """Return the test of the rank under which a rank waits for others since it destroyed a group, None if under none."""
+    thread = main_thread(view)
+    if thread is None or thread.wait is None or thread.wait.kind not in (WaitKind.INIT, WaitKind.COLLECTIVE):
+        return None
+    name = thread.wait.op.value if thread.wait.kind is WaitKind.COLLECTIVE else "init_process_group"
+    return rank_condition(view, thread.wait.site, name)
 
 
 def _leavers(case: Case, block: Block, destroyed: frozenset[tuple[int, str]]) -> tuple[int, ...]:

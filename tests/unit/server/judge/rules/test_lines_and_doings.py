@@ -45,12 +45,12 @@ source 0 train.py:7:save if "if rank == 0"
 
 def test_who_destroyed_a_group_is_named_with_the_line_at_which_it_now_waits() -> None:
     snapshot = situation("""
-world 2
-group 0 0-1
-history 0-1 0#1-6 all_reduce train.py:44
+world 3
+group 0 0-2
+history 0-2 0#1-6 all_reduce train.py:44
 destroyed 0 0
 init 0 library.py:9:setup for 5
-in 1 0#7 all_reduce train.py:44 for 4
+in 1-2 0#7 all_reduce train.py:44 for 4
 """).snapshot()
     (found,) = judge(waiting_at(snapshot, 0, WAITED_AT))
     assert "is now in init_process_group at train.py:99" in found.summary
