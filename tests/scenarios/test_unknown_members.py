@@ -28,12 +28,14 @@ OF_PLACES = {
 }
 # No repair is known where the sizes of groups are not, and then what a rank did before decides.
 OF_HABITS = {"players_receive_weights_once_more_than_the_learner_sends"}
-# Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both.
+# Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both. Or that a rank waits for all
+# ranks of the job, under a test that lets in only itself.
 OF_REPAIRS = {
     "another_operation_in_one_of_two_pairs",
     "another_size_in_one_of_two_pairs",
     "ended_after_a_call_left_out_under_a_test_of_the_rank",
     "ended_one_call_of_a_pair_too_early",
+    "group_destroyed_and_made_again_under_a_test",
 }
 Claim = tuple[Cause, tuple[int, ...], bool]
 Change = Callable[[JobSnapshot], JobSnapshot]

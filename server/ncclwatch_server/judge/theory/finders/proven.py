@@ -12,7 +12,7 @@ from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
-from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
@@ -31,7 +31,7 @@ from ncclwatch_server.judge.theory.roots import (
     place_of,
 )
 from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
 from ncclwatch_server.judge.theory.waits.wait_graph import doomed_without_the_gone, victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
@@ -264,7 +264,7 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
         return alone_root(case, ranks, why, victims)
     waiters = _waiters(case, ranks, victims) if why == STAYED else ()  # nothing tells why
     known = not waiters or _are_most(case, waiters, _not_come(case, ranks, waiters, victims))
-    note = _test_of_its_own(case.views[ranks[0]]) if not known and len(ranks) == 1 else None
+    note = _test_of_its_own(case.views[ranks[0]], waiters) if not known and len(ranks) == 1 else None
     return DestroyedRoot(
         hangs=Certainty.PROVEN,
         ranks=ranks,
@@ -279,13 +279,19 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
     )
 
 
-def _test_of_its_own(view: RankView) -> SourceNote | None:
-    """Return the test of the rank under which a rank waits for others since it destroyed a group, None if under none."""
+def _test_of_its_own(view: RankView, waiters: tuple[int, ...]) -> SourceNote | None:
+    """Return the test of the rank under which a rank waits since it destroyed a group, for those that wait in it.
+
+    None if it waits under no such test, or for others than these: of a group of some ranks a test is in order.
+    """
     thread = main_thread(view)
-    if thread is None or thread.wait is None or thread.wait.kind not in (WaitKind.INIT, WaitKind.COLLECTIVE):
+    wait = thread.wait if thread is not None else None
+    if wait is None or wait.kind is WaitKind.INIT:
+        return rank_condition(view, wait.site, "init_process_group") if wait is not None else None
+    group = group_of(view, wait.group)
+    if wait.kind is not WaitKind.COLLECTIVE or group is None or not set(waiters) <= set(group.ranks):
         return None
-    name = thread.wait.op.value if thread.wait.kind is WaitKind.COLLECTIVE else "init_process_group"
-    return rank_condition(view, thread.wait.site, name)
+    return parting_condition(view, wait, wait.site)
 
 
 def _leavers(case: Case, block: Block, destroyed: frozenset[tuple[int, str]]) -> tuple[int, ...]:

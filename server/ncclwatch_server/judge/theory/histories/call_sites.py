@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote, WaitView
 from ncclwatch.contract.model.verdict import Excerpt
+from ncclwatch_server.judge.theory.histories.rank_tests import asks_for_several, keeps_none_apart
+from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 FRAMES_MAX = 8
 _COUNTS = re.compile(r" in range\(")
@@ -91,6 +93,30 @@ def rank_condition(
         if note is not None and note.condition:
             return None if same_call_elsewhere(note, op) else note
     return None
+
+
+def group_condition(
+    view: RankView, op: OpView | WaitView, site: CallSite | None, route: tuple[CallSite, ...] = ()
+) -> SourceNote | None:
+    """Return the note of the frame round a collective that may run on some members of its group only."""
+    note, group = rank_condition(view, site, op.op.value, route), group_of(view, op.group)
+    if note is None or group is None or not group.ranks:
+        return note
+    return None if keeps_none_apart(note.condition, view.rank, group.ranks) else note
+
+
+def parting_condition(
+    view: RankView, op: OpView | WaitView, site: CallSite | None, route: tuple[CallSite, ...] = ()
+) -> SourceNote | None:
+    """Return the note of the frame round a collective that runs on some members of its group only.
+
+    Of a group of some ranks all may pass a test of a place on an axis, such as `local_rank == 0`, or one like
+    `rank in members`.
+    """
+    note, group = group_condition(view, op, site, route), group_of(view, op.group)
+    if note is None or group is None or not 0 < len(group.ranks) < view.world_size:
+        return note
+    return None if is_of_an_axis(note.condition) or asks_for_several(note.condition) else note
 
 
 def is_of_an_axis(condition: str) -> bool:

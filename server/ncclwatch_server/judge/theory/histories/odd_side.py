@@ -14,10 +14,11 @@ from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import (
-    is_of_an_axis,
+    group_condition,
     is_way_out,
     left_by_rank,
     loop_left,
+    parting_condition,
     rank_condition,
     route_of,
 )
@@ -32,7 +33,7 @@ from ncclwatch_server.judge.theory.histories.habits import (
 )
 from ncclwatch_server.judge.theory.histories.programs import run_apart, share_a_group
 from ncclwatch_server.judge.theory.majority import majority
-from ncclwatch_server.judge.theory.waits.rank_standing import find_issued, group_of
+from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 
 class Sign(Enum):
@@ -143,27 +144,26 @@ def departed_at(views: Views, side: Side, group: str, seq: int) -> bool:
 
 def _besides(views: Views, side: Side) -> list[RankView]:
     """Return who may tell that a side has departed: nobody, where a test of the rank may keep all of them away."""
-    if condition_of(views, side) is not None:
+    view = views[side.ranks[0]]
+    if rank_condition(view, side.site, side.op.op.value, route_of(view, side.op)) is not None:
         return []
     return [view for rank, view in views.items() if rank not in side.ranks]
 
 
 def condition_of(views: Views, side: Side) -> SourceNote | None:
-    """Return the test of the rank under which a side made its call, None if there is none."""
+    """Return the test of the rank under which a side made its call, None if there is none that parts its group."""
     view = views[side.ranks[0]]
-    return rank_condition(view, side.site, side.op.op.value, route_of(view, side.op))
+    return group_condition(view, side.op, side.site, route_of(view, side.op))
 
 
 def own_condition(views: Views, side: Side, others: _Others) -> SourceNote | None:
     """Return the test of the rank under which a side made its call, if that has always kept the others from it.
 
-    Of a group of some ranks all may pass a test of a place on an axis, such as `local_rank == 0`. And a test that parts
-    the programs of a job is round all that one of them does.
+    A test that parts the programs of a job is round all that one of them does.
     """
-    note = condition_of(views, side)
-    group = group_of(views[side.ranks[0]], side.op.group)
-    is_of_all = group is not None and len(group.ranks) >= views[side.ranks[0]].world_size
-    if note is None or (not is_of_all and is_of_an_axis(note.condition)):
+    view = views[side.ranks[0]]
+    note = parting_condition(view, side.op, side.site, route_of(view, side.op))
+    if note is None:
         return None
     route = route_of(views[side.ranks[0]], side.op)
     them = [rank for other in others for rank in other.ranks]

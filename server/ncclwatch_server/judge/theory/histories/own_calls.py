@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
-from ncclwatch_server.judge.theory.histories.call_sites import rank_condition, route_of
+from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, route_of
 from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
@@ -41,7 +41,7 @@ def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Seque
     route = route_of(view, op)
     if not set(group.ranks) <= {*left, *stuck} or not all(never_called_there(views[r], op, route) for r in left):
         return None
-    condition = rank_condition(view, op.site, op.op.value, route)
+    condition = parting_condition(view, op, op.site, route)
     gone = tuple(rank for rank in left if rank in group.ranks)
     decided = condition is not None or majority((gone, tuple(stuck))) is gone
     if not decided or run_apart(views, gone, tuple(stuck)):

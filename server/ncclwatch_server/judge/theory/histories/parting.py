@@ -9,9 +9,10 @@ from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
 from ncclwatch_server.judge.theory.histories.call_sites import (
     LeftLoop,
+    group_condition,
     left_by_rank,
     loop_left,
-    rank_condition,
+    parting_condition,
     route_of,
     ways_past,
 )
@@ -224,7 +225,7 @@ def _shifted(views: Views, sides: tuple[Side, ...], shift: Shift) -> Side | None
             side
             for side in sides
             if shift.seen_from(side.ranks).skipped < 0
-            and _test_round(views, side, shift) is not None
+            and _is_parted_by_test(views, side, shift)
             and _lonely(views, side, shift.op, shift.route)
         ]
     return chosen[0] if len(chosen) == 1 else None
@@ -235,9 +236,14 @@ def _lonely(views: Views, side: Side, op: OpView, route: tuple[CallSite, ...]) -
     return all(never_called_there(view, op, route) for rank, view in views.items() if rank not in side.ranks)
 
 
+def _is_parted_by_test(views: Views, side: Side, shift: Shift) -> bool:
+    """Say whether only some of the group make the call of a shift, by a test of the rank."""
+    return parting_condition(views[side.ranks[0]], shift.op, shift.op.site, shift.route) is not None
+
+
 def _test_round(views: Views, side: Side, shift: Shift) -> SourceNote | None:
     """Return the test of the rank round the call of a shift, as seen on a side."""
-    return rank_condition(views[side.ranks[0]], shift.op.site, shift.op.op.value, shift.route)
+    return group_condition(views[side.ranks[0]], shift.op, shift.op.site, shift.route)
 
 
 def _by_shift(views: Views, sides: tuple[Side, ...], culprit: Side, shift: Shift) -> Parting:

@@ -444,7 +444,7 @@ def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
 def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
     """Return the members that are not through with an operation to which all have come.
 
-    Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it all the same.
+    Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
     """
     operation, root = need
     if graph.absent[operation] or (root >= 0 and (graph.behind[operation] or graph.unseen[operation])):
