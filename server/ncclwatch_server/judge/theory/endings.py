@@ -171,18 +171,15 @@ def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, E
         for block in case.graph.blocks[rank]
         for absent in case.graph.absent[block.operation]
     }
-    return {
-        rank: ending
-        for rank, ending in gone.items()
-        if rank not in case.told
-        and (ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S or (rank in awaited and _is_of_the_program(ending)))
-    }
+    earlier = {rank for rank in gone if ended_s_ago(case.views[rank]) > since_s + SAME_TIME_S}
+    own = {rank for rank in awaited.intersection(gone) if _is_of_the_program(case.views[rank], gone[rank])}
+    return {rank: ending for rank, ending in gone.items() if rank in earlier | own and rank not in case.told}
 
 
-def _is_of_the_program(ending: Ending) -> bool:
+def _is_of_the_program(view: RankView, ending: Ending) -> bool:
     """Say whether a rank ended well, or raised what only its own code raises: no backend, no lost peer, no timeout."""
     if is_clean(ending):
-        return True
+        return not has_given_up(view)
     error = ending.exception
     told = is_victim(ending) or is_timeout(ending) or _is_no_ranks(error)
     return bool(error) and not told and not _BACKEND_ERROR.search(error)
@@ -325,6 +322,13 @@ def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
     if all((end := case.views[rank].ending) is not None and is_clean(end) for rank in ranks):
         ended.update(unfinished(case.views, ranks, mute))
     return tuple(sorted((waiting | ended) - set(ranks)))
+
+
+def has_given_up(view: RankView) -> bool:
+    """Say whether a rank caught that a wait took too long, or that a peer was lost, and made no call since."""
+    error, since_s = view.last_exception, view.last_exception_s
+    of_a_wait = any(words in error.lower() for words in _LOST_PEER) or _TIMED_OUT.search(error) is not None
+    return bool(error) and of_a_wait and not any(op.completed and op.age_s < since_s for op in view.history)
 
 
 def has_torn_down(view: RankView) -> bool:

@@ -10,7 +10,7 @@ from ncclwatch.contract.model.rank import CallSite, Ending, Op, RankView, Source
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
-from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, is_clean
+from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, has_given_up, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
 from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
@@ -167,6 +167,8 @@ def find_gone(case: Case) -> Found:
         circle, beside, wrong = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
         if not victims or _may_be_in_a_circle(case, victims) or (waiters and wrong.issuperset(waiters)):
+            return circle
+        if circle and all(has_given_up(case.views[rank]) for rank in ends.ranks):  # an end that came of the circle
             return circle
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
