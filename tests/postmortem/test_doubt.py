@@ -162,6 +162,35 @@ def test_files_of_another_job_of_as_many_ranks_are_left_out(tmp_path: Path):
     assert "so it is of another job or attempt" in told(tmp_path)
 
 
+def test_a_file_of_the_attempt_before_is_left_out_though_it_is_of_minutes_before(tmp_path: Path):
+    """Rank 3 was killed in this attempt. Its file is of the one before: it had ended what the others began later."""
+    before, job = Job(4), Job(4)
+    before.steps(19)
+    before.op(range(4), name="broadcast", size=7, state=OPEN)
+    job.now_ns = before.now_ns + 700 * 10**9
+    job.steps(19)
+    job.op([0, 1, 2], state=OPEN)
+    job.write(tmp_path, missing=[3])
+    before.write_one(tmp_path, 3, before.dump(3))
+    assert [each[1:4] for each in brief(tmp_path)] == [("STALLED", "undetermined", [3])]
+    assert said(tmp_path)["incidents"][0]["one_of"] is True
+    assert "so it is of another job or attempt" in told(tmp_path)
+
+
+def test_a_rank_whose_clock_is_behind_by_less_than_a_minute_is_of_the_same_attempt(tmp_path: Path):
+    job = Job(4)
+    job.steps(30)
+    job.op([0, 1, 2], state=OPEN)
+    job.op([3], name="broadcast", state=OPEN)
+    job.write(tmp_path, missing=[3])
+    value = job.dump(3)
+    for entry in value["entries"]:
+        entry["time_created_ns"] -= 50 * 10**9
+        entry["time_discovered_completed_ns"] = None
+    job.write_one(tmp_path, 3, value, age_s=570.0)
+    assert [each[1:4] for each in brief(tmp_path)] == [("PROVEN", "divergent_control_flow", [3])]
+
+
 def test_a_rank_that_fell_behind_by_an_hour_is_of_the_same_job(tmp_path: Path):
     before, job = Job(4), Job(4)
     before.steps(20)

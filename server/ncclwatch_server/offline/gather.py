@@ -24,6 +24,7 @@ from ncclwatch_server.evidence.inspection import with_members
 from ncclwatch_server.incidents import capture_file
 from ncclwatch_server.incidents.capture_file import Capture
 from ncclwatch_server.incidents.report import JobReport
+from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.offline import flight_recorder, log_recordings, logs, reports, rings, stacks, unpickle
 from ncclwatch_server.offline.entries import Names
 from ncclwatch_server.offline.errors import NothingToAnalyze, Unreadable
@@ -37,6 +38,7 @@ FILE_BYTES_MAX = 512 << 20
 NOTES_MAX = 20
 HEAD_BYTES = 4096
 AHEAD_BYTES = 1 << 16
+CLOCKS_APART_NS = 60 * 10**9  # more than the clocks of the hosts of one job differ by
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _TAIL_NUMBER = re.compile(r"(\d{1,7})$")
 _SUFFIXES = re.compile(r"(\.(json|pickle|pkl|bin|dump|txt|log))+$", re.IGNORECASE)
@@ -257,13 +259,17 @@ def _keep_one_job(gathered: Gathered) -> None:
 def _keep_one_time(gathered: Gathered) -> None:
     """Leave out dumps whose newest operation is hours from that of most: no rank of one job waits for so long.
 
+    And those that were over when others began what they had been through with: of an attempt before, whose files stay
+    where the next one writes none.
+
     A host whose clock is wrong by hours is left out as well: then its ranks are unknown, and nobody blames them.
     """
     stamped = sorted((each for each in gathered.dumps.values() if each.newest_ns), key=lambda each: each.newest_ns)
     apart_s = max((apart_for_s(each.timeout_s) for each in stamped), default=0.0)
     times: list[list[Recording]] = []
     for each in stamped:
-        if times and (each.newest_ns - times[-1][-1].newest_ns) / 1e9 <= apart_s:
+        near = times and (each.newest_ns - times[-1][-1].newest_ns) / 1e9 <= apart_s
+        if near and not _is_of_an_earlier_attempt(times[-1][-1], each):
             times[-1].append(each)
         else:
             times.append([each])
@@ -276,6 +282,19 @@ def _keep_one_time(gathered: Gathered) -> None:
                 f"its newest operation is {hours:.1f} hours from that of most files, so it is of another job or attempt"
             )
             gathered.note(f"{each.path}: left out, {told}")
+
+
+def _is_of_an_earlier_attempt(one: Recording, other: Recording) -> bool:
+    """Say whether a rank had ended a collective that no member ends without all, before another one began it."""
+    over_ns = one.newest_ns + CLOCKS_APART_NS
+    for key, group in one.groups.items():
+        theirs = other.groups.get(key)
+        if theirs is None or not (group.aligned and theirs.aligned):
+            continue
+        done = max((op.seq for op in group.tail if op.done and op.signature.op in SYNCHRONISING), default=0)
+        if any(op.seq <= done and op.created_ns > over_ns for op in theirs.tail):
+            return True
+    return False
 
 
 def _keep_rings_of_one_job(gathered: Gathered) -> None:
