@@ -77,7 +77,9 @@ def _may_be_retold(root: Root, suspects: Set[int]) -> bool:
         return root.circle.closed in _CLOSED_OVERRULED
     if isinstance(root, GoneRoot):
         return root.counts is None and (not root.ends.ranks[1:] or suspects <= set(root.ends.ranks))
-    return isinstance(root, AloneRoot) and (root.call is None or root.call.condition is None)
+    if not isinstance(root, AloneRoot) or root.counts is not None:
+        return False
+    return root.call is None or root.call.condition is None
 
 
 def _is_by_calls_alone(root: Root) -> bool:

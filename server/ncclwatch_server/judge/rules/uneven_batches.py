@@ -16,7 +16,7 @@ from ncclwatch.contract.model.rank import CallSite, LoaderView, OpView, RankView
 from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told
-from ncclwatch_server.judge.rules.frames import circle, destroyed, ends, mismatch, standstill
+from ncclwatch_server.judge.rules.frames import alone, circle, destroyed, ends, mismatch, standstill
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at, at_line, counts_words
@@ -25,7 +25,15 @@ from ncclwatch_server.judge.theory.circles import Closed
 from ncclwatch_server.judge.theory.endings import last_site
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well, uneven_counts
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
-from ncclwatch_server.judge.theory.roots import CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, OutsideRoot, Root
+from ncclwatch_server.judge.theory.roots import (
+    AloneRoot,
+    CircleRoot,
+    DestroyedRoot,
+    GoneRoot,
+    MismatchRoot,
+    OutsideRoot,
+    Root,
+)
 from ncclwatch_server.judge.theory.stillness import Trouble
 
 CAUSE = Cause.UNEVEN_BATCHES
@@ -53,6 +61,9 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         early = _ran_out_words({drawn[rank] for rank in root.ranks if rank in drawn}, drawn)
         deed = f"{early} and called {call}" if early and call else ""
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
+    if isinstance(root, AloneRoot) and root.counts is not None:
+        more = _ran_out_words({root.counts[rank] for rank in root.ranks}, root.counts)
+        return alone.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts), deed=more)
     if isinstance(root, DestroyedRoot) and root.counts is not None:
         return destroyed.tell(case, root, CAUSE, advice=ADVICE, reason=_drawn_words(root.counts))
     if isinstance(root, GoneRoot) and root.counts is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.endings import ended_s_ago
-from ncclwatch_server.judge.theory.histories.batches import uneven_counts
+from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.roots import AloneRoot, Place, place_of
@@ -19,13 +19,16 @@ class Leaving:
 
     counts: Mapping[int, int] | None = None  # batches drawn by rank, where they ran out of them
     shift: Shift | None = None  # the call that they left out before
+    long: tuple[int, ...] = ()  # who drew more, where most ranks of the job ran out of batches as these did
     call: OwnCall | None = None  # that the others make alone
     surplus: Shift | None = None  # the call that the others made too often before
 
     @property
     def alone(self) -> tuple[int, ...]:
         """Who is in a call too many; nobody, where those who left did so too early."""
-        return self.surplus.ranks if self.surplus is not None else self.call.ranks if self.call is not None else ()
+        if self.surplus is not None:
+            return self.surplus.ranks
+        return self.call.ranks if self.call is not None else self.long
 
 
 STAYED = Leaving()
@@ -36,7 +39,7 @@ def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> 
     others = tuple(rank for rank in victims if rank in case.views)
     counts = uneven_counts(case.views, left, others, gone=True)
     if counts is not None:
-        return Leaving(counts=counts)
+        return Leaving(counts=counts, long=_who_drew_more(case, left, others, counts))
     # Members that are through have a say as well.
     members = {
         op.group: group_of(case.views[rank], op.group) for rank, op in unfinished(case.views, left, others).items()
@@ -50,6 +53,15 @@ def left_before(case: Case, left: tuple[int, ...], victims: tuple[int, ...]) -> 
         if shift is not None and shift.skipped < 0 and set(shift.ranks) <= set(others):
             return Leaving(surplus=shift)
     return Leaving(call=own_call(case.views, left, others))
+
+
+def _who_drew_more(
+    case: Case, left: tuple[int, ...], others: tuple[int, ...], counts: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Return who still waits for those who ran out of batches, if most ranks of the job ran out there."""
+    most = max(counts[rank] for rank in left)
+    long = tuple(rank for rank in unfinished(case.views, left, others) if counts[rank] > most)
+    return long if long and odd_in_pass(case.views, left, long) == long else ()
 
 
 def alone_root(case: Case, left: tuple[int, ...], why: Leaving, victims: tuple[int, ...]) -> AloneRoot:
@@ -67,4 +79,5 @@ def alone_root(case: Case, left: tuple[int, ...], why: Leaving, victims: tuple[i
         ended=all(case.views[rank].ending is not None for rank in left),
         call=why.call,
         shift=why.surplus,
+        counts=why.counts,
     )

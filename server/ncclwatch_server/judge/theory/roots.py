@@ -145,8 +145,9 @@ class AloneRoot(Root):
     kind = RootKind.ALONE
     left: tuple[int, ...]  # the others
     ended: bool  # they have ended, rather than destroyed the group
-    call: OwnCall | None  # that only these ranks make; None: they made another one too often before
+    call: OwnCall | None  # that only these ranks make; None: they made another one too often before, or drew more
     shift: Shift | None  # that one
+    counts: Mapping[int, int] | None  # batches drawn by rank, where most ranks ran out of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

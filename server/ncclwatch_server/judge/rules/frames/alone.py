@@ -13,8 +13,11 @@ from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.roots import AloneRoot
 
 
-def tell(case: Case, root: AloneRoot, cause: Cause, *, advice: str, reason: str) -> Explanation:
-    """Return what is told of ranks that are alone in a call; `reason` says why that call is too many."""
+def tell(case: Case, root: AloneRoot, cause: Cause, *, advice: str, reason: str, deed: str = "") -> Explanation:
+    """Return what is told of ranks that are alone in a call; `reason` says why that call is too many.
+
+    `deed`: what they did before it.
+    """
     own, others = ranks_words(root.ranks), ranks_words(root.left)
     group, site = group_words(case.views, root.place.group), _site(case, root)
     inside = all(case.views[rank].ending is None for rank in root.ranks)
@@ -23,7 +26,8 @@ def tell(case: Case, root: AloneRoot, cause: Cause, *, advice: str, reason: str)
     gone = "exited with code 0" if root.ended else f"{has} destroyed {group}"
     under = f" under `{root.call.condition.condition}`" if root.call is not None and root.call.condition else ""
     they = "they" if len(root.left) > 1 else "it"
-    before = f"{own} {shift_call(root.shift, '')}; " if root.shift is not None else ""
+    deed = shift_call(root.shift, "") if root.shift is not None else deed
+    before = f"{own} {deed}; " if deed else ""
     call = root.shift.op.site if root.shift is not None else site
     return Explanation(
         cause=cause,
