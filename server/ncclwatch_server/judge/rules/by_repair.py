@@ -18,6 +18,7 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
 from ncclwatch_server.judge.theory.endings import Went
 from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.odd_side import Sign
 from ncclwatch_server.judge.theory.histories.parting import Way
 from ncclwatch_server.judge.theory.repair.edits import Change
@@ -48,12 +49,14 @@ def with_repair(case: Case, root: Root, why: Explanation, rule: Rule) -> Explana
             words = would_words(case, finding, finding.suspects[0])
             told = " ".join(filter(None, (why.explanation, words)))
             return replace(why, repairs=_data(finding), explanation=told)
-        return _retold(case, root, why, finding) if _may_be_retold(root, suspects) else why
+        return _retold(case, root, why, finding) if _may_be_retold(case, root, suspects) else why
     if finding.together and all(named <= set(each) for each in finding.together):
         return why  # all of a set are wrong: the others are no alternative to those that are named
     if named in (suspects, *map(set, finding.together)):
         return why if finding.together else replace(why, repairs=_data(finding))
-    others = not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(root, suspects)
+    others = (
+        not finding.together and finding.aligned and named.isdisjoint(suspects) and _may_be_retold(case, root, suspects)
+    )
     by_calls = not why.one_of and _is_by_calls_alone(root)
     if not others and not by_calls:
         return why
@@ -66,11 +69,15 @@ def _data(finding: Finding) -> tuple[Repair, ...]:
     return tuple(map(data, finding.suspects[:SUSPECTS_MAX]))
 
 
-def _may_be_retold(root: Root, suspects: Set[int]) -> bool:
+def _may_be_retold(case: Case, root: Root, suspects: Set[int]) -> bool:
     """Say whether a root may be told by the smallest repair alone: no fact that is no call says otherwise.
 
-    Where ranks have ended together that may be one mistake of all of them, as well as a call too many of who waits.
+    Where ranks have ended together that may be one mistake of all of them, as well as a call too many of who waits. So
+    it is where all but the suspects have caught an exception before.
     """
+    others = _inside(root) - suspects
+    if others and have_caught_apart(case.views, others, suspects):
+        return False
     if isinstance(root, MismatchRoot):
         return root.partings[0].way in _WAYS_OVERRULED and not root.partings[0].condition
     if isinstance(root, CircleRoot):
@@ -80,6 +87,13 @@ def _may_be_retold(root: Root, suspects: Set[int]) -> bool:
     if not isinstance(root, AloneRoot) or root.counts is not None:
         return False
     return root.call is None or root.call.condition is None
+
+
+def _inside(root: Root) -> set[int]:
+    """Return the ranks of a mismatch or circle."""
+    if isinstance(root, MismatchRoot):
+        return {rank for side in root.sides for rank in side.ranks}
+    return set(root.circle.ranks) if isinstance(root, CircleRoot) else set()
 
 
 def _is_by_calls_alone(root: Root) -> bool:

@@ -27,6 +27,15 @@ def handled_by(view: RankView) -> Handled | None:
     return None
 
 
+def have_caught_apart(views: Mapping[int, RankView], ranks: Iterable[int], others: Iterable[int]) -> bool:
+    """Say whether each of some ranks caught an exception since it was last through with a call, and no other did."""
+    return all(_has_caught(views[rank]) for rank in ranks) and not any(_has_caught(views[rank]) for rank in others)
+
+
+def _has_caught(view: RankView) -> bool:
+    return bool(view.last_exception) and not _has_gone_on(view, view.last_exception)
+
+
 def _has_gone_on(view: RankView, exception: str) -> bool:
     """Say whether operations have completed since: then it is a block this rank works in, and nothing new."""
     since_s = view.last_exception_s if view.last_exception == exception else 0.0

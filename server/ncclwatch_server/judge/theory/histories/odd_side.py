@@ -22,6 +22,7 @@ from ncclwatch_server.judge.theory.histories.call_sites import (
     rank_condition,
     route_of,
 )
+from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.habits import (
     Slip,
     departs_by_key,
@@ -98,6 +99,8 @@ def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: 
         if not _go_apart(views, many, few):
             if drew_few(views, usual, few.ranks):  # most of the group, and few of the job
                 return OddSide(side=many, sign=Sign.LEFT_LOADER)
+            if have_caught_apart(views, usual, few.ranks):  # most may have left out what they failed in
+                return _none(sides)
             return OddSide(side=few, sign=Sign.MINORITY)
     if slip is not None and not slip.decided:
         return _none(sides)  # where they are now only follows from where they fell out of step

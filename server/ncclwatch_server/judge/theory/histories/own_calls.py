@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, route_of
+from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
@@ -43,7 +44,8 @@ def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Seque
         return None
     condition = parting_condition(view, op, op.site, route)
     gone = tuple(rank for rank in left if rank in group.ranks)
-    decided = condition is not None or majority((gone, tuple(stuck))) is gone
+    most = majority((gone, tuple(stuck))) is gone and not have_caught_apart(views, gone, stuck)
+    decided = condition is not None or most
     if not decided or run_apart(views, gone, tuple(stuck)):
         return None
     return OwnCall(ranks=tuple(sorted(stuck)), op=op, condition=condition)
