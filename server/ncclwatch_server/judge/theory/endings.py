@@ -86,7 +86,7 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
         if mismatch is not None:
             return mismatch
         first = _first(case, failed)
-        left = _left_before(case, first, suspects)
+        left = _left_before(case, first, suspects) or _missed_before(case, first, suspects)
         if left:
             return Ends(went=Went.LEFT, ranks=left)
         alike = tuple(r for r in failed if _same_end(gone[r], gone[first]) or r == first)
@@ -124,6 +124,26 @@ def _left_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, 
     )
     left = tuple(rank for rank, after_s in earlier if ended_s_ago(case.views[rank]) > after_s)
     return left if left and unfinished(case.views, left, (first,)) else ()
+
+
+def _missed_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks that had ended well, and were waited for already, long before the first one was killed.
+
+    Somebody kills the ranks of a job that hangs.
+    """
+    view = case.views[first]
+    if view.ending is None or view.ending.signal != signal.SIGKILL:
+        return ()
+    since_s = ended_s_ago(view) + NEWS_OF_AN_END_S
+    waits = ((case.views[rank].news_age_s, block) for rank in case.blocked for block in case.found[rank].blocks)
+    missed = {
+        rank
+        for age_s, block in waits
+        if age_s + block.wait.age_s > since_s
+        for rank in case.graph.absent[block.operation]
+    }
+    clean = ((rank, case.views[rank]) for rank in suspects if rank in missed)
+    return tuple(r for r, each in clean if each.ending and is_clean(each.ending) and ended_s_ago(each) > since_s)
 
 
 def _says_nothing(ending: Ending) -> bool:
