@@ -28,8 +28,8 @@ OF_PLACES = {
 }
 # No repair is known where the sizes of groups are not, and then what a rank did before decides.
 OF_HABITS = {"players_receive_weights_once_more_than_the_learner_sends"}
-# Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both. Or that a rank waits for all
-# ranks of the job, under a test that lets in only itself.
+# Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both. Or that a rank waits for
+# all ranks of the job, under a test that lets in only itself.
 OF_REPAIRS = {
     "another_operation_in_one_of_two_pairs",
     "another_size_in_one_of_two_pairs",
