@@ -24,7 +24,7 @@ from ncclwatch_server.judge.theory.finders.meetings import find_left_behind, fin
 from ncclwatch_server.judge.theory.finders.named_apart import find_named_apart
 from ncclwatch_server.judge.theory.finders.outsiders import find_outside
 from ncclwatch_server.judge.theory.finders.proven import find_circle, find_destroyed, find_gone, find_mismatches
-from ncclwatch_server.judge.theory.histories.call_sites import source_line
+from ncclwatch_server.judge.theory.histories.lines.call_sites import source_line
 from ncclwatch_server.judge.theory.roots import Found, LateRoot, LingeringRoot, OutsideRoot, Place, Root, UntoldRoot
 
 Stage = Callable[[Case], tuple[Verdict, ...]]

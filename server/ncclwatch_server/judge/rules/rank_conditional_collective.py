@@ -11,8 +11,8 @@ from ncclwatch_server.judge.rules.frames.mismatch import shift_words
 from ncclwatch_server.judge.telling.words import at_line, wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
-from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
+from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.odd_side import condition_of
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, NamedApartRoot, Root

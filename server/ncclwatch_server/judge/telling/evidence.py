@@ -4,7 +4,7 @@ from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView
 from ncclwatch.contract.model.verdict import Culprit, Evidence
 from ncclwatch.contract.words.text import seconds_words
 from ncclwatch_server.judge.telling.words import at, wait_words
-from ncclwatch_server.judge.theory.histories.call_sites import frames_of, note_at
+from ncclwatch_server.judge.theory.histories.lines.call_sites import frames_of, note_at
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 

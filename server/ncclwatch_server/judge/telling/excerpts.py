@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncclwatch.contract.model.rank import CallSite
 from ncclwatch.contract.model.verdict import Excerpt, Verdict, Waiters
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.histories.call_sites import excerpt_at
+from ncclwatch_server.judge.theory.histories.lines.call_sites import excerpt_at
 
 EXCERPTS_MAX = 4
 ROWS_MAX, RANKS_MAX = 16, 4  # whose notes are looked through: one node that has read the file is enough

@@ -7,9 +7,9 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, Op, SourceNote, WaitKind
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
-from ncclwatch_server.judge.theory.histories.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
+from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side, own_condition
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted

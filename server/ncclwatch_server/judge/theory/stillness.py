@@ -12,7 +12,7 @@ from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, TimedWait, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.batches import ran_out
-from ncclwatch_server.judge.theory.histories.call_sites import note_at
+from ncclwatch_server.judge.theory.histories.lines.call_sites import note_at
 from ncclwatch_server.judge.theory.phases import phase_in_dump
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.pulse import is_lost

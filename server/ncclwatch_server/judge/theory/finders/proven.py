@@ -12,8 +12,8 @@ from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.circles import find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, has_given_up, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
-from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, rank_condition
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
+from ncclwatch_server.judge.theory.histories.lines.call_sites import parting_condition, rank_condition
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
 from ncclwatch_server.judge.theory.histories.programs import run_apart

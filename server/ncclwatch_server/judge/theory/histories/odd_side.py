@@ -13,15 +13,6 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import drew_few, uneven_counts
-from ncclwatch_server.judge.theory.histories.call_sites import (
-    group_condition,
-    is_way_out,
-    left_by_rank,
-    loop_left,
-    parting_condition,
-    rank_condition,
-    route_of,
-)
 from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.habits import (
     Slip,
@@ -31,6 +22,15 @@ from ncclwatch_server.judge.theory.histories.habits import (
     jumped,
     never_called_there,
     outgrows,
+)
+from ncclwatch_server.judge.theory.histories.lines.call_sites import (
+    group_condition,
+    is_way_out,
+    left_by_rank,
+    loop_left,
+    parting_condition,
+    rank_condition,
+    route_of,
 )
 from ncclwatch_server.judge.theory.histories.programs import run_apart, share_a_group
 from ncclwatch_server.judge.theory.majority import majority

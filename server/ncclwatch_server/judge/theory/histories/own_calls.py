@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
-from ncclwatch_server.judge.theory.histories.call_sites import parting_condition, route_of
 from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
+from ncclwatch_server.judge.theory.histories.lines.call_sites import parting_condition, route_of
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of

@@ -7,15 +7,6 @@ from enum import Enum
 from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote
 from ncclwatch.contract.ring.call_sites import is_gradient_bucket
 from ncclwatch_server.judge.theory.histories.batches import uneven_counts
-from ncclwatch_server.judge.theory.histories.call_sites import (
-    LeftLoop,
-    group_condition,
-    left_by_rank,
-    loop_left,
-    parting_condition,
-    route_of,
-    ways_past,
-)
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
 from ncclwatch_server.judge.theory.histories.habits import (
     Slip,
@@ -23,6 +14,15 @@ from ncclwatch_server.judge.theory.histories.habits import (
     made_before,
     never_called_there,
     parted_in_a_loop,
+)
+from ncclwatch_server.judge.theory.histories.lines.call_sites import (
+    LeftLoop,
+    group_condition,
+    left_by_rank,
+    loop_left,
+    parting_condition,
+    route_of,
+    ways_past,
 )
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, Views, condition_of, departed_at, odd_side
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView
-from ncclwatch_server.judge.theory.histories.call_sites import route_of
 from ncclwatch_server.judge.theory.histories.habits import departure
+from ncclwatch_server.judge.theory.histories.lines.call_sites import route_of
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import op_key
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, ProcessState, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
-from ncclwatch_server.judge.theory.histories.call_sites import note_at
+from ncclwatch_server.judge.theory.histories.lines.call_sites import note_at
 from ncclwatch_server.judge.theory.places import cannot_look, place_of
 from ncclwatch_server.judge.theory.waits.device_order import reads_what_its_device_does
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, find_issued, group_of

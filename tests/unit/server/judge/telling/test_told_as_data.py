@@ -8,7 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, ProcessState, SourceNote
 from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.theory.histories.call_sites import source_line
+from ncclwatch_server.judge.theory.histories.lines.call_sites import source_line
 from tests.scenarios.texts import situation
 from tests.unit.server.server_values import view
 

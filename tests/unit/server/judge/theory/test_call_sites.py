@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote, ThreadView
-from ncclwatch_server.judge.theory.histories.call_sites import (
+from ncclwatch_server.judge.theory.histories.lines.call_sites import (
     FRAMES_MAX,
     frames_of,
     is_of_an_axis,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote, WaitView
 from ncclwatch.contract.model.verdict import Excerpt
-from ncclwatch_server.judge.theory.histories.rank_tests import asks_for_several, keeps_none_apart
+from ncclwatch_server.judge.theory.histories.lines.rank_tests import asks_for_several, keeps_none_apart
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 FRAMES_MAX = 8

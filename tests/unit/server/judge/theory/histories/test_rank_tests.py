@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclwatch_server.judge.theory.histories.rank_tests import asks_for_several, keeps_none_apart
+from ncclwatch_server.judge.theory.histories.lines.rank_tests import asks_for_several, keeps_none_apart
 
 
 @pytest.mark.parametrize(
