@@ -19,6 +19,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     GONE_STATES,
     Operation,
     find_issued,
+    group_of,
     op_key,
     sides_of,
 )
@@ -278,23 +279,41 @@ def ended_s_ago(view: RankView) -> float:
 def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
     """Return those of these ranks, which have ended, that blocked ranks wait for, as far as that still holds.
 
-    Who has come to a collective has come for ever. Who has come to a rendezvous may have left it again before it
-    ended: then only a view that was taken after its end shows that it is still missing.
+    Who has come to a collective has come for ever, and holds it up if it ended before it was through. Who has come to a
+    rendezvous may have left it again before it ended: then only a view that was taken after its end shows that it
+    is still missing.
     """
     for_ever: set[int] = set()
     until_s: dict[int, float] = {}  # of those that a rendezvous lacks: how long ago it did so at the latest
     seen_s: dict[Operation, float] = {}
+    waited_in: set[Operation] = (
+        set()
+    )  # by threads; what devices count as unfinished may be through, once a member is gone
     for block in (block for rank in case.blocked for block in case.found[rank].blocks):
+        if not block.on_device:
+            waited_in.add(block.operation)
         ago_s = seen_after_s(case.views[block.rank])
         seen_s[block.operation] = min(seen_s.get(block.operation, ago_s), ago_s)
     for operation, ago_s in seen_s.items():
         if operation.kind not in _LEFT_AGAIN:
             for_ever.update(case.graph.absent[operation])
+            if operation in waited_in:
+                for_ever.update(rank for rank in ranks if _ended_inside(case, rank, operation))
             continue
         for rank in case.graph.absent[operation]:
             until_s[rank] = min(until_s.get(rank, ago_s), ago_s)
     never = float("inf")
     return frozenset(r for r in ranks if r in for_ever or until_s.get(r, never) <= ended_s_ago(case.views[r]))
+
+
+def _ended_inside(case: Case, rank: int, operation: Operation) -> bool:
+    """Say whether a rank has come to a collective and ended before its part was through, as with async_op=True."""
+    if operation.kind is not WaitKind.COLLECTIVE or rank not in operation.members:
+        return False
+    group = group_of(case.views[rank], operation.group)
+    if group is None or group.blind or group.untold:
+        return False
+    return group.completed < operation.seq <= group.enqueued
 
 
 def _mismatch_at_the_end(case: Case) -> Mismatch | None:

@@ -22,6 +22,11 @@ from ncclwatch_server.judge.theory.endings import (
 )
 from ncclwatch_server.judge.theory.roots import GoneRoot
 
+ADVICE_INSIDE = (
+    "Wait for everything that was issued with async_op=True, by work.wait(), before a rank ends; and let all ranks "
+    "leave training together."
+)
+
 
 def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
     """Return what is told of ranks that crashed."""
@@ -73,13 +78,16 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
     last = f" (last operation{at_line(site)})" if site is not None else ""
     either = f"{either_words((ranks, waiters))}: " if waiters else ""
     others = waiting_words(case, root.blocks, ranks) or f"{ranks_words(root.victims)} still trained"
+    why = f"A collective completes only when all members make the call; {ranks_words(ranks)} {_ended(views[ranks[0]])} "
+    if _are_inside(case, root):
+        why += "before its own was complete."
+        advice = ADVICE_INSIDE
+    else:
+        why += "and will not come."
     return Explanation(
         cause=cause,
         summary=f"{either}{ranks_words(ranks)} {_how(views[ranks[0]])}{last}; {others}.",
-        explanation=(
-            f"A collective completes only when all members make the call; {ranks_words(ranks)} "
-            f"{_ended(views[ranks[0]])} and will not come.{f' {reason}' if reason else ''}"
-        ),
+        explanation=f"{why}{f' {reason}' if reason else ''}",
         advice=advice,
         culprits=(
             *(culprit(views[rank], last_site(views[rank]), ending_words(_ending(views[rank]))) for rank in ranks),
@@ -90,6 +98,12 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
         one_of=not root.decided,
         evidence=end_evidence(case, ranks),
     )
+
+
+def _are_inside(case: Case, root: GoneRoot) -> bool:
+    """Say whether the ranks that are gone had come to all that others wait for them in."""
+    theirs = [block.operation for block in root.blocks if not set(root.ranks).isdisjoint(block.operation.members)]
+    return bool(theirs) and all(set(root.ranks).isdisjoint(case.graph.absent[each]) for each in theirs)
 
 
 def _ending(view: RankView) -> Ending:
