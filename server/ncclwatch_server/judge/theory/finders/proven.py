@@ -264,7 +264,9 @@ def find_destroyed(case: Case) -> DestroyedRoot | AloneRoot | None:
     why = left_before(case, ranks, victims)
     if why.alone:
         return alone_root(case, ranks, why, victims)
-    waiters = _waiters(case, ranks, victims) if why == STAYED else ()  # nothing tells why
+    if case.told and all(has_given_up(case.views[rank]) for rank in ranks):  # that came of what was told
+        return None
+    waiters = tuple(sorted({block.rank for block in blocks})) if why == STAYED else ()  # nothing tells why
     known = not waiters or _are_most(case, waiters, _not_come(case, ranks, waiters, victims))
     note = _test_of_its_own(case.views[ranks[0]], waiters) if not known and len(ranks) == 1 else None
     return DestroyedRoot(
