@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.postmortem.analysis import brief, said, told
 from tests.postmortem.dumps import DONE, OPEN, Job
 
@@ -112,6 +114,46 @@ def test_a_file_written_before_anybody_waited_tells_nothing_of_the_wait(tmp_path
     assert (incident["severity"], incident["certainty"], incident["one_of"]) == ("critical", "STALLED", True)
     assert "older than those of the others" in incident["summary"]
     assert "Either it never came, or all are inside" in incident["explanation"]
+
+
+def test_an_older_file_is_told_as_such_whatever_else_it_holds(tmp_path: Path):
+    """It has recorded what it did in another group, in which nobody waits."""
+    job = Job(4)
+    job.group("9", range(4), "dp")
+    job.steps(30)
+    job.steps(30, "9")
+    job.write_one(tmp_path, 3, job.dump(3), age_s=0.5)
+    job.now_ns += 900 * 10**9
+    job.op([0, 1, 2], "9", state=OPEN)
+    incident = said(job.write(tmp_path, age_s=700.0, missing=[3]))["incidents"][0]
+    assert "the files of rank 3 are older than those of the others" in incident["summary"]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "severity", "certainty"), [(100.0, "warning", "LATE"), (700.0, "critical", "STALLED")]
+)
+@pytest.mark.parametrize("receives", [False, True], ids=["it worked", "it waited for a moment"])
+def test_a_file_written_before_anybody_waited_for_a_message_tells_nothing_of_it(
+    tmp_path: Path, receives: bool, age_s: float, severity: str, certainty: str
+):
+    """Rank 0's file was kept a quarter of an hour before rank 1 came to wait: it may have sent since."""
+    job = Job(2)
+    job.steps(5)
+    for _ in range(5):
+        job.p2p(0, "send", 1)
+        job.p2p(1, "recv", 0)
+        job.p2p(1, "send", 0)
+        job.p2p(0, "recv", 1)
+    if receives:
+        job.p2p(0, "recv", 1, state=OPEN)
+    job.write_one(tmp_path, 0, job.dump(0), age_s=1.0)
+    job.now_ns += 900 * 10**9
+    job.p2p(1, "send", 0)
+    job.p2p(1, "recv", 0, state=OPEN)
+    job.write(tmp_path, age_s=age_s, missing=[0])
+    (incident,) = said(tmp_path)["incidents"]
+    assert (incident["severity"], incident["certainty"], incident["one_of"]) == (severity, certainty, True)
+    assert "the files of rank 0 are older than those of the others" in incident["summary"]
 
 
 def test_a_file_written_while_others_waited_tells_who_had_not_come(tmp_path: Path):

@@ -405,6 +405,7 @@ class FileView:
     saw_host: bool = False  # it tells what threads did; else where the host stood is unknown
     whole: bool = True  # it holds all that the rank ever did; False: what is not in it may have been
     moving: bool = False  # it was written just after an operation had ended: its rank was at work at that moment
+    older: bool = False  # written before others came to what it does not know of, and they tell so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def without_file(case: Case) -> tuple[Told, ...]:
             said=Explanation(
                 cause=Cause.UNDETERMINED,
                 severity=Severity.WARNING if open_end else Severity.CRITICAL,
-                summary=f"{waiting_words(case, blocks)}, as do all other ranks whose files were given; {why}.",
+                summary=f"{waiting_words(case, blocks)}; {why}.",
                 explanation=(
                     f"Whether {who} came to {what} is unknown, since {why}{dead}. Either it never came, or all are "
                     "inside and the transfer does not end."
@@ -76,8 +76,8 @@ def _unknown(case: Case, block: Block) -> tuple[int, ...]:
 
 
 def _is_older(case: Case, rank: int) -> bool:
-    groups = case.views[rank].groups
-    return bool(groups) and all(group.untold for group in groups)
+    file = case.views[rank].file
+    return file is not None and file.older
 
 
 def _why_unknown(case: Case, ranks: tuple[int, ...]) -> str:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import GroupView, RankView
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, RankStanding, timeout_of
+from ncclwatch_server.judge.theory.waits.rank_standing import (
+    Block,
+    Operation,
+    RankStanding,
+    has_met,
+    message_of,
+    timeout_of,
+)
 
 AT_WORK_S = 5.0  # a live job is now and then caught waiting for less than this
 WAITING_S_MIN = 0.5  # and for less than this at every moment
@@ -107,8 +114,10 @@ def may_go_on(found: Mapping[int, RankStanding]) -> bool:
 
 
 def _is_given_up(view: RankView, block: Block) -> bool:
+    """Say whether a wait had lasted to its timeout; one in an older file may have ended since."""
     timeout_s = timeout_of(view, block.operation.group)
-    return timeout_s > 0 and block.wait.age_s + _older_s(view) >= GIVEN_UP_OF_TIMEOUT * timeout_s
+    since_s = 0.0 if view.file is not None and view.file.older else _older_s(view)
+    return timeout_s > 0 and block.wait.age_s + since_s >= GIVEN_UP_OF_TIMEOUT * timeout_s
 
 
 def are_moving(views: Mapping[int, RankView], awaited: Iterable[int], waiting: Iterable[int]) -> bool:
@@ -127,35 +136,55 @@ def without_older_files(views: Mapping[int, RankView]) -> Mapping[int, RankView]
     """
     if not any(view.file is not None for view in views.values()):
         return views
-    through, waits = completed_by_all(views), _waits_begun(views)
+    through, waits, messages = completed_by_all(views), _waits_begun(views), _messages_begun(views)
     found = dict(views)
     for rank, view in views.items():
         if view.file is None:
             continue
         behind = any(group.enqueued < through.get(group.name, 0) for group in view.groups if not group.untold)
-        before = {group.name for group in view.groups if _was_before(view, group, waits.get(group.name, ()))}
+        before = {
+            group.name
+            for group in view.groups
+            if _was_before(view, group, waits.get(group.name, {}), messages.get((group.name, rank), ()))
+        }
         if behind or before:
             groups = (replace(g, untold=True) if behind or g.name in before else g for g in view.groups)
-            found[rank] = replace(view, groups=tuple(groups))
+            found[rank] = replace(view, groups=tuple(groups), file=replace(view.file, older=True))
     return found
 
 
-def _waits_begun(views: Mapping[int, RankView]) -> dict[str, list[tuple[int, float]]]:
-    """Return (number, how long ago it began) of each rank's unfinished collective by group, as far as times tell."""
-    found: dict[str, list[tuple[int, float]]] = {}
+def _waits_begun(views: Mapping[int, RankView]) -> dict[str, dict[int, float]]:
+    """Return by group and number how long ago the first rank came to an unfinished collective, as far as times tell."""
+    found: dict[str, dict[int, float]] = {}
     for view in views.values():
         for group in view.groups if is_timed(view) else ():
             pending = group.pending
             if pending is not None and not group.destroyed:
-                found.setdefault(group.name, []).append((pending.seq, _older_s(view) + pending.age_s))
+                begun = found.setdefault(group.name, {})
+                begun[pending.seq] = max(begun.get(pending.seq, 0.0), _older_s(view) + pending.age_s)
     return found
 
 
-def _was_before(view: RankView, group: GroupView, waits: Iterable[tuple[int, float]]) -> bool:
+def _messages_begun(views: Mapping[int, RankView]) -> dict[tuple[str, int], list[tuple[Operation, float]]]:
+    """Return the messages that ranks wait in, and how long ago they came to, by group and whom they wait for."""
+    found: dict[tuple[str, int], list[tuple[Operation, float]]] = {}
+    for view in views.values():
+        waits = (thread.wait for thread in view.threads if thread.wait is not None) if is_timed(view) else ()
+        for wait in waits:
+            if wait.op.is_p2p and wait.peer >= 0:
+                message = message_of(view.rank, wait.group, wait.kind, wait.seq, wait.peer)
+                found.setdefault((wait.group, wait.peer), []).append((message, _older_s(view) + wait.age_s))
+    return found
+
+
+def _was_before(
+    view: RankView, group: GroupView, waits: Mapping[int, float], messages: Iterable[tuple[Operation, float]]
+) -> bool:
     """Say whether a file was written before others came to wait in what it does not know of."""
     if not is_timed(view):
         return False
-    begun = [s_ago for seq, s_ago in waits if seq > group.enqueued]
+    begun = [s_ago for seq, s_ago in waits.items() if seq > group.enqueued]
+    begun += [s_ago for message, s_ago in messages if not has_met(view, message)]
     return bool(begun) and _behind_s(view) >= max(begun)
 
 

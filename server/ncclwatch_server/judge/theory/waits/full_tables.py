@@ -32,14 +32,14 @@ def lacks_threads(view: RankView) -> bool:
 
 def may_have_entered(view: RankView, operation: Operation) -> bool:
     """Whether a rank may have issued its part of an operation although its view does not say so."""
-    if operation.kind in _P2P:
-        return lacks_peers(view)
     if operation.kind in _MEETINGS:
         return lacks_threads(view) or (operation.kind is WaitKind.NEW_GROUP and lacks_groups(view))
-    if operation.kind is not WaitKind.COLLECTIVE:
+    if operation.kind is not WaitKind.COLLECTIVE and operation.kind not in _P2P:
         return False
     if any(group.name == operation.group and group.untold for group in view.groups):
         return True
+    if operation.kind in _P2P:
+        return lacks_peers(view)
     return lacks_groups(view) and all(group.name != operation.group for group in view.groups)
 
 

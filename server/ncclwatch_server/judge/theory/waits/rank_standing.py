@@ -269,12 +269,17 @@ def _made_of(view: RankView, members: tuple[int, ...], *, perhaps: bool = False)
 
 
 def _message(view: RankView, group: GroupView, kind: WaitKind, seq: int, peer: int) -> Operation:
-    others = (peer,) if peer >= 0 else tuple(rank for rank in group.ranks if rank != view.rank)
-    source, target = (view.rank, peer) if kind is WaitKind.SEND else (peer, view.rank)
-    return Operation(
-        group=group.name, seq=seq, members=tuple(sorted({view.rank, *others})), kind=kind, source=source, target=target,
-        unnamed=group.unnamed if peer < 0 else 0,
-    )  # fmt: skip
+    message = message_of(view.rank, group.name, kind, seq, peer)
+    if peer >= 0:
+        return message
+    return replace(message, members=tuple(sorted({view.rank, *group.ranks})), unnamed=group.unnamed)
+
+
+def message_of(rank: int, group: str, kind: WaitKind, seq: int, peer: int) -> Operation:
+    """Return a send of a rank to another one, or its receive from that."""
+    source, target = (rank, peer) if kind is WaitKind.SEND else (peer, rank)
+    members = tuple(sorted({rank, peer}))
+    return Operation(group=group, seq=seq, members=members, kind=kind, source=source, target=target)
 
 
 def _collective(view: RankView, name: str, seq: int) -> Operation:
@@ -381,7 +386,7 @@ def has_entered(standing: RankStanding, operation: Operation) -> bool:
         done = 0 < operation.seq <= _made_of(view, operation.members, perhaps=True)
         return done or any(not operation.seq or wait.members in ((), operation.members) for wait in making)
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):
-        return _has_entered_p2p(view, operation)
+        return has_met(view, operation)
     group = group_of(view, operation.group)
     if group is None:  # a group that nobody recorded, and whose members nobody knows, is no group that it stayed out of
         return operation.unnamed > 0
@@ -393,7 +398,7 @@ def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):
         view, sent = standing.view, operation.kind is WaitKind.SEND
         receives, peer = (Op.RECV, operation.source) if sent else (Op.SEND, operation.target)
-        if view.rank == peer or not _has_entered_p2p(view, operation):
+        if view.rank == peer or not has_met(view, operation):
             return None
         return message_held_back_by(view, operation.group, receives, peer, operation.seq)
     if operation.kind is not WaitKind.COLLECTIVE:
@@ -404,7 +409,8 @@ def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
     return held_back_by(standing.view, group, operation.seq)
 
 
-def _has_entered_p2p(view: RankView, operation: Operation) -> bool:
+def has_met(view: RankView, operation: Operation) -> bool:
+    """Say whether a rank has issued its part of a send or a receive."""
     blocked_side = operation.source if operation.kind is WaitKind.SEND else operation.target
     if view.rank == blocked_side:
         return True
