@@ -217,9 +217,9 @@ def _by_pairs(case: Case, found: Circle) -> Circle:
         # one of them waits in line.
         return replace(_by_new_pair(found, pairs, strange), guilty=tuple(sorted(ends)), decided=False)
     # Ranks that all do the same are all to be asked; of different waits nothing tells which one is wrong. Nor does it
-    # where all have received there before: the exchange is in order, and one of them has left out a send this time.
+    # where one of them has been through the same before: the exchange was in order, and somebody left it this time.
     alike = len({(block.wait.op, block.wait.site) for block in found.blocks}) == 1
-    slipped = all(_received_before(case, block) for block in found.blocks)
+    slipped = any(_made_before(case, block) for block in found.blocks)
     return replace(found, closed=Closed.PAIRS, decided=alike and not slipped)
 
 
@@ -249,10 +249,10 @@ def _have_met(case: Case, rank: int, peer: int) -> bool:
     return sum(each.sends + each.recvs for each in case.views[rank].peers if each.peer == peer) > 1
 
 
-def _received_before(case: Case, block: Block) -> bool:
-    """Say whether a rank waits to receive what it has received before, at that line and from that rank."""
+def _made_before(case: Case, block: Block) -> bool:
+    """Say whether a rank has been through the message that it waits in before, at that line and with that rank."""
     wait = block.wait
-    return wait.op is Op.RECV and any(
+    return any(
         op.completed and (op.op, op.peer, op.site) == (wait.op, wait.peer, wait.site)
         for op in case.views[block.rank].history
     )
@@ -274,13 +274,19 @@ def _departed(case: Case, found: Circle) -> Circle | None:
             departed = departure(view, others, new=new)
             if departed is not None:
                 left[rank] = departed
+        if len({(each.op.op, each.op.site) for each in left.values()}) > 1:
+            continue  # one of them may have had to, as the other one held it up or left it
         kept = tuple(rank for rank in views if rank not in left)
         # Of a new call only those keep away who would have to make it.
         groups = {departed.op.group for departed in left.values()}
         blocks = [block for block in found.blocks if block.rank in left and block.operation.group in groups]
         needed = {member for block in blocks for member in block.operation.members}
-        most = majority((tuple(left), tuple(rank for rank in kept if rank in needed) if new else kept))
-        if not left or most == tuple(left) or (new and most is None):
+        # Who waits in a call of theirs outside of the circle, and came to it as they did, did the same.
+        calls = {block.operation for block in blocks}
+        beside = (rank for rank, own in case.graph.blocks.items() if not calls.isdisjoint(b.operation for b in own))
+        gone = (*left, *(r for r in beside if r not in views and departure(case.views[r], new=new) is not None))
+        most = majority((gone, tuple(rank for rank in kept if rank in needed) if new else kept))
+        if not left or most == gone or (new and most is None):
             continue  # nobody did, or most, and the others may have stayed away
         if all(keeps_habit(views[rank]) for rank in kept):
             return replace(found, guilty=tuple(left), departure=next(iter(left.values())))
