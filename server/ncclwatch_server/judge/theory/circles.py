@@ -18,11 +18,12 @@ from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, may_come_back
-from ncclwatch_server.judge.theory.waits.wait_graph import cycles, is_likely_only
+from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
 HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
 Ranks = tuple[int, ...]
+_BY_ONE = (WaitKind.LOCK, WaitKind.STORE)  # waits that one rank ends, by what it does outside of operations
 _MEETINGS = {WaitKind.INIT: "init_process_group", WaitKind.NEW_GROUP: "new_group"}  # by the names of the calls
 
 
@@ -71,13 +72,25 @@ class Circle:
 def find_circles(case: Case, bound: int) -> tuple[tuple[Circle, ...], Ranks]:
     """Return a circle with others at its lines that are as certain, `bound` in all, and the ranks of more of them."""
     held = case.told | case.explained
-    left = [circle for circle in cycles(case.graph) if held.isdisjoint(circle) and _holds(case, circle)]
+    circles = (_without_bystanders(case, circle) for circle in cycles(case.graph))
+    left = [circle for circle in circles if held.isdisjoint(circle) and _holds(case, circle)]
     if not left:
         return (), ()
     first = (_lines_of(case, left[0]), _is_likely(case, left[0]))
     alike = [circle for circle in left if (_lines_of(case, circle), _is_likely(case, circle)) == first]
     more = tuple(rank for circle in alike[bound:] for rank in circle)
     return tuple(_closed(case, circle) for circle in alike[:bound]), more
+
+
+def _without_bystanders(case: Case, circle: Ranks) -> Ranks:
+    """Return the circle that would be there if who waits for a lock or a key in it went on; all of it if none would."""
+    bystanders = frozenset(
+        rank for rank in circle if any(block.wait.kind in _BY_ONE for block in case.graph.blocks[rank])
+    )
+    if not bystanders:
+        return circle
+    inner = cycles(replace(case.graph, doomed=doomed_but_for(case.graph, case.found, bystanders)))
+    return next((each for each in inner if set(each) <= set(circle)), circle)
 
 
 def _blocks_of(case: Case, circle: Iterable[int]) -> list[Block]:

@@ -157,6 +157,7 @@ def find_gone(case: Case) -> Found:
     if left.alone:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
     waiters: tuple[int, ...] = ()
+    senders: tuple[int, ...] = ()
     circle: Found = ()
     short: tuple[int, ...] = ()
     if left.counts is not None:
@@ -164,6 +165,7 @@ def find_gone(case: Case) -> Found:
         victims = tuple(sorted({*victims, *victims_of(case.graph, short)} - {*ends.ranks, *short}))
     if ends.went is Went.LEFT and left == STAYED:  # nothing tells why
         waiters = _waiters(case, ends.ranks, victims)
+        senders = _other_senders(case, waiters, victims)
         circle, beside, wrong = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
         if not victims or _may_be_in_a_circle(case, victims) or (waiters and wrong.issuperset(waiters)):
@@ -175,7 +177,8 @@ def find_gone(case: Case) -> Found:
     root = GoneRoot(
         hangs=Certainty.PROVEN,
         ranks=ends.ranks,
-        decided=not waiters or _are_most(case, waiters, _not_come(case, ends.ranks, waiters, victims)),
+        decided=not senders
+        and (not waiters or _are_most(case, waiters, _not_come(case, ends.ranks, waiters, victims))),
         victims=victims,
         blocks=blocks,
         place=place_of(blocks),
@@ -184,7 +187,7 @@ def find_gone(case: Case) -> Found:
         counts=left.counts,
         short=short,
         shift=left.shift,
-        waiters=waiters,
+        waiters=tuple(sorted({*waiters, *senders})),
     )
     return (*circle, (root,))
 
@@ -231,6 +234,13 @@ def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tup
         if waits or case.found[rank].standing is Standing.GONE:
             found.append(rank)
     return tuple(found)
+
+
+def _other_senders(case: Case, waiters: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who could have sent what these receive from any rank, besides those that are gone, and waits elsewhere."""
+    operations = {block.operation for rank in waiters for block in case.graph.blocks.get(rank, ())}
+    anyone = [each for each in operations if each.kind is WaitKind.RECV and each.from_anyone]
+    return tuple(sorted({rank for each in anyone for rank in case.graph.absent[each] if rank in victims}))
 
 
 def _not_come(case: Case, gone: tuple[int, ...], waiters: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:

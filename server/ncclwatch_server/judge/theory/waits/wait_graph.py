@@ -178,6 +178,12 @@ def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding])
     return _doomed(graph.blocks, needed, graph.held, living, graph.free)
 
 
+def doomed_but_for(graph: WaitGraph, found: Mapping[int, RankStanding], ranks: frozenset[int]) -> frozenset[int]:
+    """Return the ranks whose waits nothing could end even if these ranks went on."""
+    needed = {operation: (*outside, *graph.behind[operation]) for operation, outside in graph.absent.items()}
+    return _doomed(graph.blocks, needed, graph.held, found, graph.free | ranks)
+
+
 def stopped_devices(
     found: Mapping[int, RankStanding], absent: Mapping[Operation, tuple[int, ...]], mismatched: set[Operation]
 ) -> Mapping[int, Block]:
