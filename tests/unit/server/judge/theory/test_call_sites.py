@@ -108,8 +108,16 @@ def test_who_left_a_function_at_a_test_of_the_rank_is_told_unless_it_is_in_it_st
     here = standing(CALL, ONE, notes=(note(CALL, rank_exit="41: if rank: return"),))
     assert left_by_rank(here, CALL, standing(ONE), ONE) == "reduce(): 41: if rank: return"
     assert left_by_rank(here, CALL, standing(at(46, "reduce"), ONE), ONE) == ""
-    assert left_by_rank(here, CALL, standing(at(46, "reduce", "/u/b.py")), ONE) != ""  # of the same name elsewhere
+    assert left_by_rank(here, CALL, standing(at(46, "reduce", "/u/b.py"), ONE), ONE) != ""  # another one
     assert left_by_rank(standing(CALL, ONE), CALL, standing(ONE), ONE) == ""
+
+
+def test_nothing_is_left_by_who_is_seen_out_to_no_common_function():
+    here = standing(CALL, ONE, notes=(note(CALL, rank_exit="41: if rank: return", **LOOP),))
+    handler = at(9, "save", "/u/handlers.py")
+    assert left_by_rank(here, CALL, standing(handler), handler) == ""
+    assert loop_left(here, CALL, standing(handler), handler) is None
+    assert loop_left(here, CALL, standing(handler, ONE), handler) is not None
 
 
 # -- loops -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ not proof: it chooses the name of the cause, never whether there is a hang.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ncclwatch.contract.model.rank import CallSite, OpView, RankView, SourceNote, WaitView
@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.histories.lines.rank_tests import asks_for_se
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 FRAMES_MAX = 8
+PROGRAM = "<module>"  # the outermost function
 _COUNTS = re.compile(r" in range\(")
 _NAMES = re.compile(r"\w+")
 _AXES = re.compile(
@@ -138,11 +139,25 @@ def same_call_elsewhere(note: SourceNote, op: str) -> bool:
 def left_by_rank(view: RankView, site: CallSite | None, other: RankView, other_site: CallSite | None) -> str:
     """Return how the other may have left a function that holds `site`, at a test of the rank; "" if it did not."""
     others = {(frame.file, frame.function) for frame in _whereabouts(other, other_site)}
-    for frame in frames_of(view, site):
+    known = frames_of(view, site)
+    for number, frame in enumerate(known):
         note = note_at(view, frame)
-        if note is not None and note.rank_exit and (frame.file, frame.function) not in others:
+        out = (frame.file, frame.function) not in others and _reach_out(other, known[number:])
+        if note is not None and note.rank_exit and out:
             return f"{frame.function}(): {note.rank_exit}"
     return ""
+
+
+def _reach_out(view: RankView, frames: Sequence[CallSite]) -> bool:
+    """Say whether the frames of a rank go out as far as to one of these functions: what it is not in, it has left.
+
+    They end at a signal handler, for one, not at what that has interrupted. Where no callers of the one function are
+    known, none are asked for.
+    """
+    if len(frames) == 1 and frames[0].function != PROGRAM:
+        return True
+    there = {(frame.file, frame.function) for thread in view.threads for frame in thread.frames}
+    return any((frame.file, frame.function) in there for frame in frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +180,8 @@ def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site
     found = None
     inner: list[str] = []  # conditional returns of the functions between the loop and the site
     known = frames_of(view, site)
-    for frame in known if len(known) > 1 else _whereabouts(view, site):
+    known = known if len(known) > 1 else _whereabouts(view, site)
+    for number, frame in enumerate(known):
         note = note_at(view, frame)
         if note is None:
             continue
@@ -173,7 +189,8 @@ def loop_left(view: RankView, site: CallSite | None, other: RankView, other_site
         in_its_own_function = first <= frame.line <= last
         if not in_its_own_function:
             inner += note.early_exits
-        if note.loop and not any(each.file == frame.file and first <= each.line <= last for each in others):
+        is_out = not any(each.file == frame.file and first <= each.line <= last for each in others)
+        if note.loop and is_out and _reach_out(other, known[number:]):
             found = LeftLoop(head=note.loop, ways_out=(*note.loop_escapes, *inner))
         if in_its_own_function:
             inner += note.early_exits
