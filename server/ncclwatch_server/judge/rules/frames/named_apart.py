@@ -77,6 +77,10 @@ def _sides(found: Unequal) -> tuple[Made, ...]:
 
 
 def _made_words(found: Unequal) -> str:
+    sites = {each.site for each in found.extra}
+    if found.usual is None and len(sites) == 1:
+        makers = " and ".join(ranks_words(each.ranks) for each in found.extra)
+        return f"{makers} called new_group{at_line(found.extra[0].site)} for different groups"
     if found.usual is None:
         makers = " or ".join(f"{ranks_words(each.ranks)}{at_line(each.site)}" for each in found.extra)
         return f"{makers} called new_group once more than the other ranks"

@@ -143,19 +143,21 @@ def _unequal(number: int, sides: list[Made], made: Mapping[int, _Makings]) -> Un
     """Return who made one more: those that made what the others made at this number as a later one of theirs."""
     for usual in sides:
         others = tuple(side for side in sides if side is not usual)
-        if all(_made_later(made[side.ranks[0]], number, usual) for side in others):
+        if all(_made_later(made[side.ranks[0]], number, side, usual) for side in others):
             return Unequal(number=number, extra=others, usual=usual)
     # A group whose members all hold it is done; one whose members hold others instead cannot be.
     done = tuple(side for side in sides if side.members and set(side.members) <= set(side.ranks))
     left = [side for side in sides if side not in done]
-    if done and len(left) == 1:
+    if done and len(left) == 1 and all(side.site is None or side.site != left[0].site for side in done):
         return Unequal(number=number, extra=done, usual=left[0])
     return Unequal(number=number, extra=tuple(sides), usual=None)
 
 
-def _made_later(own: _Makings, number: int, usual: Made) -> bool:
+def _made_later(own: _Makings, number: int, side: Made, usual: Made) -> bool:
+    """Say whether a side came to the usual group later; a line that makes both of them does not tell which it makes."""
+    told = usual.site if usual.site != side.site else None
     return any(
-        (members and members == usual.members) or (site is not None and site == usual.site)
+        (members and members == usual.members) or (site is not None and site == told)
         for later, (members, site) in own.items()
         if later > number
     )
