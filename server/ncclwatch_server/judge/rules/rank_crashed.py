@@ -1,14 +1,16 @@
 """A rank ended with an error of its own, or was killed. The others only noticed that it was gone."""
 
 import signal
+from dataclasses import replace
 
 from ncclwatch.contract.model.preflight import BACKEND
 from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.ends import tell
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import Went, is_of_a_pipe, is_victim
+from ncclwatch_server.judge.theory.endings import Went, failed_for_all, is_of_a_pipe, is_victim
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (
@@ -20,8 +22,12 @@ ADVICE = (
 ADVICE_EXCEPTION = "Fix the exception of this rank: its traceback is in this rank's own output."
 ADVICE_ECHO = "The errors of the ranks that ended after it are consequences."
 ADVICE_EVERYBODY = (
-    "Fix the exception: it comes from the program or its settings, not from one rank. Each rank has the traceback in "
-    "its own output."
+    "Fix the exception. As all ranks raise it, look at the program and its settings first, then at what one rank may "
+    "have given to all, such as a gradient that is not finite. Each rank has the traceback in its own output."
+)
+ADVICE_HANDED_ON = (
+    "Fix the exception that is quoted in that of the checkpoint: compare what this rank saves or loads, such as its "
+    "keys and files, with the other ranks. Each rank has the traceback in its own output."
 )
 ADVICE_STORE = (
     "Find out why the process that holds the store ended (torchrun, rank 0, or a TCPStore of the program's own). Look "
@@ -62,7 +68,7 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return None
     ending = case.views[root.ranks[0]].ending or Ending(kind="vanished")
     if ending.exception and len(root.ranks) > 1 and len(root.ranks) == case.snapshot.world_size:
-        return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
+        return _of_all(case, root)
     echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
     backend = case.snapshot.setup.of(root.ranks[0]).get(BACKEND)
     advice = _advice(ending, echoes=echoes, by_nccl="nccl" in backend)
@@ -73,6 +79,23 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     ):
         advice = f"{ADVICE_SPLITS} {advice}"
     return tell(case, root.ranks, advice=advice)
+
+
+def _of_all(case: Case, root: GoneRoot) -> Explanation:
+    """Explain that all ranks have raised the same: of themselves, or as a checkpoint has handed it on to them."""
+    failed = failed_for_all(case, root.ranks)
+    if not failed:
+        return tell(case, root.ranks, advice=ADVICE_EVERYBODY)
+    found = tell(case, failed, advice=ADVICE_HANDED_ON)
+    others = tuple(rank for rank in root.ranks if rank not in failed)
+    return replace(
+        found,
+        explanation=(
+            f"What {ranks_words(failed)} raised in a step of the checkpoint was handed on to all ranks: "
+            f"{ranks_words(others)} raised the same at the same line, and it names {ranks_words(failed)} only."
+        ),
+        victims=others,
+    )
 
 
 def _is_in_all_to_all(view: RankView) -> bool:

@@ -44,6 +44,7 @@ _STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
 # What Python raises for the program's own pipes and sockets. No backend of collectives raises these.
 _PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
 _BACKEND_ERROR = re.compile(r"^(RuntimeError|Dist\w*Error|AcceleratorError)")
+_OF_A_CHECKPOINT = re.compile(r"\bCheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
 _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
@@ -351,6 +352,22 @@ def _sides_by_size(issued: Mapping[int, OpView]) -> tuple[tuple[int, ...], ...]:
 def _same_end(one: Ending, other: Ending) -> bool:
     """Say whether two ranks raised the same at the same line: then it is the program's error, not one rank's."""
     return bool(one.exception) and (one.exception, one.site) == (other.exception, other.site)
+
+
+def failed_for_all(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return whose exceptions a checkpoint has raised on all ranks of the job, () if that is not told.
+
+    It names them by their places in its group. The first is its coordinator, which also fails in what it does for all.
+    """
+    endings = (case.views[rank].ending for rank in ranks)
+    told = {match[1] for end in endings if end and (match := _OF_A_CHECKPOINT.search(end.exception))}
+    if len(ranks) < case.snapshot.world_size or len(told) != 1:
+        return ()
+    named = tuple(sorted(int(each) for each in told.pop().split(",")))
+    last = [(view, view.history[-1].group) for rank in ranks if (view := case.views[rank]).history]
+    groups = [group for view, name in last if (group := group_of(view, name)) is not None]
+    of_all = len(groups) == len(ranks) and all(len(group.ranks) == len(ranks) for group in groups)
+    return named if of_all and named != (0,) and set(named) < set(ranks) else ()
 
 
 def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -125,4 +125,6 @@ def test_an_exception_of_all_ranks_at_one_line_comes_from_the_program() -> None:
     text = 'world 2\ngroup dp 0-1\nended 0-1 error "ValueError: no such layer" train.py:12 ago 4'
     (found,) = judge(situation(text).snapshot())
     assert [each.rank for each in found.culprits] == [0, 1]
-    assert found.advice.startswith("Fix the exception: it comes from the program or its settings, not from one rank.")
+    assert found.advice.startswith(
+        "Fix the exception. As all ranks raise it, look at the program and its settings first"
+    )
