@@ -66,6 +66,10 @@ def _callers(found: Parting) -> Iterable[tuple[Side, OpView]]:
         made_by = found.culprit if shift.skipped < 0 else found.largest_other
         yield made_by, shift.op
         return
+    if found.way is Way.TEST_OF_RANK:  # the call under the test is one-sided, and the other is what is due
+        side = found.largest_other if found.condition_on_others else found.culprit
+        yield side, side.op
+        return
     yield found.culprit, found.culprit.op
     yield from ((side, side.op) for side in found.others)
 
