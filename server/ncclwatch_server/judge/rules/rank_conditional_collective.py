@@ -8,11 +8,12 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import alone, circle, mismatch, named_apart
 from ncclwatch_server.judge.rules.frames.mismatch import shift_words
-from ncclwatch_server.judge.telling.words import at_line, wait_words
+from ncclwatch_server.judge.telling.words import at_line, lies_words, wait_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
 from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
+from ncclwatch_server.judge.theory.histories.lines.rank_tests import leads_past
 from ncclwatch_server.judge.theory.histories.odd_side import condition_of
 from ncclwatch_server.judge.theory.histories.parting import Parting
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, MismatchRoot, NamedApartRoot, Root
@@ -23,6 +24,10 @@ _HOW = (
     "one rank under the if, such as writing the file."
 )
 LINE_MAX = 80  # characters of a source line in an advice
+_HOW_PAST = (
+    "so that none goes past it alone: all_reduce the condition with MAX, or broadcast it from one rank. Or move the "
+    "call to where all ranks of the group make it."
+)
 ADVICE = f"Move this call outside the if, {_HOW}"
 
 
@@ -34,11 +39,11 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return _with_both(found, advice, root.forward) if _is_of_the_line(case, root.partings[0]) else found
     if isinstance(root, CircleRoot) and root.circle.note is not None:
         under, call = root.circle.note.condition, circle.own_call(root)
-        deed = f"called {call} under `{under}`" if call else ""
+        deed = f"called {call} {lies_words(under)}" if call else ""
         reason = _in_circle(root.circle, under)
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
     if isinstance(root, AloneRoot) and root.call is not None and root.call.condition is not None:
-        reason = f"That call is made under `{root.call.condition.condition}`, so not by all ranks."
+        reason = f"That call is made {lies_words(root.call.condition.condition)}, so not by all ranks."
         return alone.tell(case, root, CAUSE, reason=reason, advice=ADVICE)
     if isinstance(root, NamedApartRoot) and root.note is not None:
         return named_apart.tell(case, root, CAUSE)
@@ -49,6 +54,8 @@ def _advice(case: Case, found: Parting) -> str:
     """Say which call to move: where the others' is under a test, the culprits' own is in order."""
     if found.shift is not None:
         return ADVICE
+    if leads_past(found.condition):
+        return f"Let all ranks decide alike at `{found.condition}`, {_HOW_PAST}"
     if not found.condition_on_others:
         note = condition_of(case.views, found.culprit)
         return f"Move {_line_words(note)} outside the if, {_HOW}" if note is not None and note.text else ADVICE
@@ -89,15 +96,15 @@ def _reason(found: Parting) -> str:
     if found.shift is not None:
         return shift_words(found, found.shift)
     whose = "The others' call" if found.condition_on_others else "That call"
-    return f"{whose} is made under `{found.condition}`, so not by all ranks."
+    return f"{whose} is made {lies_words(found.condition)}, so not by all ranks."
 
 
 def _in_circle(found: Circle, condition: str) -> str:
     if found.closed is Closed.MEETING_ALONE:
         wait = found.making[0].wait
         callers = ranks_words(wait.members) if wait.members else "all ranks of the job"
-        return f"That {wait_words(wait)} is called under `{condition}`, and {callers} have to call it."
-    return f"{ranks_words(found.guilty).capitalize()}: that call is made under `{condition}`."
+        return f"That {wait_words(wait)} is called {lies_words(condition)}, and {callers} have to call it."
+    return f"{ranks_words(found.guilty).capitalize()}: that call is made {lies_words(condition)}."
 
 
 RULE = Rule(cause=CAUSE, advice=ADVICE, recognise=recognise)

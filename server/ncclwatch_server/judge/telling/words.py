@@ -6,6 +6,7 @@ from ncclwatch.contract.model.rank import CallSite, GroupView, OpView, RankView,
 from ncclwatch.contract.words.text import WAIT_WORDS, rank_list, ranks_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.exceptions import Handled
+from ncclwatch_server.judge.theory.histories.lines.rank_tests import leads_past
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 from ncclwatch_server.judge.theory.waits.wait_graph import waited_for
@@ -21,6 +22,11 @@ def at(site: CallSite | None) -> str:
 def at_line(site: CallSite | None) -> str:
     """Return " at file:line", or nothing. For headlines."""
     return f" at {site.place}" if site is not None else ""
+
+
+def lies_words(test: str) -> str:
+    """Return where a call lies that a test of the rank keeps from some: "under `if rank == 0`"."""
+    return f"{'after' if leads_past(test) else 'under'} `{test}`"
 
 
 def wait_words(wait: WaitView) -> str:

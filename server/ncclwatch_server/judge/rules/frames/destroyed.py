@@ -7,7 +7,14 @@ from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
-from ncclwatch_server.judge.telling.words import at_line, either_words, group_words, wait_words, waiting_words
+from ncclwatch_server.judge.telling.words import (
+    at_line,
+    either_words,
+    group_words,
+    lies_words,
+    wait_words,
+    waiting_words,
+)
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.roots import DestroyedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
@@ -21,7 +28,7 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
     if waiters:
         reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
     if root.note is not None:
-        reason = f"The call that it waits in now is made under `{root.note.condition}`, so not by all ranks."
+        reason = f"The call that it waits in now is made {lies_words(root.note.condition)}, so not by all ranks."
     either = f"{either_words((ranks, waiters))}: " if waiters else ""
     return Explanation(
         cause=cause,

@@ -14,7 +14,15 @@ from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.forwards import remedies, words
 from ncclwatch_server.judge.telling.signs import SIGN_WORDS
-from ncclwatch_server.judge.telling.words import at_line, either_words, group_words, op_words, them, wait_verb
+from ncclwatch_server.judge.telling.words import (
+    at_line,
+    either_words,
+    group_words,
+    lies_words,
+    op_words,
+    them,
+    wait_verb,
+)
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, parted_callers
@@ -94,7 +102,7 @@ def _deed(case: Case, found: Parting, before: str) -> str:
     who = f"{ranks_words(own)}{_host(case, own)}"
     if found.shift is not None:
         return f"{who} {shift_call(found.shift, found.condition)}{_consequence(found.shift)}"
-    under = f" under `{found.condition}`" if found.condition and not found.condition_on_others else ""
+    under = f" {lies_words(found.condition)}" if found.condition and not found.condition_on_others else ""
     return f"{who} {before}called {_call(case, found.culprit, found.others)}{under}"
 
 
@@ -210,7 +218,7 @@ def shift_call(shift: Shift, condition: str, *, decided: bool = True) -> str:
     if shift.caller is not None:
         call += f", called{at_line(shift.caller)}"
     if condition:
-        call += f" under `{condition}`"
+        call += f" {lies_words(condition)}"
     if shift.count > 1:
         call = f"{shift.count} calls, beginning with {call}"
     ago = f" {seconds_words(shift.op.age_s)} ago" if shift.op.age_s else ""

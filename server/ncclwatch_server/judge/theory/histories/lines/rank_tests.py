@@ -40,6 +40,12 @@ def keeps_none_apart(test: str, caller: int, ranks: Iterable[int]) -> bool:
     return bool(questions) and alike and passed is not kept_out
 
 
+def leads_past(test: str) -> bool:
+    """Say whether a test lies before the call, not round it, and leads past it: "if rank == 1: break"."""
+    words = _AROUND.fullmatch(test)
+    return words is not None and bool(words["way_out"])
+
+
 def asks_for_several(test: str) -> bool:
     """Say whether a test of the rank may be meant to be passed by several ranks, as far as its words tell.
 
