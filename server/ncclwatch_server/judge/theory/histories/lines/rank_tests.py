@@ -5,8 +5,10 @@ Who uses a group of some ranks calls it under a test that all of them pass: `if 
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import product
 
+BESIDES_MAX = 6  # questions besides those of the rank, each with two answers
 _AROUND = re.compile(
     r"(?P<other>else of )?(?:if |while )?(?P<test>.*?)(?P<way_out>(?P<from_other>, else)?: *\w[\w.]*)?:?"
     r"(?: \(line \d+, where .*\))?"
@@ -28,16 +30,19 @@ def keeps_none_apart(test: str, caller: int, ranks: Iterable[int]) -> bool:
     words, tree = _parsed(test)
     if words is None or tree is None:
         return False
-    questions = [part for part in _questions(tree) if _asks_of_rank(part)]
-    try:
-        alike = all(len({_answer(question, rank) for rank in (caller, *ranks)}) == 1 for question in questions)
-        # A rank that its own test keeps out is counted in another way, such as within its group.
-        passed = _outcome(tree, caller)
-    except (_UnknownError, ArithmeticError, TypeError):
+    asked = {ast.unparse(part): _asks_of_rank(part) for part in _questions(tree)}
+    besides = [part for part, of_rank in asked.items() if not of_rank]
+    if len(besides) == len(asked) or len(besides) > BESIDES_MAX:
         return False
     leaves = bool(words["way_out"]) and not words["from_other"]  # who passes the test does not come to the call
     kept_out = leaves is (words["other"] is None)
-    return bool(questions) and alike and passed is not kept_out
+    try:
+        answers = [dict(zip(besides, each, strict=True)) for each in product((False, True), repeat=len(besides))]
+        # What has let the caller come. A rank that its own test keeps out is counted in another way, as in its group.
+        may_be = [each for each in answers if _outcome(tree, caller, each) is not kept_out]
+        return bool(may_be) and all(_outcome(tree, rank, each) is not kept_out for rank in ranks for each in may_be)
+    except (_UnknownError, ArithmeticError, TypeError):
+        return False
 
 
 def leads_past(test: str) -> bool:
@@ -78,16 +83,15 @@ def _asks_of_rank(node: ast.expr) -> bool:
     return bool(_HOLDS_RANK.search(ast.unparse(node)))
 
 
-def _outcome(node: ast.expr, rank: int) -> bool | None:
-    """Return what a test says of a rank, None if that is up to what it asks besides."""
+def _outcome(node: ast.expr, rank: int, besides: Mapping[str, bool]) -> bool:
+    """Return what a test says of a rank, given the answers to what it asks besides."""
     if isinstance(node, ast.BoolOp):
-        found = [_outcome(value, rank) for value in node.values]
-        decisive = isinstance(node.op, ast.Or)
-        return decisive if decisive in found else None if None in found else not decisive
+        found = [_outcome(value, rank, besides) for value in node.values]
+        return any(found) if isinstance(node.op, ast.Or) else all(found)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = _outcome(node.operand, rank)
-        return None if inner is None else not inner
-    return _answer(node, rank) if _asks_of_rank(node) else None
+        return not _outcome(node.operand, rank, besides)
+    known = besides.get(ast.unparse(node))
+    return _answer(node, rank) if known is None else known
 
 
 def _questions(node: ast.expr) -> Iterable[ast.expr]:

@@ -17,6 +17,8 @@ from ncclwatch_server.judge.theory.histories.lines.rank_tests import asks_for_se
         ("if rank % 2 == 0 and step % 10 == 0", 0, (0, 2)),
         ("if rank < 2, else: return (line 3, where save() is called)", 0, (0, 1)),
         ("if not rank: continue", 4, (4, 5)),
+        ("if step % 40 == 39 or (step == 105 and rank == 1)", 0, (0, 1, 2)),  # rank 0 came by the step, so all do
+        ("if rank == 0 and not force: return", 0, (0, 1)),
     ],
 )
 def test_all_of_the_group_pass(test: str, caller: int, ranks: tuple[int, ...]):
@@ -38,6 +40,8 @@ def test_all_of_the_group_pass(test: str, caller: int, ranks: tuple[int, ...]):
         ("match rank: case 0", 0, (0, 1)),
         ("@rank_zero_only", 0, (0, 1)),
         ("if step == 3", 0, (0, 1)),
+        ("if step % 40 == 39 or (step == 105 and rank == 1)", 1, (0, 1, 2)),
+        ("if rank == 0 or a or b or c or d or e or f or g", 1, (0, 1)),  # too many answers
     ],
 )
 def test_the_group_may_part_there(test: str, caller: int, ranks: tuple[int, ...]):
