@@ -32,7 +32,7 @@ def without_file(case: Case) -> tuple[Told, ...]:
         return ()
     lost = tuple(rank for rank in ranks if rank not in case.views)
     who = ranks_words(lost or ranks)
-    why = f"no file of {who} is here" if lost else _why_unknown(case, ranks)
+    why = f"no file of {who} from this hang is here" if lost else _why_unknown(case, ranks)
     dead = ": a rank that died or was killed writes none" if lost else ""
     what = operation_words(case.views, first)
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
