@@ -131,7 +131,7 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
             cause=cause,
             severity=Severity.INFO if long.too_short else severity,
             summary=(
-                (f"{either_words((late, waiters))}: " if either else "")
+                (f"{either_words((ranks, waiters))}: " if either else "")
                 + f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({doing}); "
                 f"{waiting_words(case, direct, late)}{behind}."
             ),

@@ -32,8 +32,9 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     sites = {rank: made.site for made in found.extra for rank in made.ranks}
     makers = tuple(sorted(sites))
     waiting = {block.rank for block in stuck}
+    crossed = any(_may_be_crossed(case, block) for block in stuck)
     return NamedApartRoot(
-        hangs=Certainty.PROVEN,
+        hangs=Certainty.STALLED if crossed else Certainty.PROVEN,
         ranks=makers,
         decided=found.usual is not None,
         victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
@@ -81,8 +82,24 @@ def _is_held_up(case: Case, block: Block, found: Unequal) -> bool:
     if block.operation.kind is WaitKind.NEW_GROUP:
         return block.wait.seq >= found.number
     name = name_of(block.operation.group)
-    later = name.isdecimal() and int(name) >= found.number
-    return later and any(
+    if not name.isdecimal() or int(name) < found.number:
+        return False
+    return _may_be_crossed(case, block) or any(
         all(group.name != block.operation.group for group in case.views[rank].groups)
         for rank in case.graph.absent[block.operation]
     )
+
+
+def _may_be_crossed(case: Case, block: Block) -> bool:
+    """Say whether all have come to an operation of a group whose name is that of another one with some of its members.
+
+    Through the store, each finds the others of its group by that name: they may have connected to the wrong ones.
+    """
+    own = block.operation.group
+    if block.operation.kind is not WaitKind.COLLECTIVE or case.graph.absent[block.operation]:
+        return False
+    if block.operation.unnamed or block.wait.age_s < ALONE_S:
+        return False
+    others = {group.name: group.ranks for view in case.views.values() for group in view.groups if group.name != own}
+    alike = (ranks for name, ranks in others.items() if name_of(name) == name_of(own))
+    return any(not set(block.operation.members).isdisjoint(ranks) for ranks in alike)
