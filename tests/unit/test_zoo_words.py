@@ -1,6 +1,7 @@
-"""The words that a truth of the zoo asks of a fix stand in some advice: a reworded one is seen before programs run."""
+"""What is written about the zoo fits its programs; the words that a truth asks of a fix are in some advice."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,10 @@ def _strings() -> list[str]:
 def test_the_words_of_a_fix_are_words_of_an_advice(path: Path, strings: list[str]) -> None:
     words = load(path).advice_any
     assert not words or any(word in text for word in words for text in strings)
+
+
+def test_the_table_of_the_zoo_has_each_program():
+    table = (PROGRAMS.parent / "README.md").read_text()
+    assert re.findall(r"^\| ([a-z]+\d\w+) \|", table, re.MULTILINE) == sorted(
+        path.stem for path in PROGRAMS.glob("*.toml")
+    )
