@@ -43,6 +43,11 @@ ADVICE = (
     "pad the short ranks, or use torch.distributed.algorithms.Join. A longer timeout does not help: the missing batch "
     "never comes."
 )
+ADVICE_JOIN = (
+    "Make no other collective than those of DDP in a loop under join(): move this call, such as a barrier or an "
+    "all_reduce of a metric, behind the loop, or end the loop on all ranks together with `for batch in "
+    "ncclwatch.even_batches(loader)`. Join makes calls only for what has a JoinHook."
+)
 BATCHES_MIN = 2  # whole batches whose collectives are seen on either side
 # Heads of loops that may end before the loader does.
 _BOUNDED = re.compile(r"\b(zip|range|islice|takewhile|next|iter|even_batches)\s*\(")
@@ -52,6 +57,8 @@ _LEAVES = re.compile(r": (break|return)$")
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which some ranks came to the end of their batches before the others."""
     if isinstance(root, MismatchRoot):
+        if root.partings[0].way is Way.JOINED:
+            return mismatch.tell(case, root, CAUSE, reason=_not_joined, advice=ADVICE_JOIN)
         if kin_of(root.partings[0], in_forward=root.forward is not None) is not Way.BATCHES:
             return None
         return _with_short(case, root, mismatch.tell(case, root, CAUSE, reason=_reason, advice=ADVICE, deed=_ran_out))
@@ -92,6 +99,15 @@ def _with_short(case: Case, root: MismatchRoot, said: Explanation) -> Explanatio
             *(culprit(case.views[rank], last_site(case.views[rank]), "ran out of batches, too") for rank in short),
         ),
         victims=tuple(rank for rank in said.victims if rank not in short),
+    )
+
+
+def _not_joined(found: Parting) -> str:
+    out = tuple(sorted(rank for side in found.others for rank in side.ranks))
+    has, them = ("has", "it") if len(out) == 1 else ("have", "them")
+    return (
+        f"{ranks_words(out).capitalize()} {has} run out of batches and {'is' if len(out) == 1 else 'are'} at the end of "
+        f"a join(), which makes the collectives of DDP for {them}, and not this one."
     )
 
 

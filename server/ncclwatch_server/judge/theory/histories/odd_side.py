@@ -41,6 +41,7 @@ class Sign(Enum):
     """By what the odd side is known."""
 
     EXCEPTION = "exception"  # it came there with an exception in hand
+    NOT_JOINED = "not joined"  # it calls what Join does not call for the others, which have run out of inputs
     THREADS = "threads"  # none is odd: two threads of each rank take turns differently
     SKIPPED = "skipped"  # a call that the others made
     MADE_MORE = "made more"  # a call that the others did not make

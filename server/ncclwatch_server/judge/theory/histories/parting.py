@@ -18,6 +18,7 @@ from ncclwatch_server.judge.theory.histories.habits import (
 from ncclwatch_server.judge.theory.histories.lines.call_sites import (
     LeftLoop,
     group_condition,
+    is_of_join,
     left_by_rank,
     loop_left,
     parting_condition,
@@ -33,6 +34,7 @@ class Way(Enum):
     """How sides parted, by the strongest thing that is known of it. One of these holds, and no other."""
 
     EXCEPTION = "exception"  # one side is handling an exception, of which the others know nothing
+    JOINED = "joined"  # one side is out of batches, and Join makes calls for it: not that of the others
     THREADS = "threads"  # two threads of each rank use one group
     SHIFT = "shift"  # a call was skipped or made too often, before the hang
     SLIP = "slip"  # a clock of progress differs since an operation before the hang
@@ -100,7 +102,7 @@ def kin_of(found: Parting, *, in_forward: bool) -> Way:
 
 def part(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> Parting:
     """Return how the sides parted. `sides` are at least two; `members` are those of the group."""
-    found = _by_exception(views, sides) or _by_threads(views, sides)
+    found = _by_exception(views, sides) or _by_join(views, sides) or _by_threads(views, sides)
     if found is not None:
         return found
     group, first = sides[0].op.group, min(side.op.seq for side in sides)
@@ -157,6 +159,14 @@ def _by_exception(views: Views, sides: tuple[Side, ...]) -> Parting | None:
         sign=Sign.EXCEPTION,
         handled=next(strays[rank] for rank in culprit.ranks if rank in strays),
     )
+
+
+def _by_join(views: Views, sides: tuple[Side, ...]) -> Parting | None:
+    others = tuple(side for side in sides if is_of_join(views[side.ranks[0]], side.site))
+    own = tuple(side for side in sides if side not in others)
+    if not others or len(own) != 1:
+        return None
+    return Parting(way=Way.JOINED, culprit=own[0], others=others, sign=Sign.NOT_JOINED)
 
 
 def _by_threads(views: Views, sides: tuple[Side, ...]) -> Parting | None:

@@ -21,6 +21,8 @@ _AXES = re.compile(
     r"local|node|group|parallel|replica|shard|stage|(?:^|_)(?:dp|tp|pp|ep|cp|sp|mp|ddp|fsdp|hsdp)(?:_|$)", re.IGNORECASE
 )
 
+_JOIN = re.compile(r"(?:async )?with\s+(?:[\w.\[\]]*\.join|(?:\w+\.)*Join)\(")
+
 
 def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
     """Return what is known of a call site on this rank's node."""
@@ -34,6 +36,15 @@ def source_line(views: Iterable[RankView], site: CallSite | None) -> str:
     if note is None:
         return ""
     return f"{note.text}  (under `{note.condition}`)" if note.condition else note.text
+
+
+def is_of_join(view: RankView, site: CallSite | None) -> bool:
+    """Say whether `torch.distributed.algorithms.Join` makes the call, as it does for ranks without any more inputs.
+
+    It makes them where its context ends, which is the line of the `with` statement.
+    """
+    note = note_at(view, site)
+    return note is not None and _JOIN.match(note.text.strip()) is not None
 
 
 def excerpt_at(views: Iterable[RankView], site: CallSite) -> Excerpt | None:
