@@ -104,10 +104,10 @@ def _with_short(case: Case, root: MismatchRoot, said: Explanation) -> Explanatio
 
 def _not_joined(found: Parting) -> str:
     out = tuple(sorted(rank for side in found.others for rank in side.ranks))
-    has, them = ("has", "it") if len(out) == 1 else ("have", "them")
+    has, are, them = ("has", "is", "it") if len(out) == 1 else ("have", "are", "them")
     return (
-        f"{ranks_words(out).capitalize()} {has} run out of batches and {'is' if len(out) == 1 else 'are'} at the end of "
-        f"a join(), which makes the collectives of DDP for {them}, and not this one."
+        f"{ranks_words(out).capitalize()} {has} run out of batches and {are} at the end of a join(), which makes the "
+        f"collectives of DDP for {them}, and not this one."
     )
 
 
