@@ -398,7 +398,7 @@ def test_of_two_ranks_one_has_not_come_or_the_other_one_made_a_call_too_many(tmp
     (incident,) = said(job.write(tmp_path))["incidents"]
     assert incident["one_of"]
     assert incident["summary"].startswith("rank 1 or rank 0 is the cause: rank 1 has not entered all_reduce")
-    assert "Either that is missing, or rank 0 made a call too many." in incident["explanation"]
+    assert "Either rank 1 left that call out, or rank 0 made it once too often." in incident["explanation"]
 
 
 def test_where_completed_entries_were_left_out_the_status_tells_how_far_a_rank_is(tmp_path: Path):

@@ -44,8 +44,8 @@ ADVICE = (
     "never comes."
 )
 ADVICE_JOIN = (
-    "Make no other collective than those of DDP in a loop under join(): move this call, such as a barrier or an "
-    "all_reduce of a metric, behind the loop, or end the loop on all ranks together with `for batch in "
+    "Call no collective in a loop under join() but those of DDP: move this one, such as a barrier or an all_reduce of "
+    "a metric, behind the loop, or end the loop on all ranks together with `for batch in "
     "ncclwatch.even_batches(loader)`. Join makes calls only for what has a JoinHook."
 )
 BATCHES_MIN = 2  # whole batches whose collectives are seen on either side

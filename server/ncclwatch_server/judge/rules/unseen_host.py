@@ -121,8 +121,8 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     waiters = tuple(sorted({block.rank for block in direct}))
     # Where nothing tells why they do not come, those in the call may have made one too many.
-    told = first.wait.op.is_p2p or open_end or cause is not Cause.UNDETERMINED
-    either = not told and majority((late, waiters)) is not waiters
+    is_open = cause is Cause.UNDETERMINED and not open_end and not first.wait.op.is_p2p
+    either = is_open and majority((late, waiters)) is not waiters
     rest = sorted(set(victims) - {block.rank for block in direct})
     has = "have" if len(late) > 1 else "has"
     behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
@@ -136,7 +136,11 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
                 f"{waiting_words(case, direct, late)}{behind}."
             ),
             explanation=_explanation(case, late, victims, stalled, open_end)
-            + (f" Either that is missing, or {ranks_words(waiters)} made a call too many." if either else ""),
+            + (
+                f" Either {ranks_words(late)} left that call out, or {ranks_words(waiters)} made it once too often."
+                if either
+                else ""
+            ),
             advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
             culprits=(
                 *(

@@ -4,7 +4,7 @@ from ncclwatch_server.judge.theory.histories.odd_side import Sign
 
 SIGN_WORDS = {
     Sign.EXCEPTION: "it came there with an exception in hand",
-    Sign.NOT_JOINED: "its call is none that Join makes for ranks that have run out of batches",
+    Sign.NOT_JOINED: "Join does not make its call for ranks that have run out of batches",
     Sign.THREADS: "two threads of each rank use one group, and take turns differently on each",
     Sign.SKIPPED: "it skipped a call that the others made",
     Sign.MADE_MORE: "it made a call that the others did not make",

@@ -1,5 +1,6 @@
 """Finds ranks that wait in groups, or in new_group, because one side has made a group more than the others."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ncclwatch.contract.model.rank import WaitKind
@@ -14,6 +15,7 @@ from ncclwatch_server.judge.theory.waits.proof import held_together
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
+CROSSED_S = 8.0  # all in a collective: it may be under way
 ALONE_S = 8.0  # all in new_group: one may still be on its way out of another one of the same members
 
 
@@ -26,15 +28,19 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     if not any(_may_be_named_apart(block) for block in blocks):
         return None
     found = unequal_groups(case.views)
-    stuck = tuple(block for block in blocks if found is not None and _is_held_up(case, block, found))
+    crossed = _crossed(case, blocks) if found is not None else frozenset()
+    stuck = tuple(
+        block
+        for block in blocks
+        if found is not None and _is_later(block, found) and (block.operation in crossed or _is_held_up(case, block))
+    )
     if found is None or not stuck:
         return None
     sites = {rank: made.site for made in found.extra for rank in made.ranks}
     makers = tuple(sorted(sites))
     waiting = {block.rank for block in stuck}
-    crossed = any(_may_be_crossed(case, block) for block in stuck)
     return NamedApartRoot(
-        hangs=Certainty.STALLED if crossed else Certainty.PROVEN,
+        hangs=Certainty.STALLED if any(block.operation in crossed for block in stuck) else Certainty.PROVEN,
         ranks=makers,
         decided=found.usual is not None,
         victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
@@ -77,29 +83,35 @@ def _may_be_named_apart(block: Block) -> bool:
     return block.operation.kind is WaitKind.NEW_GROUP or name_of(block.operation.group).isdecimal()
 
 
-def _is_held_up(case: Case, block: Block, found: Unequal) -> bool:
-    """Say whether a rank makes, or uses, a group that others know by another name."""
+def _is_later(block: Block, found: Unequal) -> bool:
+    """Say whether a group was made after ranks had made different ones."""
     if block.operation.kind is WaitKind.NEW_GROUP:
         return block.wait.seq >= found.number
     name = name_of(block.operation.group)
-    if not name.isdecimal() or int(name) < found.number:
-        return False
-    return _may_be_crossed(case, block) or any(
+    return name.isdecimal() and int(name) >= found.number
+
+
+def _is_held_up(case: Case, block: Block) -> bool:
+    """Say whether a rank makes, or uses, a group that others know by another name."""
+    return block.operation.kind is WaitKind.NEW_GROUP or any(
         all(group.name != block.operation.group for group in case.views[rank].groups)
         for rank in case.graph.absent[block.operation]
     )
 
 
-def _may_be_crossed(case: Case, block: Block) -> bool:
-    """Say whether all have come to an operation of a group whose name is that of another one with some of its members.
+def _crossed(case: Case, blocks: Sequence[Block]) -> frozenset[Operation]:
+    """Return the collectives that all have entered, of groups that share their name and members with other groups.
 
     Through the store, each finds the others of its group by that name: they may have connected to the wrong ones.
     """
-    own = block.operation.group
-    if block.operation.kind is not WaitKind.COLLECTIVE or case.graph.absent[block.operation]:
-        return False
-    if block.operation.unnamed or block.wait.age_s < ALONE_S:
-        return False
-    others = {group.name: group.ranks for view in case.views.values() for group in view.groups if group.name != own}
-    alike = (ranks for name, ranks in others.items() if name_of(name) == name_of(own))
-    return any(not set(block.operation.members).isdisjoint(ranks) for ranks in alike)
+    inside = {block.operation for block in blocks if block.wait.age_s >= CROSSED_S and _have_all_entered(case, block)}
+    if not inside:
+        return frozenset()
+    groups = {group.name: group.ranks for view in case.views.values() for group in view.groups}
+    held = Counter((name_of(name), rank) for name, ranks in groups.items() for rank in ranks)
+    return frozenset(each for each in inside if any(held[name_of(each.group), rank] > 1 for rank in each.members))
+
+
+def _have_all_entered(case: Case, block: Block) -> bool:
+    operation = block.operation
+    return operation.kind is WaitKind.COLLECTIVE and not operation.unnamed and not case.graph.absent[operation]

@@ -28,6 +28,7 @@ from ncclwatch_server.judge.theory.histories.lines.call_sites import (
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, Views, condition_of, departed_at, odd_side
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift
 from ncclwatch_server.judge.theory.majority import majority
+from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
 
 
 class Way(Enum):
@@ -162,11 +163,29 @@ def _by_exception(views: Views, sides: tuple[Side, ...]) -> Parting | None:
 
 
 def _by_join(views: Views, sides: tuple[Side, ...]) -> Parting | None:
-    others = tuple(side for side in sides if is_of_join(views[side.ranks[0]], side.site))
+    """Return the parting of ranks that have run out of inputs from those that call what Join does not call for them.
+
+    Where a side is in a call of Join and one of the program as well, Join is in step, and something else is wrong.
+    """
+    others = tuple(side for side in sides if all(_is_joined(views[rank], side) for rank in side.ranks))
     own = tuple(side for side in sides if side not in others)
-    if not others or len(own) != 1:
+    if not others or len(own) != 1 or _may_be_of_join(views, own[0], others):
         return None
     return Parting(way=Way.JOINED, culprit=own[0], others=others, sign=Sign.NOT_JOINED)
+
+
+def _is_joined(view: RankView, side: Side) -> bool:
+    """Say whether Join makes the call of a side for one of its ranks."""
+    op = find_issued(view, side.op.group, side.op.seq)
+    return is_of_join(view, op.site if op is not None else side.site)
+
+
+def _may_be_of_join(views: Views, own: Side, others: tuple[Side, ...]) -> bool:
+    """Say whether Join may make the call of a side: a bucket of gradients, or what it has made for another one."""
+    if is_gradient_bucket(own.op.label):
+        return True
+    made = (op for side in others for op in views[side.ranks[0]].history if is_of_join(views[side.ranks[0]], op.site))
+    return any((op.op, op.numel) == (own.op.op, own.op.numel) for op in made)
 
 
 def _by_threads(views: Views, sides: tuple[Side, ...]) -> Parting | None:

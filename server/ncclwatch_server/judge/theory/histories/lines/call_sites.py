@@ -20,8 +20,7 @@ _NAMES = re.compile(r"\w+")
 _AXES = re.compile(
     r"local|node|group|parallel|replica|shard|stage|(?:^|_)(?:dp|tp|pp|ep|cp|sp|mp|ddp|fsdp|hsdp)(?:_|$)", re.IGNORECASE
 )
-
-_JOIN = re.compile(r"(?:async )?with\s+(?:[\w.\[\]]*\.join|(?:\w+\.)*Join)\(")
+_JOIN = re.compile(r"with\s+(?:[\w.\[\]]*\.join|(?:\w+\.)*Join)\(")
 
 
 def note_at(view: RankView, site: CallSite | None) -> SourceNote | None:
