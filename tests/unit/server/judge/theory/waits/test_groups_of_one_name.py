@@ -40,8 +40,13 @@ def test_a_wait_in_a_group_that_found_the_wrong_ranks_is_told_by_the_groups():
     assert found.explained == (3, 3)
 
 
-def test_a_group_of_the_same_name_without_any_of_its_members_is_no_reason():
-    text = PAIRS.replace("group one 0,2", "group one 2,3").replace("world 3", "world 4").replace("named 0 two 2\n", "")
+def test_a_later_group_whose_name_no_other_one_has_is_not_told_by_them():
+    text = (
+        PAIRS.replace("group 2 1-2\n", "group 2 1-2\ngroup 3 1-2\n")
+        .replace("made 1-2 2 pairs", "made 1-2 3 pairs.py:30:pairs\nmade 1-2 2 pairs")
+        .replace("in 1 1#1 all_reduce", "history 1 1#1-2 all_reduce pairs.py:27:average\nin 1 3#1 all_reduce")
+        .replace("in 0,2 0#21", "history 2 3#1-1 all_reduce pairs.py:31:average\nin 0,2 0#21")
+    )
     assert all(found.cause is not Cause.INIT_INCOMPLETE for found in judge(situation(text).snapshot()))
 
 
