@@ -2,8 +2,9 @@
 
 A stage is a target of the Makefile; all stages run, whatever failed before. A live test starts real processes, so it
 may fail because the machine was busy: what failed runs once more, alone. A test that passes then is reported as
-unstable, and more than a few of them in one run are a failure. All tests of a live stage are live; of another stage,
-those that started a process while they ran (`tests/live.py`). Others are deterministic and never run twice.
+unstable, and more than a few of them in one run are a failure; tests that failed in one shared set-up count as one.
+All tests of a live stage are live; of another stage, those that started a process while they ran (`tests/live.py`).
+Others are deterministic and never run twice.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.stages:
         print(f"=== {name}", flush=True)
         first = _run(name, ["make", "--no-print-directory", name, f"PYTEST_ARGS=--report-log={_report(name)}"])
-        repeated = sum(len(stage.unstable) for stage in done) + len(first.failures)
+        repeated = sum(_causes(stage.name, stage.unstable) for stage in done) + _causes(name, first.failures)
         live = name in given.live or first.failures.keys() <= _that_started_a_process(_report(name))
         may_repeat = not first.passed and live and 0 < repeated <= UNSTABLE_MAX
         done.append(_again(first) if may_repeat and first.failures else first)
@@ -65,13 +66,32 @@ def summary(stages: Sequence[Stage]) -> str:
             continue
         if not stage.failures:
             lines.append(f"FAILED {stage.name}\n    make {stage.name}")
+        alike = Counter(_file_and_error(test, told) for test, told in stage.failures.items())
         for test, told in stage.failures.items():
-            lines.append(f"FAILED {test}: {told}\n    {shlex.join(_pytest(test))}")
+            others = alike.pop(_file_and_error(test, told), 0) - 1
+            if others >= 0:
+                lines.append(f"FAILED {test}: {told}\n    {shlex.join(_pytest(test))}")
+            if others > 0:
+                lines.append(f"    {others} more of this file with the same error")
     return "\n".join([*lines, "", "all green" if all(stage.passed for stage in stages) else "not green"])
 
 
 def _that_started_a_process(report: Path) -> set[str]:
     return {said["nodeid"] for said in _lines(report) if [STARTED_A_PROCESS, True] in said.get("user_properties", ())}
+
+
+def _causes(stage: str, failed: dict[str, str]) -> int:
+    """Count failures. A fixture that is shared by the tests of a file fails once for all of them."""
+    in_setup = {each["nodeid"] for each in _lines(_report(stage)) if _failed(each) and each.get("when") == "setup"}
+    return len({_file_and_error(test, told) if test in in_setup else (test, "") for test, told in failed.items()})
+
+
+def _file_and_error(test: str, told: str) -> tuple[str, str]:
+    return test.partition("::")[0], told
+
+
+def _failed(said: dict[str, Any]) -> bool:
+    return said.get("outcome") == "failed"
 
 
 def failures(report: Path) -> dict[str, str] | None:
@@ -82,7 +102,7 @@ def failures(report: Path) -> dict[str, str] | None:
     failed: dict[str, str] = {}
     status = None
     for said in _lines(report):
-        if said.get("outcome") == "failed":
+        if _failed(said):
             failed.setdefault(said["nodeid"], _first_line(said.get("longrepr")))
         status = said.get("exitstatus", status)
     return failed if status in (0, TESTS_FAILED) else None

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +32,18 @@ def environment(runtime: Path, **more: str) -> dict[str, str]:
     return kept | {"NCCLWATCH_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", "NCCLWATCH_AGENT": "0"} | more
 
 
-def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) -> tuple[str, str]:
+def _outputs(rank: subprocess.Popen[str], ranks: list[subprocess.Popen[str]], runtime: Path) -> tuple[str, str]:
     """Return what a rank said until its end. If it does not end, kill all ranks and say where each was."""
     try:
         return rank.communicate(timeout=RANKS_S_MAX)
     except subprocess.TimeoutExpired as error:
-        where = "\n".join(_stacks(each.pid) for each in ranks)
+        where = "\n".join(_stacks(pid) for pid in _of_this_job(runtime))
+        codes = ", ".join(f"rank {number}: {each.poll()}" for number, each in enumerate(ranks))
         for each in ranks:
             each.kill()
-        said = (error.stdout or b"").decode(errors="replace")
-        raise AssertionError(f"a rank did not end within {RANKS_S_MAX:.0f} s; it said:\n{said}\n{where}") from None
+        said = b"".join(each or b"" for each in (error.stdout, error.stderr)).decode(errors="replace")
+        late = f"rank {ranks.index(rank)} did not end within {RANKS_S_MAX:.0f} s; exit codes: {codes}"
+        raise AssertionError(f"{late}; it said:\n{said}\n{where}") from None
 
 
 def _endings(ranks: list[subprocess.Popen[str]], reading: "list[Future[tuple[str, str]]]") -> str:
@@ -49,12 +52,27 @@ def _endings(ranks: list[subprocess.Popen[str]], reading: "list[Future[tuple[str
     return "\n".join(f"process {rank.pid} ended with code {rank.returncode}:\n{out}{err}" for rank, (out, err) in ended)
 
 
+def _of_this_job(runtime: Path) -> list[int]:
+    """Return the processes of a job, by its runtime directory: a forked rank is no child of the one that asked for it.
+
+    Processes that a rank left behind are among them: they may hold the pipe that this test reads to its end.
+    """
+    wanted = os.fsencode(f"NCCLWATCH_RUNTIME_DIR={runtime}")
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return sorted(found)
+
+
 def _stacks(pid: int) -> str:
-    """Return the stacks of a process and of its children."""
-    told = subprocess.run(
-        ["py-spy", "dump", "--subprocesses", "--pid", str(pid)], capture_output=True, text=True, env=BESIDE_PYTHON
-    )
-    return f"process {pid}:\n{told.stdout}{told.stderr}"
+    """Return the command line and the stacks of a process."""
+    words = ""
+    with suppress(OSError):  # it may have ended by now
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    told = subprocess.run(["py-spy", "dump", "--pid", str(pid)], capture_output=True, text=True, env=BESIDE_PYTHON)
+    return f"process {pid} ({words[:200]}):\n{told.stdout}{told.stderr}"
 
 
 def started(program: Path, *arguments: str) -> tuple[str, ...]:
@@ -98,7 +116,7 @@ def run_ranks(
     try:
         # All are read at once: a rank whose pipe is full waits in print() for its reader, and the others for it.
         with ThreadPoolExecutor(max_workers=count) as readers:
-            reading = [readers.submit(_outputs, rank, ranks) for rank in ranks]
+            reading = [readers.submit(_outputs, rank, ranks, runtime) for rank in ranks]
         late = next((each.exception() for each in reading if each.exception() is not None), None)
         if late is not None:
             raise AssertionError(f"{late}\n{_endings(ranks, reading)}") from None

@@ -89,6 +89,33 @@ def test_more_than_five_unstable_tests_are_red_over_all_stages(tmp_path: Path):
     assert said.count("FAILED test_others.py") == 3
 
 
+def test_tests_that_failed_in_one_set_up_count_as_one(tmp_path: Path):
+    shared = """
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module", params=PARAMS)
+def prepared(request):
+    seen = Path(f"{request.param}.seen")
+    if not seen.exists():
+        seen.touch()
+        raise OSError("was busy" if SAME else f"{request.param} was busy")
+
+@pytest.mark.parametrize("name", list("abcdefgh"))
+def test_prepared(prepared, name):
+    pass
+"""
+    line = written(tmp_path, "test_one.py", f"PARAMS, SAME = [0], True\n{shared}")
+    code, said = gate(tmp_path, {"live": line}, "live")
+    assert code == 0, said
+    assert said.count("unstable: ") == 8
+    line = written(tmp_path, "test_six.py", f"PARAMS, SAME = list(range(1, 7)), False\n{shared}")
+    code, said = gate(tmp_path, {"live": line}, "live")
+    assert code == 1
+    assert said.count("FAILED test_six.py") == 6
+    assert said.count("\n    7 more of this file with the same error\n") == 6
+
+
 def test_all_stages_run_and_each_failure_has_a_command_that_repeats_it(tmp_path: Path):
     broken = written(tmp_path, "test_always.py", ALWAYS)
     code, said = gate(tmp_path, {"lint": "exit 3", "live": broken, "wheel": "true"}, "live")
