@@ -32,7 +32,7 @@ def find_ring(rank: int) -> Ring:
         for path in Path(os.environ["NCCLWATCH_RUNTIME_DIR"]).glob(f"*/*/{rank}-*.ring"):
             with contextlib.suppress(RingError):
                 return Ring(str(path))
-        time.sleep(0.005)
+        pause(0.005)
 
 
 def names(ring: Ring) -> dict[int, str]:
@@ -54,7 +54,7 @@ def wait_of(ring: Ring, since_ns: int) -> tuple[object, ...] | None:
 def watch_rank_0(ring: Ring, name: str) -> tuple[object, ...] | None:
     """Return what rank 0 waits in while rank 1 stays away; None if it went through the whole row alone."""
     while not Path(SHARED, f"{name}.began").exists():
-        time.sleep(0.002)
+        pause(0.002)
     began = int(Path(SHARED, f"{name}.began").read_text())
     seen, times = None, 0
     while not Path(SHARED, f"{name}.alone").exists():
@@ -65,7 +65,7 @@ def watch_rank_0(ring: Ring, name: str) -> tuple[object, ...] | None:
         seen = found
         if times >= 20:  # the same wait for 20 looks: it waits for us
             return found
-        time.sleep(0.005)
+        pause(0.005)
     return None
 
 
@@ -78,7 +78,14 @@ def flag(name: str, text: str = "") -> None:
 
 def until(name: str) -> None:
     while not Path(SHARED, name).exists():
-        time.sleep(0.002)
+        pause(0.002)
+
+
+def pause(seconds: float) -> None:
+    """Wait for the other rank, which has not failed."""
+    time.sleep(seconds)
+    if Path(SHARED, f"failed{1 - RANK}").exists():
+        sys.exit("the other rank has failed")
 
 
 @contextlib.contextmanager
@@ -188,4 +195,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        flag(f"failed{RANK}")
+        raise
