@@ -11,8 +11,8 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Told
 from ncclwatch_server.judge.rules import ADVICE
 from ncclwatch_server.judge.rules.frames.hosts_in_files import Whereabouts, last_words, whereabouts
-from ncclwatch_server.judge.telling.evidence import block_evidence, culprit
-from ncclwatch_server.judge.telling.words import at, either_words, operation_words, waiting_words
+from ncclwatch_server.judge.telling.evidence import block_evidence
+from ncclwatch_server.judge.telling.words import at, operation_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case, explained, main_thread
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, may_go_on, perhaps_older
@@ -120,9 +120,9 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
     severity = Severity.WARNING if open_end else Severity.CRITICAL
     victims = tuple(sorted({*victims_of(case.graph, ranks), *(block.rank for block in blocks)} - set(ranks)))
     waiters = tuple(sorted({block.rank for block in direct}))
-    # Where nothing tells why they do not come, those in the call may have made one too many.
+    # A stop is far more common than a call too many, but nothing tells them apart.
     is_open = cause is Cause.UNDETERMINED and not open_end and not first.wait.op.is_p2p
-    either = is_open and majority((late, waiters)) is not waiters
+    doubt = is_open and majority((late, waiters)) is not waiters
     rest = sorted(set(victims) - {block.rank for block in direct})
     has = "have" if len(late) > 1 else "has"
     behind = f"; {ranks_words(rest)} {'wait' if len(rest) > 1 else 'waits'} behind them" if rest else ""
@@ -131,26 +131,16 @@ def _absent(case: Case, ranks: tuple[int, ...], blocks: list[Block], long: Laste
             cause=cause,
             severity=Severity.INFO if long.too_short else severity,
             summary=(
-                (f"{either_words((ranks, waiters))}: " if either else "")
-                + f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({doing}); "
+                f"{ranks_words(late)} {has} not entered {operation_words(case.views, first)} ({doing}); "
                 f"{waiting_words(case, direct, late)}{behind}."
             ),
             explanation=_explanation(case, late, victims, stalled, open_end)
-            + (
-                f" Either {ranks_words(late)} left that call out, or {ranks_words(waiters)} made it once too often."
-                if either
-                else ""
-            ),
+            + (f" Or {ranks_words(waiters)} made that call once too often." if doubt else ""),
             advice=ADVICE[cause] if cause is not Cause.UNDETERMINED else _advice(late),
-            culprits=(
-                *(
-                    Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing)
-                    for r in ranks
-                ),
-                *(culprit(case.views[r], first.wait.site, "waits for others") for r in waiters if either),
+            culprits=tuple(
+                Culprit(rank=r, host=case.views[r].host, call_site=places[r].site, doing=places[r].doing) for r in ranks
             ),
-            victims=tuple(rank for rank in victims if not either or rank not in waiters),
-            one_of=either,
+            victims=victims,
             evidence=_evidence(case, ranks, places, [*direct, *(block for block in blocks if block not in direct)]),
         ),
         certainty=Certainty.LATE if long.too_short or open_end else Certainty.STALLED,
