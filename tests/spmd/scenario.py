@@ -26,8 +26,10 @@ def text_of(found: Counterexample) -> str:
         lines += _commands(view)
     used = {(view.rank, group.name) for view in ranks.values() for group in view.groups}
     for name, members in trial.program.groups.items():
-        unused = [rank for rank in members if (rank, name) not in used]
+        unused = [rank for rank in members if rank in ranks and (rank, name) not in used]
         lines += [f"unused {_list(unused)} {name}"] if unused else []
+    lines += [f"unasked {_list(found.sight.unasked)}"] if found.sight.unasked else []
+    lines += [f"silent {_list(found.sight.silent)} for 5"] if found.sight.silent else []
     said = render((found.verdict,)) if found.verdict is not None else "nothing\n"
     return "\n".join(lines) + f"\n----\n{said}"
 

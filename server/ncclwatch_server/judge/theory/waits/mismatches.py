@@ -108,6 +108,9 @@ def needs_root_first(rank: int, block: Block) -> bool:
 
 
 def root_needed(rank: int, block: Block) -> int:
-    """Return the rank that a member needs for certain in a rooted operation, -1 where it may need any member."""
+    """Return the rank that a member needs for certain in a rooted operation, -1 where it may need any member.
+
+    Where not all members are known, that may be one of those that are not.
+    """
     root = block.wait.peer if block.wait.op in ROOTED else -1
-    return -1 if root == rank or root not in block.operation.members else root
+    return -1 if root == rank else root

@@ -11,7 +11,7 @@ not finished: it is *behind*. Two streams that each hold what the other waits fo
 nobody sees who only counts what was issued.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,6 +67,7 @@ class WaitGraph:
     held: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # by a mismatch
     free: frozenset[int] = frozenset()  # ranks that may go on for reasons that nobody sees
     passed: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # members that are through with it
+    unasked: frozenset[int] = frozenset()  # ranks of which only is known that they exist
 
     @cached_property
     def needs(self) -> _Needs:
@@ -117,6 +118,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         held=held,
         free=free,
         passed=_passed(blocks, absent, held, found),
+        unasked=unasked.difference(found),
     )
 
 
@@ -169,13 +171,12 @@ def doomed_without_the_gone(graph: WaitGraph, found: Mapping[int, RankStanding])
     """Return the ranks whose waits nothing could end even if those that are gone had come to all of them."""
     if not graph.blocks:
         return frozenset()
-    living = {rank: each for rank, each in found.items() if each.standing is not Standing.GONE}
-    gone = found.keys() - living
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
     needed = {
         operation: tuple(rank for rank in (*outside, *graph.behind[operation]) if rank not in gone)
         for operation, outside in graph.absent.items()
     }
-    return _doomed(graph.blocks, needed, graph.held, living, graph.free)
+    return _doomed(graph.blocks, needed, graph.held, found, graph.free, excused=gone)
 
 
 def doomed_but_for(graph: WaitGraph, found: Mapping[int, RankStanding], ranks: frozenset[int]) -> frozenset[int]:
@@ -268,17 +269,18 @@ def _doomed(
     held: Mapping[Operation, frozenset[int]],
     found: Mapping[int, RankStanding],
     free: frozenset[int] = frozenset(),
+    excused: frozenset[int] = frozenset(),
 ) -> frozenset[int]:
     """Return the blocked ranks whose waits nothing can end. Those in `free` may go on for reasons that nobody sees.
 
-    `held` are the ranks that a mismatch holds up, by its operation.
+    `held` are the ranks that a mismatch holds up, by its operation. That those in `excused` are gone does not count.
 
     One pass over the memberships: an operation knows how many of those it needs are still doomed, and whoever is
     taken out is looked up only in the operations that need it.
     """
     if not blocks:
         return frozenset()
-    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE)
+    gone = frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE) - excused
     operations = {block.operation for each in blocks.values() for block in each}
     doomed = set(blocks) - free
     away = {each: frozenset(needed[each]) for each in operations}
@@ -293,6 +295,7 @@ def _doomed(
         broken=frozenset(each for each, ranks in lost.items() if not ranks <= away[each]),
         held=held,
         gone=gone,
+        known=found.keys(),
     )
     needing: dict[int, list[Operation]] = {}
     waiting: dict[Operation, list[int]] = {}
@@ -329,6 +332,7 @@ class _Waits:
     broken: frozenset[Operation]  # a member has ended inside of them
     held: Mapping[Operation, frozenset[int]]  # whom a mismatch holds up
     gone: frozenset[int]
+    known: Collection[int]  # those that have a view
 
 
 def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
@@ -345,6 +349,8 @@ def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
     root = root_needed(rank, block)
     if root in needed:
         return root in awaited or root in waits.lost[operation]
+    if root >= 0 and root not in waits.known:
+        return False  # it may come, and needs nobody else for that
     # The root has come: which of the others are needed is up to the backend, and one that may come may be the one.
     return never_come == len(needed) - (rank in needed) > 0
 
@@ -441,7 +447,7 @@ def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
     operation, root = need
     outside = (*graph.absent[operation], *graph.behind[operation], *graph.unseen[operation])
     if root >= 0 and outside:
-        return ((root,), False) if root in outside else (outside, True)
+        return ((root,), False) if root in outside or root in graph.unasked else (outside, True)
     # A message of a batch may end with the whole batch only, and its other messages with those of other ranks.
     inside = _inside(graph, need) if operation.kind in (WaitKind.SEND, WaitKind.RECV) else ()
     return (*outside, *inside), False
@@ -453,7 +459,8 @@ def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
     Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
     """
     operation, root = need
-    if graph.absent[operation] or (root >= 0 and (graph.behind[operation] or graph.unseen[operation])):
+    not_come = graph.behind[operation] or graph.unseen[operation] or root in graph.unasked
+    if graph.absent[operation] or (root >= 0 and not_come):
         return ()
     passed = graph.passed.get(operation, ())
     return tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
