@@ -22,6 +22,7 @@ from ncclwatch_agent.process.timed_waits import deadline
 THREADS_MAX = 256  # that are looked at
 _RECEIVES = frozenset({"recvfrom", "recvmsg"})
 _SOCKET_WAITS = ("wait_woken", "sk_wait", "tcp_")  # where a read() from a socket sits
+_WAITS, _POLLS = frozenset({"wait4", "waitid"}), frozenset({"poll", "ppoll"})
 _PAUSE_S = 2.0  # of a sleep between two tries, at least
 _SAME_S = 0.2  # by which one end of a sleep may look like two
 _ASKS_MS, _ENDLESS_MS = 2000, 1 << 31  # of a timeout of poll; a server's own loop polls for less than that at a time
@@ -35,6 +36,19 @@ def awaits_answer(pid: int, children: Iterable[int] = ()) -> bool:
     if call_name(read_text(f"/proc/{pid}/syscall").partition(" ")[0]) in FOR_CHILDREN:
         return any(_receives(child, child) for child in children)
     return any(_receives(pid, tid) for tid in _other_threads(pid))
+
+
+def awaits_children(pid: int) -> bool:
+    """Say whether another thread than the main one waits for processes, or for what they write. Never raises."""
+    return any(_waits_for_children(pid, tid) for tid in _other_threads(pid))
+
+
+def _waits_for_children(pid: int, tid: int) -> bool:
+    number, *words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()[:2] or [""]
+    call = call_name(number)
+    if call == "read":
+        return "pipe" in read_text(f"/proc/{pid}/task/{tid}/wchan")
+    return call in _WAITS or (call in _POLLS and bool(words) and _polled(pid, int(words[0], 16)).startswith("pipe:"))
 
 
 class Pauses:
@@ -76,16 +90,17 @@ def _receives(pid: int, tid: int) -> bool:
     if call != "poll" or len(words) != 3:
         return False
     address, descriptors, timeout = (int(word, 16) for word in words)
-    return descriptors == 1 and _ASKS_MS <= timeout & 0xFFFFFFFF < _ENDLESS_MS and _is_socket(pid, address)
+    asks = descriptors == 1 and _ASKS_MS <= timeout & 0xFFFFFFFF < _ENDLESS_MS
+    return asks and _polled(pid, address).startswith("socket:")
 
 
-def _is_socket(pid: int, address: int) -> bool:
-    """Say whether what a process polls is a socket; `address` is where its only descriptor is told."""
+def _polled(pid: int, address: int) -> str:
+    """Return what a process polls first, such as "socket:[4711]"; `address` is where its descriptors are listed."""
     with contextlib.suppress(OSError, OverflowError, struct.error):
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             (descriptor,) = struct.unpack("=i", os.pread(memory, 4, address))
         finally:
             os.close(memory)
-        return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink()).startswith("socket:")
-    return False
+        return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    return ""

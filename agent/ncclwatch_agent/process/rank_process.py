@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
-from ncclwatch_agent.process.answers import Pauses, awaits_answer
+from ncclwatch_agent.process.answers import Pauses, awaits_answer, awaits_children
 from ncclwatch_agent.process.births import Births
 from ncclwatch_agent.process.file_locks import lock_path, lock_wait
 from ncclwatch_agent.process.halted import is_halted
@@ -136,6 +136,7 @@ class ProcessWatch:
         self._start_ticks = start_ticks
         self._children: dict[int, _Counters] = {}
         self._threads: dict[int, _ThreadCounter] = {}
+        self._holder: _Counters | None = None  # of the file lock that it waits for
         self._resting: dict[int, _ThreadCounter] = {}  # main threads of children, while all of them show no work
         self._cpu = Meter(CPU_STILL_SHARE)
         self._io = Meter(IO_STILL_BYTES)
@@ -168,6 +169,9 @@ class ProcessWatch:
             if found is not None:
                 self._note_trouble(child.pid, found)
                 cpu_s, io_bytes = cpu_s + child_cpu_s, io_bytes + child_bytes
+        if self._holder is not None:
+            _, holder_cpu_s, holder_bytes = self._holder.look()
+            cpu_s, io_bytes = cpu_s + holder_cpu_s, io_bytes + holder_bytes
         self._cpu.add(cpu_s, now_ns)
         self._io.add(io_bytes, now_ns)
         self._look_at_rest(now_ns)
@@ -188,6 +192,19 @@ class ProcessWatch:
             if pid not in self._resting:
                 self._resting[pid] = _ThreadCounter(pid, pid)
             self._resting[pid].look(now_ns)
+
+    def _watch_holder(self, pid: int) -> None:
+        """Take the work of who holds a lock for work of this process, which waits for it; a rank is judged itself."""
+        if self._holder is not None and self._holder.pid != pid:
+            self._holder.close()
+            self._holder = None
+        if pid and self._holder is None and pid not in self._children:
+            holder = _Counters(pid)
+            stat, _, _ = holder.look()
+            if stat is None or stat.parent == self.parent:  # the ranks of a node have one parent
+                holder.close()
+            else:
+                self._holder = holder
 
     def _note_trouble(self, pid: int, child: Stat) -> None:
         if child.state in (ProcessState.STOPPED, ProcessState.TRACED):
@@ -255,6 +272,7 @@ class ProcessWatch:
         """Return what is known of the process now."""
         asleep = self.state is ProcessState.SLEEPING
         lock = lock_wait(self.pid) if asleep else None
+        self._watch_holder(lock.holder if lock else 0)
         pauses = asleep and self._pauses.look(now_ns / 1e9)
         return ProcessView(
             lock_holder=lock.holder if lock else 0,
@@ -278,7 +296,9 @@ class ProcessWatch:
             return own
         started = ((pid, timed_wait(pid, _rested_s(self._resting.get(pid), now_ns))) for pid in self._children)
         sleeps = [replace(each, child=pid) for pid, each in started if each is not None and each.asleep]
-        return max(sleeps, key=lambda each: each.whole_s, default=own)
+        if not sleeps:
+            return own
+        return replace(max(sleeps, key=lambda each: each.whole_s), awaited=awaits_children(self.pid))
 
     def in_kernel(self, tid: int) -> str:
         """Return where a thread sits in the kernel, "" if it runs, is gone, or nobody may look."""
@@ -306,6 +326,7 @@ class ProcessWatch:
     def close(self) -> None:
         """Give all descriptors back."""
         self.pidfd.close()
+        self._watch_holder(0)
         for counters in (self._counters, *self._children.values()):
             counters.close()
         for thread in (*self._threads.values(), *self._resting.values()):

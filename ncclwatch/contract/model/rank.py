@@ -265,6 +265,7 @@ class TimedWait:
     left_s: float  # until it ends, at most
     whole_s: float  # from when it began, as far as that was seen, until it ends
     child: int = 0  # pid of the process that waits; 0: the main thread itself
+    awaited: bool = False  # another thread of the rank waits for processes, or for what they write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

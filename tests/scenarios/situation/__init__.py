@@ -57,7 +57,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     caught RANKS "Type: text" S                handled so long ago, and no more
     over RANKS for S                           their program is over, and the interpreter waits for a thread
     lock_file RANKS PATH [by PID] [ended 1]    they cannot make a file because it is there, and whose it is
-    timed RANKS CALL left S of S [child PID]   the wait of the main thread, or of a process it started, ends by itself
+    timed RANKS CALL left S of S [child PID [awaited 1]]   the wait of the main thread, or of a process it started, ends
+                                               by itself; another thread waits for processes
     habit PHASE OP SIZE longest S [waits N] [bound S] [still S] [under S]   what this job has done before in such a
                                                wait, and the timeout that it had then
     passed GROUP#SEQ PHASE...                  what the late ranks have done since that wait began

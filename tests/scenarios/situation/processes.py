@@ -233,11 +233,11 @@ def lock_file(state: State, words: list[str]) -> None:
 
 
 def timed(state: State, words: list[str]) -> None:
-    """timed RANKS CALL left S of S [child PID]: what the main thread waits in, and when that ends by itself."""
+    """timed RANKS CALL left S of S [child PID [awaited 1]]: what the main thread waits in, and when it ends."""
     found = options_of(words[2:])
     waits = TimedWait(
         call=words[1], asleep=words[1].endswith("sleep"), left_s=float(found["left"]), whole_s=float(found["of"]),
-        child=int(found.get("child", "0")),
+        child=int(found.get("child", "0")), awaited="awaited" in found,
     )  # fmt: skip
     for rank in ranks_of(words[0]):
         state.process(rank, timed=waits)

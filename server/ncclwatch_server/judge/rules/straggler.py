@@ -13,7 +13,7 @@ from ncclwatch.contract.model.verdict import Cause, Lateness, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.saves import save_words
-from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, end_words, evidence_of
+from ncclwatch_server.judge.rules.frames.standstill import ADVICE_GIL, end_words, evidence_of, lock_words
 from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.places import place_of
@@ -155,8 +155,11 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
     saves = [words for rank in ranks if (words := save_words(case.views[rank]))]
     if saves and not still_s:
         return f"in {saves[0]}" + (f"; {len(saves) - 1} more in a save" if len(saves) > 1 else "")
+    lock = lock_words(case.views[ranks[0]]) if len(ranks) == 1 else ""
+    if lock and not still_s:
+        return lock
     if still_s:
-        end = end_words(case.views[ranks[0]]) if len(ranks) == 1 else ""
+        end = (end_words(case.views[ranks[0]]) or lock) if len(ranks) == 1 else ""
         return f"no activity for {seconds_words(still_s)}" + (f": {end}" if end else "")
     views = [case.views[rank] for rank in ranks]
     if any(is_lost(view) and view.process.cpu_still_s == 0 for view in views):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.rank import ProcessState, RankView, ThreadView, TimedWait, WaitKind
+from ncclwatch.contract.model.rank import FOR_CHILDREN, ProcessState, RankView, ThreadView, TimedWait, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.batches import ran_out
 from ncclwatch_server.judge.theory.histories.lines.call_sites import note_at
@@ -37,8 +37,6 @@ _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() fr
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
 _FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
 _SLEEPS = frozenset(("clock_nanosleep", "nanosleep", "pause"))
-# In which a thread may wait for a process that it has started.
-_FOR_CHILDREN = frozenset("wait4 waitid read poll ppoll select pselect6 epoll_wait epoll_pwait".split())
 
 
 class Trouble(Enum):
@@ -120,6 +118,7 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
     trouble = _trouble_of(case, view, thread, kind)
     patience = max(
         _patience_for_holder_s(view, known) if trouble is Trouble.LOCK_FILE else 0.0,
+        STILL_FOR_ANSWER_S if view.process.lock_holder else 0.0,  # of a process that nobody watches
         _patience_until_end_s(view, kind, _patience_s(view, thread, kind, known.phase), known),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
         _patience_for_threads_s(view),
@@ -166,7 +165,9 @@ def timed_wait(view: RankView, kind: WaitKind | None) -> TimedWait | None:
         return None
     if timed.child:
         place = thread.in_kernel if thread is not None else view.process.in_kernel
-        return timed if kind is WaitKind.DATA or place.partition(" ")[0] in _FOR_CHILDREN else None
+        call = place.partition(" ")[0]
+        waits = call in FOR_CHILDREN or (call == "futex" and timed.awaited)  # itself, or for a thread that does
+        return timed if kind is WaitKind.DATA or waits else None
     return timed if timed.asleep or kind is None else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclwatch_agent.process.answers import Pauses, awaits_answer
+from ncclwatch_agent.process.answers import Pauses, awaits_answer, awaits_children
 from ncclwatch_agent.process.procfs import descendants, kernel_place, read_text
 from tests.unit.agent.process import children
 
@@ -30,6 +30,14 @@ IDLE = {
     "select": "start(select.select, [one, tcp], [], [])",
     "pipe": "start(lambda: __import__('os').read(__import__('os').pipe()[0], 10))",
     "nobody": "pass",
+}
+
+
+FOR_CHILDREN = {
+    "command": "start(subprocess.run, ['sleep', '1000'])",
+    "output": "start(lambda: subprocess.run(['sleep', '1000'], capture_output=True))",
+    "pool": "multiprocessing.get_context('fork').Pool(1).map_async(time.sleep, [1000])",
+    "executor": "concurrent.futures.ProcessPoolExecutor(1).submit(time.sleep, 1000)",
 }
 
 
@@ -65,6 +73,20 @@ def test_a_thread_that_receives_from_a_socket_awaits_an_answer(child: Child, lin
 @pytest.mark.parametrize("line", IDLE.values(), ids=IDLE.keys())
 def test_a_thread_that_waits_for_work_awaits_no_answer(child: Child, line: str) -> None:
     assert not any(awaits_answer(pid) for pid in [child.with_thread(line)] * 50)
+
+
+@pytest.mark.parametrize("line", FOR_CHILDREN.values(), ids=FOR_CHILDREN.keys())
+def test_a_thread_that_waits_for_a_process_or_for_what_it_writes_is_seen(child: Child, line: str) -> None:
+    pid = child.with_thread(f"import concurrent.futures, multiprocessing, subprocess, time\n{line}")
+    end = time.monotonic() + READY_S
+    while not awaits_children(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert awaits_children(pid)
+
+
+@pytest.mark.parametrize("name", sorted(IDLE.keys() - {"pipe"}))
+def test_a_thread_that_waits_for_work_waits_for_no_process(child: Child, name: str) -> None:
+    assert not awaits_children(child.with_thread(IDLE[name]))
 
 
 def test_a_thread_between_two_tries_is_seen_to_pause_until_the_end_of_its_sleep(child: Child) -> None:

@@ -1,13 +1,17 @@
 """What a process does to answer us is no sign that it works, and what has become of those that it started is seen."""
 
+import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ncclwatch_agent.process.file_locks import lock_wait
 from ncclwatch_agent.process.procfs import parse_stat
 from ncclwatch_agent.process.rank_process import CHILDREN_EVERY, ProcessWatch
 
@@ -103,3 +107,48 @@ def test_a_child_that_ended_by_itself_is_in_no_trouble(watch: ProcessWatch) -> N
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         assert trouble_of_children(watch) == (0, 0, 0)
+
+
+WAITS = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+BURNS = f"{WAITS}; print('has it', flush=True)\nwhile True: pass"
+
+
+def waiter_of(path: Path) -> tuple[subprocess.Popen[bytes], ProcessWatch]:
+    """Start a process that waits for a lock, and a watch that has seen it wait for a second."""
+    process = subprocess.Popen([sys.executable, "-c", WAITS, str(path)])
+    stat = parse_stat(Path(f"/proc/{process.pid}/stat").read_bytes())
+    assert stat is not None
+    watch = ProcessWatch(process.pid, stat.start_ticks)
+    end = time.monotonic() + 20.0
+    while lock_wait(process.pid) is None and time.monotonic() < end:
+        time.sleep(0.01)
+    watch.observe(SECOND_NS)
+    assert watch.view(SECOND_NS).lock_holder
+    return process, watch
+
+
+def test_the_work_of_who_holds_a_lock_is_that_of_who_waits_for_it(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process, watch = waiter_of(tmp_path / "lock")
+        assert still_s(watch, 2) == 1.0
+        work()
+        assert still_s(watch, 3) == 0.0
+        process.kill()
+        process.wait()
+        watch.close()
+
+
+def test_the_work_of_another_rank_that_holds_a_lock_is_its_own(tmp_path: Path) -> None:
+    """Ranks of one node have one parent."""
+    burns = [sys.executable, "-c", BURNS, str(tmp_path / "lock")]
+    with subprocess.Popen(burns, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        process, watch = waiter_of(tmp_path / "lock")
+        time.sleep(0.3)
+        assert still_s(watch, 2) == 1.0
+        process.kill()
+        process.wait()
+        watch.close()
+        holder.kill()

@@ -158,6 +158,13 @@ def _pulse_words(view: RankView, kind: WaitKind | None) -> str:
     return f"native code holds the GIL and uses no CPU{inside}"
 
 
+def lock_words(view: RankView) -> str:
+    """Return which file lock a rank waits for, "" if for none."""
+    process = view.process
+    path = process.lock_path or "a file"
+    return f"it waits for the lock on {path}, held by pid {process.lock_holder}" if process.lock_holder else ""
+
+
 def end_words(view: RankView) -> str:
     """Return when the wait ends by itself that a rank stands still in, "" if it is in none that does."""
     thread = main_thread(view)
@@ -191,7 +198,7 @@ def _still_words(view: RankView, still: Stillness, thread: ThreadView | None, ki
     if thread is not None and thread.exception:
         return f"it is handling {thread.exception}"
     if view.process.lock_holder:
-        return f"it waits for the lock on {view.process.lock_path or 'a file'}, held by pid {view.process.lock_holder}"
+        return lock_words(view)
     if kind is not None and kind in WAIT_WORDS:
         words = save_words(view) if kind is WaitKind.SAVE else ""
         return f"it is blocked in {words or WAIT_WORDS[kind]}"
