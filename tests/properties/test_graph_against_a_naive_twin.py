@@ -29,9 +29,12 @@ def situation(rng: random.Random) -> dict[str, Any]:
     needed = {each: tuple(sorted(set(each.members) - entered[each])) for each in operations}
     outside = [Standing.OUTSIDE, Standing.OUTSIDE, Standing.GONE]
     standing = {r: Standing.BLOCKED if r in blocks else rng.choice(outside) for r in range(count)}
+    unasked = {rank for rank in standing if rank not in blocks and rng.random() < 0.2}
+    standing = {rank: each for rank, each in standing.items() if rank not in unasked}
     return {
         "blocks": blocks,
-        "needed": needed,
+        "needed": {each: tuple(rank for rank in ranks if rank not in unasked) for each, ranks in needed.items()},
+        "unasked": unasked,
         "held": {each: held(rng, each) for each in operations if rng.random() < 0.1},
         "found": {
             rank: SimpleNamespace(standing=each, view=SimpleNamespace(groups=through(rng, rank, operations)))
@@ -98,6 +101,8 @@ def naively_hopeless(rank: int, block: Any, doomed: set[int], gone: set[int], ca
     outside = set(case["needed"][each]) - {rank}
     if block.wait.op is Op.BROADCAST and left <= outside and outside:  # one may need the root alone, or nobody
         root = block.wait.peer
+        if root in case["unasked"]:
+            return False
         return root in absent | left if root in outside else outside <= absent | left
     return bool(absent | left)
 
@@ -120,7 +125,7 @@ def waits_of(case: dict[str, Any], doomed: frozenset[int], rng: random.Random) -
         for kind, found in kinds.items():
             found[each] = tuple(rank for rank in ranks if drawn[rank] == kind)
     passed = {each: frozenset(m for m in each.members if rng.random() < 0.1) for each in case["needed"]}
-    waits: Any = SimpleNamespace(blocks=case["blocks"], doomed=doomed, passed=passed, **kinds)
+    waits: Any = SimpleNamespace(blocks=case["blocks"], doomed=doomed, passed=passed, unasked=case["unasked"], **kinds)
     waits.needs = graph._needs_of(waits)
     return waits
 
@@ -144,8 +149,10 @@ def naively_led(waits: Any, rank: int, block: Any, roots: set[int], reached: set
     each, root = block.operation, block.wait.peer
     outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each]}
     if outside and root not in {-1, rank}:  # once it has come, those of the others that live may be enough
-        return root in reached if root in outside else outside <= reached
+        return root in reached if root in outside | waits.unasked else outside <= reached
     inside = set(each.members) - waits.passed[each]  # who came through holds nobody up
+    if root in waits.unasked:
+        inside = set()
     # Who waits elsewhere holds up no collective that it has come to.
     leading = reached if each.kind is WaitKind.RECV else roots
     return bool(outside & reached) or (not waits.absent[each] and bool(inside & leading))
@@ -175,7 +182,7 @@ def test_the_victims_in_a_chain_of_thousands_are_found_at_once():
     blocks: Any = {rank: (SimpleNamespace(operation=each, wait=wait),) for rank, each in enumerate(pairs)}
     nobody = dict.fromkeys(pairs, ())
     absent = {each: (each.source,) for each in pairs}
-    waits: Any = SimpleNamespace(blocks=blocks, absent=absent, behind=nobody, unseen=nobody, passed={})
+    waits: Any = SimpleNamespace(blocks=blocks, absent=absent, behind=nobody, unseen=nobody, passed={}, unasked=())
     waits.needs = graph._needs_of(waits)
     assert graph.victims_of(waits, {count}) == tuple(range(count))
 
@@ -186,7 +193,7 @@ def test_doomed_ranks_and_circles_are_those_of_the_definition(seed: int):
     circles = 0
     for _ in range(CASES):
         case = with_ranks_behind(situation(rng), rng)
-        doomed = graph._doomed(**case)
+        doomed = graph._doomed(**{name: value for name, value in case.items() if name != "unasked"})
         assert doomed == naively_doomed(case)
         waits: Any = SimpleNamespace(
             blocks=case["blocks"], absent=case["needed"], behind=dict.fromkeys(case["needed"], ()), doomed=doomed

@@ -28,6 +28,14 @@ _FALSE_FRIENDS = re.compile(
     r"(lora|matrix|low|page|tensor|full)_?rank|rank_(loss|by|order|score|feature)|ranking|reranker"
 )
 _CASTS = frozenset(("int", "bool", "str"))
+_CONTAINERS = (
+    ast.List,
+    ast.Tuple,
+    ast.Dict,
+    ast.Set,
+    ast.ListComp,
+    ast.JoinedStr,
+)  # as long as a rank says, and no rank
 
 
 def is_rank_name(identifier: str) -> bool:
@@ -71,7 +79,14 @@ def holds_rank(node: ast.expr, known: frozenset[str]) -> bool:
         return not _asks_whether_distributed(node, known) and any(
             holds_rank(side, known) for side in (node.left, *node.comparators)
         )
+    if isinstance(node, ast.IfExp) and not (_is_fixed(node.body, known) and _is_fixed(node.orelse, known)):
+        return False
     return any(holds_rank(part, known) for part in _parts(node))
+
+
+def _is_fixed(node: ast.expr, known: frozenset[str]) -> bool:
+    """Whether a value is the same at any time: a rank that chooses between two of these decides all."""
+    return not any(isinstance(each, ast.Name) for each in ast.walk(node)) or holds_rank(node, known)
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -79,7 +94,8 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.BinOp):
-        return [node.left, node.right]
+        parts = [node.left, node.right]
+        return [] if any(isinstance(part, _CONTAINERS) for part in parts) else parts
     if isinstance(node, ast.UnaryOp):
         return [node.operand]
     if isinstance(node, ast.IfExp):

@@ -25,6 +25,10 @@ ADVICE = (
     "Let all ranks take the same decision: all_reduce the condition with MAX, or broadcast it from one rank. Then all "
     "skip, stop or continue together."
 )
+ADVICE_KEY = (
+    "Let a rank set that key before it waits for others. If it did, compare the names of the keys that are set and "
+    "waited for: prefix, number and count."
+)
 ADVICE_UNUSED = (
     "Pass find_unused_parameters=True to DistributedDataParallel if part of the model may be unused on some ranks. Or "
     "add that part to the loss with weight 0."
@@ -52,7 +56,8 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         return None
     shift = root.circle.shift
     deed = shift_call(shift, "") if shift is not None and root.decided else ""
-    return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
+    advice = ADVICE_KEY if root.circle.closed is Closed.KEY else ADVICE
+    return circle.tell(case, root, CAUSE, reason=reason, advice=advice, deed=deed)
 
 
 def _reason(found: Parting) -> str:
@@ -71,7 +76,7 @@ def _reason(found: Parting) -> str:
         )
     if found.loop:
         ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
-        return f"One side has left the loop `{found.loop}`{ways}; the other is still in it."
+        return f"One side has left the loop `{found.loop}`{ways}; the other is in it, still or again."
     sign = SIGN_WORDS[found.sign]
     return f"Why {own}: {sign}." if found.decided else f"{sign.capitalize()}."
 
@@ -157,9 +162,9 @@ def _shifted_words(case: Case, shifted: Shift, *, decided: bool = True) -> str:
 
 def _key_words(found: Circle) -> str:
     verb = "waits" if len(found.waiters) == 1 else "wait"
-    what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that no rank has set"
+    what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that no rank has set under that name"
     if found.decided:
-        return f"{what}, and {ranks_words(found.guilty)} continued without setting it."
+        return f"{what}, and {ranks_words(found.guilty)} continued without it."
     return f"{what}; who should have set it is not recorded."
 
 

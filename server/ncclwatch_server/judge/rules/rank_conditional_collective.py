@@ -1,5 +1,6 @@
 """A collective is called under a test of the rank, so not by all."""
 
+import re
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import SourceNote
@@ -23,6 +24,8 @@ _HOW = (
     "so that all ranks of the group make it. It may be inside a save, state_dict or log call; keep only the work of "
     "one rank under the if, such as writing the file."
 )
+# An argument that is another one on each rank: outside of the test all of them would be roots.
+_OWN_ROOT = re.compile(r"\b(?P<name>(?:group_)?(?:src|dst))=[\w.]*rank\b(?:\(\))?")
 LINE_MAX = 80  # characters of a source line in an advice
 _HOW_PAST = (
     "so that none goes past it alone: all_reduce the condition with MAX, or broadcast it from one rank. Or move the "
@@ -58,7 +61,11 @@ def _advice(case: Case, found: Parting) -> str:
         return f"Let all ranks decide alike at `{found.condition}`, {_HOW_PAST}"
     if not found.condition_on_others:
         note = condition_of(case.views, found.culprit)
-        return f"Move {_line_words(note)} outside the if, {_HOW}" if note is not None and note.text else ADVICE
+        if note is None or not note.text:
+            return ADVICE
+        own_root = _OWN_ROOT.search(note.text)
+        root = f"with one `{own_root['name']}` for all ranks, " if own_root is not None else ""
+        return f"Move {_line_words(note)} outside the if, {root}{_HOW}"
     side = found.largest_other
     call = f"{side.op.op.value}{at_line(side.site)}"
     return f"Move {call}, which {ranks_words(found.culprit.ranks)} left out, outside the if, {_HOW}"

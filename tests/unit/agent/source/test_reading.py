@@ -55,6 +55,7 @@ CONDITIONS = [
     ("dist.barrier() if rank == 0 else None  # here", "if rank == 0"),
     ("None if rank == 0 else dist.barrier()  # here", "else of if rank == 0"),
     ("rank == 0 and dist.barrier()  # here", "if rank == 0"),
+    ("every = 10 if rank == 0 else 0\nif every:\n    dist.barrier()  # here", "if every"),
     ("while step < batches[rank]:\n    dist.barrier()  # here", "while step < batches[rank]"),
     ("match rank:\n    case 0:\n        dist.barrier()  # here", "match rank: case 0"),
     ("def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()",
@@ -77,6 +78,8 @@ UNCONDITIONAL = [
     "def save():\n    dist.barrier()  # here\nif rank == 0:\n    save()\nif step:\n    save()",
     "for x in y:\n    if rank:\n        break\ndist.barrier()  # here",
     "def f():\n    if rank != 0:\n        log()\n    dist.barrier()  # here",
+    "batches = [x] * (40 - rank)\nif batches:\n    dist.barrier()  # here",
+    "key = step // 40 if rank else step // 30\nif key not in caches:\n    dist.barrier()  # here",
     "def f():\n    lead = rank == 0\ndef g():\n    if lead:\n        dist.barrier()  # here",
 ]
 

@@ -87,7 +87,8 @@ def _phrase(case: Case, alike: Sequence[Block], absent: tuple[int, ...]) -> str:
         return f"{inside} and {needs} another rank to set its key"
     if wait.kind not in (WaitKind.NEW_GROUP, WaitKind.INIT):
         inside += f" of {group_words(case.views, alike[0].operation.group)}"
-    return f"{inside} and {needs} {ranks_words(absent)} there"
+    senders = f"one of {ranks_words(absent)}" if alike[0].operation.from_anyone and len(absent) > 1 else ""
+    return f"{inside} and {needs} {senders or ranks_words(absent)} there"
 
 
 def departed_words(circle: Circle) -> str:

@@ -32,6 +32,18 @@ def test_where_a_call_of_the_culprit_is_under_a_test_that_one_is_to_be_moved() -
     assert found.advice.startswith("Move the call at train.py:50, `log(loss)`, outside the if, so that all ranks")
 
 
+@pytest.mark.parametrize("root", ["src=rank", "group_src=self.tp_rank", "src=dist.get_rank()"])
+def test_a_call_whose_root_is_its_caller_is_to_get_one_root_when_it_is_moved(root: str) -> None:
+    found = told(PARTED + f'source 1 train.py:50 text "dist.broadcast(x, {root})" if "step % world == rank"')
+    name = root.partition("=")[0]
+    assert f"outside the if, with one `{name}` for all ranks, so that all ranks of the group make it." in found.advice
+
+
+def test_a_call_whose_root_is_one_for_all_keeps_it() -> None:
+    found = told(PARTED + 'source 1 train.py:50 text "dist.broadcast(x, src=rank0)" if "rank == 1"')
+    assert "outside the if, so that all ranks" in found.advice
+
+
 def test_of_a_line_in_a_forward_both_are_said_for_it_need_not_run_that_forward() -> None:
     text = PARTED.replace("train.py:50 for 4", "train.py:50 for 4 module=model//DistributedDataParallel/train/grad")
     found = told(text + 'source 1 train.py:50 text "log(loss)" if "rank == 1"')
