@@ -66,10 +66,9 @@ class _Found:
 
 def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]) -> Shift | None:
     """Return which ranks skipped or added calls in a group, None if they did not or nobody can tell."""
+    seen = [rank for rank in members if rank in views]
     histories = {
-        rank: {op.seq: op for op in views[rank].history if op.group == group and not op.op.is_p2p}
-        for rank in members
-        if rank in views
+        rank: {op.seq: op for op in views[rank].history if op.group == group and not op.op.is_p2p} for rank in seen
     }
     histories = {rank: ops for rank, ops in histories.items() if ops}
     if len(histories) < 2:
@@ -80,11 +79,11 @@ def find_shift(views: Mapping[int, RankView], group: str, members: Iterable[int]
     found: list[_Found] = []
     for routed in routes:
         plain = _keys(views, histories, routed=routed, labelled=False)
-        found += _find(plain)
+        found += _find(plain, len(seen))
         if named:
             names = _keys(views, histories, routed=routed, labelled=True)
             # Ranks may well use what has different names in another order: names alone accuse nobody.
-            found += [replace(each, decided=each.decided and _differ(plain)) for each in _find(names)]
+            found += [replace(each, decided=each.decided and _differ(plain)) for each in _find(names, len(seen))]
     if not found:
         return None
     best = min(found, key=lambda each: abs(each.skipped))
@@ -154,14 +153,17 @@ def _first_by_name(usual: Mapping[int, Key], odd: Mapping[int, Key], found: _Fou
     return first if both[0] < first and found.seq - found.count <= first < found.seq else found.seq
 
 
-def _find(histories: Mapping[int, Mapping[int, Key]]) -> list[_Found]:
-    """Return by which calls the list of some ranks is that of the others, nothing if it is not."""
+def _find(histories: Mapping[int, Mapping[int, Key]], seen: int) -> list[_Found]:
+    """Return by which calls the list of some ranks is that of the others, nothing if it is not.
+
+    Of `seen` members some may have forgotten their calls: with them the majority may be another one.
+    """
     first = max(min(ops) for ops in histories.values())
     classes = _classes(histories, first)
     if len(classes) < 2:
         return []
     (usual, *others) = sorted(classes, key=lambda ranks: (-len(ranks), ranks))
-    decided = majority(classes) is not None
+    decided = majority(classes) is not None and 2 * len(usual) > seen
     if len(others) > 1 and not decided:
         return []
     for odd in others:

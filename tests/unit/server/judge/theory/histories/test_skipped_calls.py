@@ -53,6 +53,16 @@ def test_of_two_ranks_nobody_can_tell_who_skipped():
     assert found.seen_from((1, 5)) is found
 
 
+def test_where_others_have_forgotten_their_calls_most_of_the_rest_do_not_decide():
+    told = (rank(0, *ADDED), rank(1, *USUAL), rank(2, *ADDED), rank(3, *ADDED))
+    found = shift(*told, rank(4, history=()))
+    assert found is not None
+    assert found.decided
+    found = shift(*told, rank(4, history=()), rank(5, history=()))
+    assert found is not None
+    assert not found.decided
+
+
 def test_a_line_that_nobody_knows_is_not_another_line():
     ops = [OpView(group="dp", seq=seq, op=Op.ALL_REDUCE, site=at(1), numel=100) for seq in range(1, 5)]
     unknown = (*ops[:2], replace(ops[2], site=None), ops[3])
