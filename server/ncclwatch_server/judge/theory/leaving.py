@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
-from ncclwatch_server.judge.theory.endings import ended_s_ago
+from ncclwatch_server.judge.theory.endings import ended_s_ago, has_given_up, lost_peer, was_told
 from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
-from ncclwatch_server.judge.theory.roots import AloneRoot, Place, place_of
+from ncclwatch_server.judge.theory.majority import majority
+from ncclwatch_server.judge.theory.roots import AloneRoot, DestroyedRoot, Place, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
 
 
@@ -80,4 +81,47 @@ def alone_root(case: Case, left: tuple[int, ...], why: Leaving, victims: tuple[i
         call=why.call,
         shift=why.surplus,
         counts=why.counts,
+    )
+
+
+def left_a_group(case: Case) -> DestroyedRoot | AloneRoot | None:
+    """Return the ranks that lived on, and destroyed a group in which others made a call and then lost a peer.
+
+    Where a backend raises as soon as a connection is closed, nobody waits: all others are gone at once.
+    """
+    if case.told:
+        return None
+    lost = tuple(rank for rank, view in case.views.items() if view.ending is not None and lost_peer(view.ending))
+    leavers = [
+        rank
+        for rank, view in case.views.items()
+        if lost
+        and (view.ending is None or was_told(view.ending))  # a launcher ends those that are left
+        and not has_given_up(view)
+        and any(group.destroyed for group in view.groups)
+    ]
+    calls = unfinished(case.views, leavers, lost) if leavers else {}
+    if not calls:
+        return None
+    first = max(calls, key=lambda rank: ended_s_ago(case.views[rank]))
+    op = calls[first]
+    groups = {rank: group_of(case.views[rank], op.group) for rank in leavers}
+    ranks = tuple(rank for rank, group in groups.items() if group and group.destroyed and group.enqueued < op.seq)
+    if not ranks:
+        return None
+    why = left_before(case, ranks, lost)
+    if why.alone:
+        return alone_root(case, ranks, why, lost)
+    waiters = tuple(calls) if why == STAYED else ()
+    return DestroyedRoot(
+        hangs=Certainty.PROVEN,
+        ranks=ranks,
+        decided=not waiters or majority((waiters, ranks)) is waiters,
+        victims=lost,
+        blocks=(),
+        place=Place(op.group, op.seq, op.op.value),
+        onset_s=ended_s_ago(case.views[first]),
+        counts=why.counts,
+        waiters=waiters,
+        note=None,
     )

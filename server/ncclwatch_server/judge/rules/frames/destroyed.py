@@ -1,11 +1,12 @@
 """Tells of a group that a member took down while others wait in it. Why it did, says the rule of the cause."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ncclwatch.contract.model.rank import CallSite, RankView
 from ncclwatch.contract.model.verdict import Cause, Evidence
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
+from ncclwatch_server.judge.rules.frames.ends import end_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.words import (
     at_line,
@@ -16,6 +17,7 @@ from ncclwatch_server.judge.telling.words import (
     waiting_words,
 )
 from ncclwatch_server.judge.theory.case import Case, main_thread
+from ncclwatch_server.judge.theory.endings import end_site
 from ncclwatch_server.judge.theory.roots import DestroyedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 
@@ -33,8 +35,8 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
     return Explanation(
         cause=cause,
         summary=(
-            f"{either}{ranks_words(ranks)} destroyed {group} and {'is' if len(ranks) == 1 else 'are'} now "
-            f"{_doing(views[ranks[0]])}; {waiting_words(case, root.blocks, ranks)}."
+            f"{either}{ranks_words(ranks)} destroyed {group} and {_then(views, ranks)} "
+            f"{_doing(views[ranks[0]])}; {waiting_words(case, root.blocks, ranks) or _lost_words(case, root)}."
         ),
         explanation=(
             f"Operation #{root.place.seq} of {group} needs all its members, and {ranks_words(ranks)} destroyed "
@@ -44,8 +46,21 @@ def tell(case: Case, root: DestroyedRoot, cause: Cause, *, advice: str, reason: 
         culprits=tuple(culprit(views[rank], _site(views[rank]), _doing(views[rank])) for rank in (*ranks, *waiters)),
         victims=tuple(rank for rank in root.victims if rank not in waiters),
         one_of=not root.decided,
-        evidence=_evidence(case, ranks, root.blocks),
+        evidence=(*_evidence(case, ranks, root.blocks), *(() if root.blocks else end_evidence(case, root.victims))),
     )
+
+
+def _then(views: Mapping[int, RankView], ranks: Sequence[int]) -> str:
+    one = len(ranks) == 1
+    if views[ranks[0]].ending is not None:
+        return "was then" if one else "were then"
+    return "is now" if one else "are now"
+
+
+def _lost_words(case: Case, root: DestroyedRoot) -> str:
+    """Return who has ended in that group, where nobody waits any more."""
+    site = end_site(case.views[root.victims[0]])
+    return f"{ranks_words(root.victims)} lost the connection in {root.place.op}{at_line(site)}, and ended"
 
 
 def _doing(view: RankView) -> str:
@@ -68,4 +83,4 @@ def _evidence(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> tu
     ]
     for rank in ranks:
         facts += source_evidence(case.views[rank], _site(case.views[rank]))
-    return tuple(facts + [block_evidence(block) for block in blocks[:16]])
+    return (*facts, *(block_evidence(block) for block in blocks[:16]))

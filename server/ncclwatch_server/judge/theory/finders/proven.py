@@ -17,7 +17,7 @@ from ncclwatch_server.judge.theory.histories.lines.call_sites import parting_con
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, partings
 from ncclwatch_server.judge.theory.histories.programs import run_apart
-from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_before
+from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_a_group, left_before
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.roots import (
     ROOTS_ALIKE_MAX,
@@ -147,7 +147,8 @@ def find_gone(case: Case) -> Found:
     """Return the ranks that are gone while others need them, or that went with an error."""
     ends = find_ends(case)
     if ends is None:
-        return ()
+        destroyed = left_a_group(case)
+        return ((destroyed,),) if destroyed is not None else ()
     if isinstance(ends, Mismatch):
         return tuple((_as_it_ended(case, root),) for root in mismatch_roots(case, ends))
     victims = followers(case, ends.ranks)
