@@ -17,6 +17,11 @@ ADVICE = (
     "error flag) and let all retry or stop together. Then fix the exception itself."
 )
 
+ADVICE_THREAD = (
+    "Fix the exception that ended that thread. Let a thread that makes collectives end its process when it fails, or "
+    "tell the other ranks, so that none waits for it."
+)
+
 
 def recognise(root: Root, case: Case) -> Explanation | None:
     """Explain a root in which ranks came to a wait, or to a standstill, with an exception in hand."""
@@ -28,6 +33,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
         call = circle.own_call(root)
         deed = f"raised {texts.pop()} and called {call}" if len(texts) == 1 and call else ""
         return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE, deed=deed)
+    if isinstance(root, CircleRoot) and root.circle.closed is Closed.THREAD:
+        reason = " ".join(f"Rank {rank}: {_lost_thread(case.views[rank])}." for rank in root.circle.guilty)
+        deed = f"continued although {_lost_thread(case.views[root.ranks[0]])}" if len(root.ranks) == 1 else ""
+        return circle.tell(case, root, CAUSE, reason=reason, advice=ADVICE_THREAD, deed=deed)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.EXCEPTION:
         return standstill.tell(case, root, CAUSE, reason=_caught(case.views[root.ranks[0]]), advice=ADVICE)
     return None
@@ -40,6 +49,10 @@ def _reason(found: Parting) -> str:
 def _raised_before(found: Parting) -> str:
     # A finally block makes calls too while an exception is on its way, and nobody has caught that.
     return f"raised {found.handled.text} and " if found.handled is not None else ""
+
+
+def _lost_thread(view: RankView) -> str:
+    return standstill.thread_words(view.ended_thread) if view.ended_thread is not None else ""
 
 
 def _caught(view: RankView) -> str:

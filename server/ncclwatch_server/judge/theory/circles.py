@@ -31,6 +31,7 @@ class Closed(Enum):
     """What closed a circle, by the strongest thing that is known of it. One of these holds."""
 
     EXCEPTION = "exception"  # some came to their wait with an exception in hand
+    THREAD = "thread"  # an exception ended the threads in which some made their calls of a group
     LOCK = "lock"  # some hold a file lock that others wait for
     KEY = "key"  # of the store, that nobody has set
     MEETING_MISSED = "meeting missed"  # most make a group or initialise, and few stay away
@@ -139,7 +140,8 @@ def _closed(case: Case, ranks: Ranks) -> Circle:
         closed=Closed.ORDER,
         guilty=tuple(sorted({block.rank for block in blocks})),
     )
-    known = _by_exception(case, found) or _by_kind(case, found) or _by_skipped_call(case, found)
+    known = _by_exception(case, found) or _by_thread(case, found) or _by_kind(case, found)
+    known = known or _by_skipped_call(case, found)
     if known is not None:
         return known
     if any(block.wait.op.is_p2p for block in blocks):
@@ -152,6 +154,23 @@ def _by_exception(case: Case, found: Circle) -> Circle | None:
     if not strays:
         return None
     return replace(found, closed=Closed.EXCEPTION, guilty=tuple(each.rank for each in strays), strays=strays)
+
+
+def _by_thread(case: Case, found: Circle) -> Circle | None:
+    """Return who has lost the thread that made its calls in a group which others of the circle wait in."""
+    guilty = tuple(rank for rank in found.guilty if _has_lost_a_thread(case, found, rank))
+    return replace(found, closed=Closed.THREAD, guilty=guilty) if 0 < len(guilty) < len(found.guilty) else None
+
+
+def _has_lost_a_thread(case: Case, found: Circle, rank: int) -> bool:
+    view = case.views[rank]
+    ended = view.ended_thread
+    if ended is None:
+        return False
+    tids = {thread.tid for thread in view.threads if thread.name == ended.name and not thread.alive}
+    missed = {block.operation.group for block in found.blocks if rank in case.graph.absent[block.operation]}
+    newest = (next((op for op in reversed(view.history) if op.group == group), None) for group in missed)
+    return any(op is not None and op.thread in tids for op in newest)
 
 
 def _by_kind(case: Case, found: Circle) -> Circle | None:

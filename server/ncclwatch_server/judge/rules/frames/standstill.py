@@ -44,7 +44,7 @@ def tell(
     site = place_of(case, view)
     hosts = "" if len({v.host for v in case.views.values()}) == 1 else f" on {view.host}"
     lost = _lost_thread(view, root.still)
-    gone = _child_words(view) or (_thread_words(lost) if lost is not None else "")
+    gone = _child_words(view) or (thread_words(lost) if lost is not None else "")
     gone_advice = _child_advice(view) or (_thread_advice(lost) if lost is not None else "")
     doing = f"{'are' if len(root.ranks) > 1 else 'is'} now{at_line(site)}"
     own_words = f"{before}, and {doing}" if before else _stalled_words(view, root.still, site, len(root.ranks))
@@ -97,7 +97,8 @@ def _lost_thread(view: RankView, still: Stillness) -> EndedThread | None:
     return thread if thread.age_s + view.news_age_s <= still.still_s + THREAD_S else None
 
 
-def _thread_words(thread: EndedThread) -> str:
+def thread_words(thread: EndedThread) -> str:
+    """Return how a thread of a rank ended."""
     said = thread.exception.split("\n", 1)[0][:EXCEPTION_CHARS_MAX]
     return f"its thread {thread.name} ended with {said}{at_line(thread.site)}"
 
