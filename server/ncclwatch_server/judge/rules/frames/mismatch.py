@@ -157,7 +157,23 @@ def _explanation(case: Case, root: MismatchRoot, reason: Callable[[Parting], str
         told.append(words(forward))
     if root.then is not None:
         told.append(_then_words(case, root.then))
+    if found.shift is None and found.slip is None and found.counts is None:
+        told.append(_steps_words(case.views, found))
     return " ".join(each for each in told if each)
+
+
+def _steps_words(views: Mapping[int, RankView], found: Parting) -> str:
+    """Return how many optimizer steps two sides have made, if they differ by more than a hang within a step explains.
+
+    Equal calls pair silently: after as many calls, a rank that makes fewer of them in each step has made more steps.
+    """
+    sides = (found.culprit, found.largest_other)
+    counts = [{views[rank].steps for rank in side.ranks} for side in sides]
+    if any(len(each) != 1 or 0 in each for each in counts):
+        return ""
+    (one,), (other,) = counts
+    mine, theirs = (ranks_words(side.ranks) for side in sides)
+    return f"Optimizer steps so far: {mine}: {one}, {theirs}: {other}." if abs(one - other) > 1 else ""
 
 
 def _then_words(case: Case, then: Operation) -> str:

@@ -194,7 +194,22 @@ def find_gone(case: Case) -> Found:
 
 
 def _are_most(case: Case, waiters: tuple[int, ...], not_come: tuple[int, ...]) -> bool:
-    return majority((waiters, not_come)) is waiters and not run_apart(case.views, waiters, not_come)
+    """Say whether those who wait are more than those who have not come, and are most of the group or wait as usual.
+
+    Who waits elsewhere says nothing for either side.
+    """
+    if majority((waiters, not_come)) is not waiters or run_apart(case.views, waiters, not_come):
+        return False
+    blocks = [block for rank in waiters for block in case.graph.blocks.get(rank, ())]
+    members = {rank for block in blocks for rank in block.operation.members}
+    return 2 * len(waiters) > len(members) or any(_is_usual(case, block) for block in blocks)
+
+
+def _is_usual(case: Case, block: Block) -> bool:
+    """Say whether a rank has called from there in that group before."""
+    group, seq = block.operation.group, block.operation.seq
+    earlier = (op for op in case.views[block.rank].history if op.group == group and op.seq != seq)
+    return any(op.site == block.wait.site for op in earlier)
 
 
 def _as_it_ended(case: Case, root: MismatchRoot) -> MismatchRoot:

@@ -94,3 +94,30 @@ def test_of_a_process_that_was_never_seen_idle_it_is_not_said_that_it_is():
     situation.ranks[1] = replace(view, process=replace(view.process, cpu_still_s=0.0, io_still_s=0.0))
     (fact,) = [each.fact for each in judged(situation).evidence if each.rank == 1 and each.source == "proc"]
     assert fact.endswith("CPU in use or unknown, I/O in use or unknown")
+
+
+@pytest.mark.parametrize(
+    ("culprit", "others", "told_of"),
+    [
+        ((20,), (10, 10), "Optimizer steps so far: rank 2: 20, ranks 0-1: 10."),
+        ((11,), (10, 10), ""),
+        ((0,), (10, 10), ""),
+        ((20,), (10, 11), ""),
+    ],
+    ids=["differ", "within a step", "uncounted", "others differ"],
+)
+def test_optimizer_steps_of_two_sides_are_told_where_they_differ_by_more_than_one(
+    culprit: tuple[int], others: tuple[int, int], told_of: str
+):
+    verdict = judged(
+        told(
+            "world 3",
+            "group dp 0-2",
+            *(f"steps {rank} {count}" for rank, count in enumerate((*others, *culprit))),
+            "history 0-2 dp#1-6 all_reduce train.py:44",
+            "in 0,1 dp#7 all_reduce train.py:44 for 9",
+            "in 2 dp#7 barrier train.py:52 for 9",
+        )
+    )
+    assert ("Optimizer steps" in verdict.explanation) is bool(told_of)
+    assert told_of in verdict.explanation
