@@ -147,6 +147,7 @@ class Whole(Aftermath):
     group: str = ""
     seq: int = 0
     op: str = ""
+    group_title: str = ""
     first_divergence: Divergence | None = None
     repairs: tuple[Repair, ...] = ()
     onset_to_open_s: float = 0.0

@@ -10,7 +10,7 @@ from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
 from ncclwatch.contract.words.aftermath import aftermath_words, cost_words
 from ncclwatch.contract.words.repairs import deed_words, reference_words
-from ncclwatch.contract.words.text import rank_list, ranks_words
+from ncclwatch.contract.words.text import group_words, rank_list, ranks_words
 
 EVIDENCE_MAX = 200
 CULPRITS_MAX = 64
@@ -65,7 +65,10 @@ def facts(incident: Whole) -> Iterator[tuple[str, str]]:
     yield "cause", incident.cause
     yield "certainty", certainty(incident)
     if incident.op:
-        yield "operation", f"number {incident.seq} of group {incident.group}: {incident.op}"
+        yield (
+            "operation",
+            f"number {incident.seq} of {group_words(incident.group, incident.group_title)}: {incident.op}",
+        )
     if incident.victims:
         yield "waiting", ranks_words(incident.victims)
     if incident.where:
@@ -104,7 +107,7 @@ def divergence(incident: Whole) -> Iterator[str]:
     found = incident.first_divergence
     if found is None:
         return
-    yield f"Number {found.seq} of group {found.group}: {found.fact}"
+    yield f"Number {found.seq} of {group_words(found.group, found.group_title)}: {found.fact}"
     for side, op, site in (
         ("culprit", found.culprit_op, found.culprit_site),
         ("others", found.victim_op, found.victim_site),

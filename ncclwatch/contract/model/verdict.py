@@ -102,6 +102,7 @@ class Divergence:
     fact: str
     culprit_source: str = ""  # the line itself, and the test of the rank it stands under; "" where nobody read it
     victim_source: str = ""
+    group_title: str = ""  # as sentences call the group: "group mp", "the default group"; "": only its name is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +179,7 @@ class Verdict:
     group: str = ""
     seq: int = 0
     op: str = ""
+    group_title: str = ""  # as sentences call the group: "group mp", "the default group"; "": only its name is known
     onset_s: float = 0.0  # for how long the wait has lasted when this was said
     still_s: float = 0.0  # for how long the awaited ranks have shown no sign of work; 0: they work, or unknown
     waited: WaitClass | None = None  # of a wait for ranks outside of every operation

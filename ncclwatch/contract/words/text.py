@@ -34,6 +34,11 @@ def ranks_words(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {rank_list(found)}"
 
 
+def group_words(name: str, title: str) -> str:
+    """Return what to call a process group: its title, "group NAME" where a report of an older version has none."""
+    return title or f"group {name}"
+
+
 def host_words(hosts: Iterable[str], most: int = 6) -> str:
     """Return hosts for a sentence: "gpu[1-3], login", and how many further groups there are."""
     words = host_groups(hosts)

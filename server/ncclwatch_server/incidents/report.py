@@ -76,6 +76,7 @@ class IncidentReport:
     saved: bool = False  # whether a rank had saved anything when it was opened, since this attempt began
     gpus: int = 0  # of them, those that had a GPU of their own
     timeout_s: float = 0.0  # after which the group that waits would have ended the job; 0: unknown
+    group_title: str = ""  # as sentences call the group: "the default group"; "": only its name is known
     lost_s: float | None = None  # from its onset until the job went on or ended; null: no hang, open, or unknown
     end_seen: bool = True  # false: it ended while no server ran, and nobody knows when
 
@@ -120,6 +121,7 @@ def report_incident(incident: Incident) -> IncidentReport:
         disputed=verdict.disputed,
         victims=verdict.victims,
         group=verdict.group,
+        group_title=verdict.group_title,
         seq=verdict.seq,
         op=verdict.op,
         first_divergence=verdict.first_divergence,
@@ -165,6 +167,7 @@ def revive(report: IncidentReport, key: JobKey, world_size: int) -> Incident:
         predicted=report.predicted,
         disputed=report.disputed,
         group=report.group,
+        group_title=report.group_title,
         seq=report.seq,
         op=report.op,
         onset_s=report.onset_to_open_s,

@@ -16,7 +16,7 @@ from ncclwatch.contract.stacks.ownership import is_users_by_path
 from ncclwatch.contract.stacks.places import is_python
 from ncclwatch.contract.words.cause_pages import slug_of
 from ncclwatch.contract.words.printable import one_line
-from ncclwatch.contract.words.text import ranks_words
+from ncclwatch.contract.words.text import group_words, ranks_words
 from ncclwatch_server.evidence.stack_collection import where
 from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
@@ -198,7 +198,8 @@ def _place(site: CallSite | None) -> str:
 
 
 def _divergence(divergence: Divergence) -> Iterator[str]:
-    yield from _field("diverged", f"number {divergence.seq} of group {divergence.group}: {divergence.fact}")
+    where = group_words(divergence.group, divergence.group_title)
+    yield from _field("diverged", f"number {divergence.seq} of {where}: {divergence.fact}")
     for side, op, site in (
         ("culprit", divergence.culprit_op, divergence.culprit_site),
         ("others", divergence.victim_op, divergence.victim_site),

@@ -15,6 +15,7 @@ from ncclwatch_server.judge.explanation import Explanation, Told, When, warns_of
 from ncclwatch_server.judge.rules import RULES, explain
 from ncclwatch_server.judge.rules.unseen_host import unseen_hosts
 from ncclwatch_server.judge.rules.without_file import records_that_end, without_file
+from ncclwatch_server.judge.telling.words import group_words
 from ncclwatch_server.judge.theory.case import Case, explained
 from ncclwatch_server.judge.theory.finders.devices import find_perhaps_stopped, find_refused, find_stopped
 from ncclwatch_server.judge.theory.finders.insiders import find_inside, find_inside_after_mismatch, find_untold
@@ -218,6 +219,7 @@ def _made(case: Case, why: Explanation, facts: _Facts) -> Verdict:
         predicted=facts.predicted,
         about=facts.about,
         group=facts.place.group,
+        group_title=_group_title(case, facts.place.group),
         seq=facts.place.seq,
         op=facts.place.op,
         onset_s=facts.onset_s,
@@ -225,17 +227,20 @@ def _made(case: Case, why: Explanation, facts: _Facts) -> Verdict:
         waited=facts.waited,
         lateness=facts.lateness,
         explained=facts.explained,
-        first_divergence=_with_sources(case, why.divergence),
+        first_divergence=_completed(case, why.divergence),
         repairs=why.repairs,
         evidence=why.evidence,
     )
 
 
-def _with_sources(case: Case, parted: Divergence | None) -> Divergence | None:
-    """Add the source lines at which histories parted."""
+def _completed(case: Case, parted: Divergence | None) -> Divergence | None:
+    """Add the source lines at which histories parted, and how the group is called."""
     if parted is None:
         return None
     culprits, victims = (source_line(case.views.values(), site) for site in (parted.culprit_site, parted.victim_site))
-    if not culprits and not victims:
-        return parted
-    return replace(parted, culprit_source=culprits, victim_source=victims)
+    title = _group_title(case, parted.group)
+    return replace(parted, culprit_source=culprits, victim_source=victims, group_title=title)
+
+
+def _group_title(case: Case, name: str) -> str:
+    return group_words(case.views, name) if name else ""

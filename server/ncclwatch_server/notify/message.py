@@ -12,7 +12,7 @@ from shlex import quote
 from ncclwatch.contract.model.verdict import Certainty, Severity
 from ncclwatch.contract.stacks.tree import gang_line
 from ncclwatch.contract.words.printable import one_line
-from ncclwatch.contract.words.text import ranks_words, seconds_words
+from ncclwatch.contract.words.text import group_words, ranks_words, seconds_words
 from ncclwatch_server.evidence.stack_collection import main_tree, where
 from ncclwatch_server.incidents.book import Incident, IncidentState
 from ncclwatch_server.incidents.terminal_text import certainty, who
@@ -90,7 +90,8 @@ class Message:
 
     def _operation(self) -> str:
         verdict = self.incident.verdict
-        said = f"{verdict.op} number {verdict.seq} of group {verdict.group}" if verdict.op and verdict.group else ""
+        where = group_words(verdict.group, verdict.group_title)
+        said = f"{verdict.op} number {verdict.seq} of {where}" if verdict.op and verdict.group else ""
         step = f"step {self.step}" if self.step else ""
         return ", ".join(part for part in (said, step) if part)
 

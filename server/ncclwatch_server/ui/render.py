@@ -14,7 +14,7 @@ from ncclwatch.contract.version import VERSION
 from ncclwatch.contract.words.aftermath import hours_words, time_words
 from ncclwatch.contract.words.printable import harmless, one_line
 from ncclwatch.contract.words.repairs import deed_words, reference_words
-from ncclwatch.contract.words.text import rank_list, ranks_words, seconds_words
+from ncclwatch.contract.words.text import group_words, rank_list, ranks_words, seconds_words
 from ncclwatch_server.incidents import aftermath
 from ncclwatch_server.incidents.book import Incident
 
@@ -91,10 +91,10 @@ class Pages:
             auto_reload=False,
         )
         self._environment.filters.update(
-            lines=_lines, ranks=_ranks, ranks_words=ranks_words, seconds=seconds_words, clock=_clock, day=_day,
-            iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment, short=short_path,
-            users=is_users_by_path, deed=deed_words, reference=reference_words, aftermath=aftermath.words,
-            cost=aftermath.cost, hours=hours_words, time_words=time_words,
+            lines=_lines, ranks=_ranks, ranks_words=ranks_words, group_words=group_words, seconds=seconds_words,
+            clock=_clock, day=_day, iso=_iso, number=_number, age=_age, lasted=_lasted, segment=_segment,
+            short=short_path, users=is_users_by_path, deed=deed_words, reference=reference_words,
+            aftermath=aftermath.words, cost=aftermath.cost, hours=hours_words, time_words=time_words,
         )  # fmt: skip
         self._environment.globals.update(version=VERSION)
 

@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 
+import pytest
+
 from ncclwatch.contract.model.rank import CallSite, StackFrame
 from ncclwatch.contract.model.verdict import (
     Cause,
@@ -81,6 +83,22 @@ def test_source_is_shown_with_the_line_and_its_test_marked():
         assert html.count('<span class="here"><b>9</b>    dist.barrier()</span>') == 1
         assert '<span class="test"><b>2</b>if rank == 5:</span><span class="gap">' in html
         assert "&lt;b&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("title", "shown_as"), [("group mp", "of group mp"), ("", "of group 70")], ids=["titled", "of an older version"]
+)
+def test_a_group_is_called_as_in_the_sentences(title: str, shown_as: str):
+    found = view((5,), ()).incident
+    divergence = Divergence(
+        group="70", group_title=title, seq=3, culprit_op="barrier", culprit_site=None, victim_op="", victim_site=None,
+        fact="it differs",
+    )  # fmt: skip
+    verdict = replace(found.verdict, group="70", group_title=title, op="all_reduce", seq=4, first_divergence=divergence)
+    shown = view_incident(replace(found, verdict=verdict), "http://h/incidents/i")
+    html = PAGES.render("parts/incident.html", view=shown, now=1e9, alone=False)
+    assert f"<b>Operation</b> all_reduce #4 {shown_as}<" in html
+    assert f"Operation 3 {shown_as}, 1 operations before" in html
 
 
 def test_a_file_of_an_incident_loads_nothing_and_links_nowhere():

@@ -27,6 +27,20 @@ def waiting_at(snapshot: JobSnapshot, rank: int, site: CallSite) -> JobSnapshot:
     return replace(snapshot, ranks={**snapshot.ranks, rank: replace(view, threads=(thread,))})
 
 
+def test_a_group_is_titled_as_the_sentences_call_it() -> None:
+    found = told("""
+world 3
+group 70 0-2 as mp
+history 0-2 70#1-20 all_reduce train.py:12:main
+in 0,1 70#21 all_reduce train.py:12:main for 4
+in 2 70#21 barrier train.py:20:main for 4
+""")
+    assert (found.group, found.group_title) == ("70", "group mp")
+    assert found.first_divergence is not None
+    assert found.first_divergence.group_title == "group mp"
+    assert "of group mp" in found.explanation
+
+
 def test_a_rank_that_is_alone_in_a_call_is_named_with_the_line_at_which_it_waits() -> None:
     snapshot = situation("""
 world 3
