@@ -39,16 +39,30 @@ class Replaced:
     """The code of one function with a mistake in it, and where the function lives."""
 
     file: str
-    qualified_name: str
     code: types.CodeType
 
     def put(self) -> bool:
-        """Replace the code of the function. False: it is not there, or not only once."""
-        functions = _functions().get((self.file, self.qualified_name), [])
-        if len(functions) != 1 or functions[0].__code__.co_freevars != self.code.co_freevars:
+        """Replace the code of the function, and of those that it made on import. False: it is not there once."""
+        functions = self._living(self.code)
+        inside = [(made, code) for code in _inside(self.code) for made in self._living(code)]
+        pairs = [*((each, self.code) for each in functions), *inside]
+        if len(functions) != 1 or len({id(made) for made, _ in inside}) != len(inside):
+            return False  # two lambdas of one function share a name
+        if any(made.__code__.co_freevars != code.co_freevars for made, code in pairs):
             return False
-        functions[0].__code__ = self.code
+        for made, code in pairs:
+            made.__code__ = code
         return True
+
+    def _living(self, code: types.CodeType) -> list[types.FunctionType]:
+        return _functions().get((self.file, code.co_qualname), [])
+
+
+def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield each
+            yield from _inside(each)
 
 
 def replaced(file: str, right: types.CodeType, wrong: types.CodeType) -> Replaced | None:
@@ -56,7 +70,7 @@ def replaced(file: str, right: types.CodeType, wrong: types.CodeType) -> Replace
     changed = _changed_functions(right, wrong)
     if changed is None or len(changed) != 1:
         return None
-    return Replaced(file=file, qualified_name=changed[0].co_qualname, code=changed[0])
+    return Replaced(file=file, code=changed[0])
 
 
 def _changed_functions(right: types.CodeType, wrong: types.CodeType) -> list[types.CodeType] | None:
