@@ -4,7 +4,7 @@ import pytest
 
 from ncclwatch.contract.model.verdict import Cause, Verdict
 from ncclwatch_server.judge import judge
-from tests.scenarios.texts import situation
+from tests.scenarios.texts import FILES, read, situation
 
 
 def told(text: str) -> Verdict:
@@ -140,3 +140,14 @@ def test_an_exception_of_all_ranks_at_one_line_comes_from_the_program() -> None:
     assert found.advice.startswith(
         "Fix the exception. As all ranks raise it, look at the program and its settings first"
     )
+
+
+@pytest.mark.parametrize(
+    ("scenario", "of_a_key"),
+    [("key_of_the_store_left_out", True), ("circle_of_a_receive_where_it_used_to_reduce", False)],
+)
+def test_only_of_a_key_in_the_circle_it_is_said_who_has_to_set_it(scenario: str, of_a_key: bool) -> None:
+    (path,) = (each for each in FILES if each.stem == scenario)
+    (found,) = judge(read(path)[0].snapshot())
+    assert found.cause is Cause.DIVERGENT_CONTROL_FLOW
+    assert found.advice.startswith("Let a rank set that key") is of_a_key

@@ -101,6 +101,20 @@ def test_a_call_that_blocks_waits_for_the_oldest_of_all_and_for_itself():
     assert waits_on_device(view(group("tp", barrier), group("dp", PENDING)), standing) == (PENDING, barrier)
 
 
+def test_a_message_that_blocks_waits_for_itself_and_not_for_the_one_the_other_way():
+    send, receive = (
+        replace(op("dp", 4, 5.0), op=kind, peer=peer, in_order=False) for kind, peer in ((Op.SEND, 1), (Op.RECV, 2))
+    )
+    peers = (
+        PeerView(group="pp", peer=1, sends=4, sends_completed=3, told=True, sending=replace(send, group="pp")),
+        PeerView(group="pp", peer=2, recvs=4, recvs_completed=3, told=True, receiving=replace(receive, group="pp")),
+    )
+    first = replace(PENDING, in_order=True)
+    waits = WaitView(kind=WaitKind.SEND, age_s=5.0, group="pp", seq=4, op=Op.SEND, peer=1)
+    seen = replace(view(group("pp", None), group("dp", first)), peers=peers)
+    assert waits_on_device(seen, thread(wait=waits)) == (first, replace(send, group="pp"))
+
+
 def test_a_call_far_ahead_waits_for_the_oldest_of_its_stream():
     standing = thread(wait=WaitView(kind=WaitKind.COLLECTIVE, age_s=5.0, group="dp", seq=19))
     assert waits_on_device(view(group("dp", PENDING)), standing) == (PENDING,)
