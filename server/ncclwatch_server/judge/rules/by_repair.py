@@ -83,7 +83,7 @@ def _may_be_retold(case: Case, root: Root, suspects: Set[int]) -> bool:
     if isinstance(root, CircleRoot):
         return root.circle.closed in _CLOSED_OVERRULED
     if isinstance(root, GoneRoot):
-        return root.counts is None and (not root.ends.ranks[1:] or suspects <= set(root.ends.ranks))
+        return root.counts is None and not root.ends.ranks[1:]
     if not isinstance(root, AloneRoot) or root.counts is not None:
         return False
     return root.call is None or root.call.condition is None

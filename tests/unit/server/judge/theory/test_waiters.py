@@ -2,6 +2,7 @@
 
 import pytest
 
+from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.telling.waiters import AWAITED_MAX, ROWS_MAX
@@ -12,6 +13,7 @@ from ncclwatch_server.simulation.job.layout import Layout
 from ncclwatch_server.simulation.job.program import Training
 from ncclwatch_server.simulation.run import run
 from tests.scenarios.texts import situation
+from tests.unit.server.judge.test_crowded_tables import crowded
 
 LAYOUT = Layout.parse("tp=2,pp=2,dp=4,ep=2")
 ONE_STEP = len(run(LAYOUT, Training(), (), steps=1).courses[0].steps)
@@ -80,3 +82,13 @@ at 1-{late} train.py:50 still 59
 """).snapshot()
     (verdict,) = judge(snapshot)
     assert [row.awaits for row in verdict.waiters if row.ranks == (0,)] == [tuple(range(1, late))]
+
+
+def test_a_rank_two_of_whose_threads_wait_in_one_group_does_not_wait_for_itself():
+    ranks = range(3)
+    views = {rank: crowded(rank, len(ranks)) for rank in ranks}
+    (verdict,) = judge(JobSnapshot(job="j", world_size=len(ranks), ranks=views, stacks={}, silent={}))
+    for rank in ranks:
+        mine = [row for row in verdict.waiters if row.ranks == (rank,)]
+        assert mine
+        assert all(row.awaits == tuple(other for other in ranks if other != rank) for row in mine)
