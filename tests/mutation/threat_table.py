@@ -1,7 +1,7 @@
 """Lists, for the rows of docs/threat-model.md, the change of the source that takes the assumption of the row away.
 
 `python -m tests.mutation.threats` makes each change in a copy of the tree and runs the test of the row, which must fail
-then. tests/unit/test_threat_table.py holds that each row has a change here.
+then. tests/unit/mutation/test_threat_table.py holds that each row has a change here.
 """
 
 from dataclasses import dataclass
