@@ -16,7 +16,6 @@ from tests.integration.real_jobs import (
     incidents,
     kill_all,
     mine,
-    running,
     runtime,
     server,
     torchrun,
@@ -69,8 +68,7 @@ def test_a_job_started_again_by_hand_at_the_same_address_gets_its_verdict_too(ru
         first = torchrun(runtime, "hang.py", 2, launcher=at_one_port, NCCLWATCH_SERVER=url)
         (before,) = until(lambda: incidents(url))
         (agent,) = agents(runtime)
-        for running_now in (first, *running(runtime, "hang.py")):
-            running_now.kill()
+        kill_all(runtime, "hang.py")
         first.communicate(timeout=DEADLINE_S)
         until(lambda: _states(url) == ["ended"])
         second = torchrun(runtime, "hang.py", 2, launcher=at_one_port, NCCLWATCH_SERVER=url)

@@ -19,6 +19,7 @@ import trustme
 
 from ncclwatch.contract import wire
 from tests.integration.fake_agent import FakeAgent, hello, open_line, reply, until
+from tests.integration.real_jobs import running
 
 pytestmark = pytest.mark.integration
 
@@ -109,8 +110,8 @@ def test_more_agents_than_descriptors_allow_are_told_so_and_readers_still_come_i
 def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one(tmp_path: Path) -> None:
     with served(tmp_path, descriptors=(256, 1000)) as url:
         assert figure(url, "ncclwatch_connections_limit") == 936
-        (pid,) = [each.pid for each in psutil.Process().children() if "ncclwatch_server" in " ".join(each.cmdline())]
-        assert psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE) == (1000, 1000)
+        (process,) = running(tmp_path, "ncclwatch_server")
+        assert process.rlimit(psutil.RLIMIT_NOFILE) == (1000, 1000)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one(tmp_path: Path)
 def test_requests_that_are_sent_and_never_read_cost_kilobytes(tmp_path: Path, request_: bytes) -> None:
     with served(tmp_path) as url, contextlib.ExitStack() as lines:
         assert httpx2.get(f"{url}/healthz").status_code == 200
-        (process,) = [each for each in psutil.Process().children() if "ncclwatch_server" in " ".join(each.cmdline())]
+        (process,) = running(tmp_path, "ncclwatch_server")
         before = process.memory_info().rss
         for _ in range(60):
             line = lines.enter_context(dial(url))
