@@ -100,11 +100,12 @@ def test_of_a_process_that_was_never_seen_idle_it_is_not_said_that_it_is():
     ("culprit", "others", "told_of"),
     [
         ((20,), (10, 10), "Optimizer steps so far: rank 2: 20, ranks 0-1: 10."),
+        ((12,), (10, 10), "Optimizer steps so far: rank 2: 12, ranks 0-1: 10."),
         ((11,), (10, 10), ""),
         ((0,), (10, 10), ""),
         ((20,), (10, 11), ""),
     ],
-    ids=["differ", "within a step", "uncounted", "others differ"],
+    ids=["differ", "just differ", "within a step", "uncounted", "others differ"],
 )
 def test_optimizer_steps_of_two_sides_are_told_where_they_differ_by_more_than_one(
     culprit: tuple[int], others: tuple[int, int], told_of: str

@@ -59,6 +59,15 @@ def test_one_longer_loader_is_foretold_with_ranks_and_counts():
     assert "ranks 0-1 have 47 batches in the loop at train.py:10, and rank 2 has more" in verdict.summary
 
 
+def test_it_is_foretold_in_a_job_of_two_ranks():
+    (dp,) = rank(0, 49).groups
+    pair = replace(dp, ranks=(0, 1))
+
+    (verdict,) = said(rank(0, 49, groups=(pair,)), rank(1, 47, groups=(pair,)))
+
+    assert "rank 1 has 47 batches in the loop at train.py:10, and rank 0 has more" in verdict.summary
+
+
 def test_a_loader_without_length_is_foretold_when_one_rank_is_out_of_data():
     gone = loader(rank(1, 0), exhausted=True, last_drawn=6)
 
