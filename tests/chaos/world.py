@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from ncclwatch.rank.agents import launch
 from tests.chaos.board import Board, Wish, Word
 from tests.chaos.mounts import mount, unmount
@@ -82,9 +84,11 @@ class World:
             process.kill()
         for process in started:
             process.wait()
-        for left in mine(self.directory):
-            with contextlib.suppress(Exception):
-                left.kill()
+        left = mine(self.directory)
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(left, timeout=10)
         self._stack.close()
 
     def _wrong_clock(self) -> dict[str, str]:
