@@ -1,5 +1,6 @@
 """The documents name tests and files that exist, and each module says what it does."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def test_links_of_the_site_stay_on_it() -> None:
         if docs not in page.parent.joinpath(link).resolve().parents
     ]
     assert found == []
+
+
+def test_what_make_runs_exists() -> None:
+    named = set(re.findall(r"/python -m ([\w.]+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert len(named) > 10
+    assert [each for each in sorted(named) if importlib.util.find_spec(each) is None] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
