@@ -13,7 +13,7 @@ SHELL  := bash
 # agent and rank that a test starts compiles all of our modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dashboards panels dashboard-types tools fuzz spmd years chaos soak fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
+.PHONY: help install compare dashboards panels dashboard-types tools fuzz spmd years chaos soak fresh demo lint types imports unit check integration long frameworks zoo zoo-core zoo-once \
   zoo-stream mutants threat-mutants natives tried sanitize docs pictures wheel dist test test-all bench layouts onset clean
 
 help: ## show this list
@@ -83,6 +83,9 @@ zoo-once: $(BIN)/.installed ## every program of the zoo once
 
 zoo-stream: $(BIN)/.installed ## the same programs with NCCL's semantics
 	$(BIN)/pytest -n 3 --dist worksteal -m zoo tests/zoo/test_stream.py $(PYTEST_ARGS)
+
+compare: $(BIN)/.installed ## what other tools say of the programs of the zoo (hours; goes on where it stopped); ONLY=z01,z09
+	$(BIN)/python -m tests.compare $(if $(ONLY),--only $(ONLY))
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it
 	$(BIN)/python -m grafana

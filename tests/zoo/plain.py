@@ -15,7 +15,7 @@ LOOK_S = 3.0  # how long the processes are looked at
 IDLE_CPU_MAX = 0.1  # of a core and process; torchrun itself polls at about 0.03
 
 # Stands in for the package, so that the programs run where it is not installed.
-_STUB = """
+STUB = """
 def attach(*args, **kwargs): ...
 def detach(*args, **kwargs): ...
 def step(*args, **kwargs): ...
@@ -36,7 +36,7 @@ def confirm(truth: Truth, directory: Path) -> Confirmation:
     """Run a program without ncclwatch and see whether it hangs, crashes or is healthy."""
     stub = directory / "stub"
     stub.mkdir(parents=True)
-    (stub / "ncclwatch.py").write_text(_STUB)
+    (stub / "ncclwatch.py").write_text(STUB)
     path = os.pathsep.join(filter(None, (str(stub), os.environ.get("PYTHONPATH"))))
     command = torchrun(truth.program, truth.nproc, truth.arguments)
     with Job(command, directory, {"PYTHONPATH": path}) as job:
