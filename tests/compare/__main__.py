@@ -1,6 +1,6 @@
 """Compare what tools say of the programs of the zoo: who is at fault, at which line, after how long.
 
-python -m tests.compare [--only z01,z09] [--kept FILE] [--table FILE] [--minutes M]
+python -m tests.compare [--only z01,z09] [--kept FILE] [--page FILE] [--minutes M] [--logs DIR]
 
 Each program runs three times: under ncclwatch, alone (its stacks and Flight Recorder dumps are taken ten seconds after
 the onset), and with TORCH_DISTRIBUTED_DEBUG=DETAIL. Hours for the whole zoo: what was found is kept, and the next run
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from tests.compare.rows import TOOLS, Row, row_of, table
+from tests.compare.rows import TOOLS, Row, by_program, row_of, table
 from tests.compare.witnesses import by_detail, by_looking, by_ncclwatch
 from tests.zoo.truth import Expect, Truth, load_all
+
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
 def main() -> int:
@@ -25,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
     parser.add_argument("--only", default="", help="ids of programs")
     parser.add_argument("--kept", type=Path, default=Path("build/compare.jsonl"), help="what was found, by line")
-    parser.add_argument("--table", type=Path, help="write the table to this file as well")
+    parser.add_argument("--page", type=Path, help="write the tables into this page, between its marks")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no program after so long")
     parser.add_argument("--logs", type=Path, help="keep what the programs and tools print here")
     given = parser.parse_args()
@@ -47,8 +49,9 @@ def main() -> int:
                 print(f"{row.program:<8}{row.tool:<18}{row.words}", flush=True)
     text = table(rows)
     print(text)
-    if given.table:
-        given.table.write_text(text)
+    if given.page:
+        before, rest = given.page.read_text().split(BEGIN)
+        given.page.write_text(f"{before}{BEGIN}\n{text}\n{by_program(load_all(), rows)}{END}{rest.split(END)[1]}")
     return 0
 
 

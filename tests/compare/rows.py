@@ -65,8 +65,9 @@ def _named(truth: Truth, seen: Testimony) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Return the table of all tools, in Markdown."""
     lines = [
-        "| tool | programs that hang | names the culprits, and nobody else | among others | only others | nobody "
-        "| fails | a line of a culprit | seconds after the onset, median | healthy programs | it calls one wrong, or ends it |",
+        "| tool | programs that hang | names the culprits, and nobody else | among others | only others "
+        "| nobody | fails | a line of a culprit | seconds after the onset, median "
+        "| healthy programs | it calls one wrong, or ends it |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for tool in TOOLS:
@@ -80,4 +81,15 @@ def table(rows: Sequence[Row]) -> str:
         alarms = str(sum(row.alarmed for row in well)) if well else "not asked"
         cells = [_NAMES[tool], len(hangs), *counts, sum(row.line for row in hangs), after, len(well) or "-", alarms]
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def by_program(truths: Sequence[Truth], rows: Sequence[Row]) -> str:
+    """Return what each tool names in each program that hangs, in Markdown."""
+    named = {(row.program, row.tool): f"{row.named}{', line' if row.line else ''}" for row in rows}
+    lines = [f"| program | what is wrong | {' | '.join(TOOLS)} |", f"|{'---|' * (2 + len(TOOLS))}"]
+    for truth in truths:
+        cells = [named.get((truth.id, tool), "") for tool in TOOLS]
+        if truth.expect is Expect.HANG and any(cells):
+            lines.append(f"| {' | '.join([truth.id, truth.title.replace('|', '/'), *cells])} |")
     return "\n".join(lines) + "\n"
