@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.compare import said
 from tests.compare.said import Said
 from tests.zoo import plain
 from tests.zoo.jobs import Job, environment_of, stacks, torchrun
 from tests.zoo.runner import run
+from tests.zoo.scoring import report
 from tests.zoo.truth import Truth
 
 IN_RANK = Path(__file__).with_name("in_rank")
@@ -34,14 +37,20 @@ class Testimony:
 def by_ncclwatch(truth: Truth, directory: Path) -> Testimony:
     """Run it under ncclwatch."""
     score = run(truth, directory)
-    wrong = {check.name for check in score.checks if check.wrong}
-    ranks = frozenset(truth.culprits) if not wrong & {"outcome", "culprit"} else frozenset[int]()
-    lines = truth.lines_of(truth.culprits[0]) if truth.culprits and "call site" not in wrong and ranks else ()
+    found = report.read(directory / "report.json")
+    critical = list(found.critical) if isinstance(found, report.Report) else []
+    culprits = critical[0].culprits if critical else ()
+    sites = [each.call_site for each in culprits if each.call_site is not None]
     return Testimony(
-        said=Said(ranks=ranks, places=frozenset((line.file.name, line.number) for line in lines)),
-        after_s=score.onset_to_verdict_s, cause=bool(ranks) and "cause" not in wrong,
-        alarmed="outcome" in wrong or "told" in wrong if not truth.expect.alarms else bool(ranks),
-    )  # fmt: skip
+        said=Said(
+            ranks=frozenset(each.rank for each in culprits),
+            places=frozenset((Path(site.file).name, site.line) for site in sites),
+            failed=found.reason if isinstance(found, report.Unreadable) else "",
+        ),
+        after_s=score.onset_to_verdict_s,
+        cause=bool(critical) and critical[0].cause in truth.cause,
+        alarmed=bool(critical),
+    )
 
 
 def by_looking(truth: Truth, directory: Path) -> dict[str, Testimony]:
@@ -119,15 +128,12 @@ def _environment(directory: Path) -> dict[str, str]:
 
 def _is_rank(pid: int) -> str | None:
     """Return the rank that a process is, None for loaders and others below it, which inherit the variable."""
-    own, parent = environment_of(pid).get("RANK"), _parent(pid)
-    return own if own is not None and environment_of(parent).get("RANK") != own else None
-
-
-def _parent(pid: int) -> int:
+    own = environment_of(pid).get("RANK")
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+        parent = psutil.Process(pid).ppid()
+    except psutil.Error:
+        return None
+    return own if own is not None and environment_of(parent).get("RANK") != own else None
 
 
 def _wait(condition: Callable[[], bool], most_s: float) -> None:
