@@ -114,7 +114,7 @@ def _how(view: RankView) -> str:
     ending = _ending(view)
     if ending.exit_code is not None:
         return "exited with code 0"
-    return f"left its program after {ending.exception}" if ending.exception else "left its program without an exception"
+    return f"left its program after {_raised(ending)}" if ending.exception else "left its program without an exception"
 
 
 def _ended(view: RankView) -> str:
@@ -155,12 +155,17 @@ def ending_words(ending: Ending) -> str:
             name = f"signal {ending.signal}"
         return f"was killed by {name}"
     if ending.exception:
-        return f"ended with {ending.exception}"
+        return f"ended with {_raised(ending)}"
     if ending.exit_code:
         return f"ended with exit code {ending.exit_code}"
     if ending.kind == "vanished":
         return "vanished without a trace"
     return "exited with code 0" if ending.exit_code is not None else "left its program without an exception"
+
+
+def _raised(ending: Ending) -> str:
+    """Return the exception without the full stop that some messages end with: a line may follow."""
+    return ending.exception.rstrip(". ")
 
 
 def end_evidence(case: Case, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:

@@ -69,6 +69,10 @@ def test_sigkill_two_seconds_after_sigterm_is_the_launchers_second_word(killed_s
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
+        (  # "... (localhost, 9). at train.py:18" reads as two sentences
+            Ending(kind="crashed", exit_code=1, exception="DistNetworkError: timed out connecting to (localhost, 9)."),
+            "ended with DistNetworkError: timed out connecting to (localhost, 9)",
+        ),
         (Ending(kind="signalled", signal=11), "was killed by SIGSEGV"),
         (Ending(kind="signalled", signal=77), "was killed by signal 77"),
         (Ending(kind="crashed", exit_code=3), "ended with exit code 3"),
