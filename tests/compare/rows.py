@@ -66,9 +66,9 @@ def table(rows: Sequence[Row]) -> str:
     """Return the table of all tools, in Markdown."""
     lines = [
         "| tool | programs that hang | names the culprits, and nobody else | among others | only others "
-        "| nobody | fails | a line of a culprit | seconds after the onset, median "
+        "| nobody | fails | a line of a culprit | the cause | seconds after the onset, median "
         "| healthy programs | it calls one wrong, or ends it |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for tool in TOOLS:
         own = [row for row in rows if row.tool == tool]
@@ -79,7 +79,8 @@ def table(rows: Sequence[Row]) -> str:
         times = [row.after_s for row in hangs if row.after_s is not None]
         after = f"{statistics.median(times):.1f}" if times else "when asked"
         alarms = str(sum(row.alarmed for row in well)) if well else "not asked"
-        cells = [_NAMES[tool], len(hangs), *counts, sum(row.line for row in hangs), after, len(well) or "-", alarms]
+        lines_named, causes = (sum(row.line for row in hangs), sum(row.cause for row in hangs))
+        cells = [_NAMES[tool], len(hangs), *counts, lines_named, causes, after, len(well) or "-", alarms]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
