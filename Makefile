@@ -84,7 +84,7 @@ zoo-once: $(BIN)/.installed ## every program of the zoo once
 zoo-stream: $(BIN)/.installed ## the same programs with NCCL's semantics
 	$(BIN)/pytest -n 3 --dist worksteal -m zoo tests/zoo/test_stream.py $(PYTEST_ARGS)
 
-compare: $(BIN)/.installed ## what other tools say of the programs of the zoo (hours; goes on where it stopped); ONLY=z01,z09
+compare: $(BIN)/.installed ## what other tools say of the programs of the zoo (hours; continues where it stopped); ONLY=z01,z09
 	$(BIN)/python -m tests.compare $(if $(ONLY),--only $(ONLY)) --page docs/comparison.md
 
 dashboards: $(BIN)/.installed ## write grafana/dashboards from the Python beside it

@@ -19,7 +19,7 @@ from tests.compare.rows import TOOLS, Row, by_program, row_of, table
 from tests.compare.witnesses import by_detail, by_looking, by_ncclwatch
 from tests.zoo.truth import Expect, Truth, load_all
 
-FOUND = Path(__file__).with_name("found.jsonl")
+FOUND = Path("build/compare/found.jsonl")
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
     parser.add_argument("--only", default="", help="ids of programs")
-    parser.add_argument("--kept", type=Path, default=FOUND, help="what was found, by line; without it all is run anew")
+    parser.add_argument("--kept", type=Path, default=FOUND, help="what was found before; delete it to run all anew")
     parser.add_argument("--page", type=Path, help="write the tables into this page, between its marks")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no program after so long")
     parser.add_argument("--logs", type=Path, help="keep what the programs and tools print here")
