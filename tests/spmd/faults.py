@@ -67,6 +67,8 @@ def draw(rng: random.Random, program: Program) -> Fault:
         calls = [step for step in calls if step.op in ROOTED]
     if what is What.SHAPE:
         calls = [step for step in calls if step.numel]
+    if what is What.SKIP:
+        calls = [step for step in steps if step.kind in (Kind.CALL, Kind.KEY)]
     places = steps if what in _ENDS or what in _STANDS else calls
     if not places:
         return HEALTHY

@@ -15,6 +15,7 @@ _WORLDS = (2, 2, 3, 3, 4, 4, 4, 4, 5, 6, 6, 8, 8)
 _BIG_WORLDS = (12, 16, 32, 64)
 BIG_SHARE = 0.01
 PIPE_SHARE = 0.2
+KEY_SHARE = 0.15
 
 
 def draw(rng: random.Random) -> Program:
@@ -54,6 +55,7 @@ class _Drawing:
 
     def __init__(self, rng: random.Random, axes: Sequence[Axis]) -> None:
         self.rng, self.axes, self.line = rng, axes, 20
+        self.keys = rng.random() < KEY_SHARE
 
     def body(self) -> tuple[Stmt, ...]:
         """Return calls of the setup, one or two loops, and calls of the end."""
@@ -70,7 +72,8 @@ class _Drawing:
         return tuple(self.one() for _ in range(self.rng.randint(least, most)))
 
     def one(self) -> Stmt:
-        return self.call() if self.rng.random() < 0.7 else self.compute()
+        drawn = self.rng.random()
+        return self.call() if drawn < 0.7 else self.key() if drawn < 0.8 and self.keys else self.compute()
 
     def compute(self) -> Stmt:
         return Stmt(self.next_line(), Kind.COMPUTE, seconds=round(self.rng.uniform(0.02, 0.4), 3))
@@ -82,6 +85,10 @@ class _Drawing:
         root = rng.randrange(smallest) if op in ROOTED and rng.random() < 0.5 else 0 if op in ROOTED else -1
         numel = 0 if op in (Op.BARRIER, Op.ALL_TO_ALL) else rng.choice((1, 10, 100, 1000))
         return Stmt(self.next_line(), Kind.CALL, axis=axis, op=op, root=root, numel=numel)
+
+    def key(self) -> Stmt:
+        axis = self.rng.randrange(len(self.axes))
+        return Stmt(self.next_line(), Kind.KEY, axis=axis, root=0)
 
     def pipe(self) -> Stmt:
         line = self.next_line()

@@ -8,6 +8,9 @@ those from whom it gets the bytes, along gloo's binomial tree.
 A send meets the receive of the same number between the two ranks. By the program it is through at once, as small ones
 are, or when it is received.
 
+A key of the store has a name of its own in each group, at each line and turn. Its root sets it and goes on; the others
+wait until it is set.
+
 What a rank does depends on no other rank but through waits, and no wait has a choice between two ends. So every order
 of events leads to the same last state, and a wait that ends in one run ends in all: no other runs need to be tried.
 
@@ -28,6 +31,9 @@ CALL_S = 0.001
 _TO_ROOT = (Op.GATHER,)
 _FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
 _NUMBERS = {op: number for number, op in enumerate(Op)}
+
+
+Key = tuple[str, int, int]  # group, line, turn
 
 
 class Call:
@@ -53,6 +59,7 @@ class Run:
         self.ended_s: list[float] = [NEVER] * len(steps)  # when the process was gone
         self.how: list[str] = [""] * len(steps)
         self.calls: list[list[Call]] = [[] for _ in steps]
+        self.key_set_s: dict[Key, float] = {}
         self.rest_s = 0.0  # since when nothing has happened any more
 
 
@@ -88,6 +95,7 @@ class _Machine:
         self.counts: dict[tuple[int, str], tuple[int, int]] = {}  # (rank, group): calls and the hash over them
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self.channels: dict[tuple[str, int, int], _Channel] = {}
+        self.waiting_for: dict[Key, list[int]] = {}
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
         while self.queue:
@@ -106,6 +114,8 @@ class _Machine:
             run.ended_s[rank], run.how[rank] = now_s, "crash"  # c10d raises: that rank is not part of the group
         elif step.kind is Kind.CALL:
             self._call(now_s, rank, step)
+        elif step.kind is Kind.KEY:
+            self._key(now_s, rank, step)
         elif step.kind is Kind.END:
             run.ended_s[rank], run.how[rank] = now_s, step.how
         elif step.seconds != NEVER:
@@ -128,6 +138,18 @@ class _Machine:
             meeting.waiting.remove(other)
             self._end(now_s, other)
 
+    def _key(self, now_s: float, rank: int, step: Step) -> None:
+        """Let the root set a key, and the others wait for it."""
+        key, freed = key_of(step), [rank]
+        if rank == step.root:
+            self.run.key_set_s.setdefault(key, now_s)
+            freed += self.waiting_for.pop(key, [])
+        elif key not in self.run.key_set_s:
+            self.waiting_for.setdefault(key, []).append(rank)
+            return
+        for each in freed:
+            heapq.heappush(self.queue, (now_s + CALL_S, each, len(self.run.began_s[each])))
+
     def _message(self, now_s: float, rank: int, step: Step) -> None:
         """Let the n-th send meet the n-th receive."""
         sends = step.op is Op.SEND
@@ -146,6 +168,11 @@ class _Machine:
     def _end(self, now_s: float, call: Call) -> None:
         call.done_s = now_s + CALL_S
         heapq.heappush(self.queue, (call.done_s, call.rank, len(self.run.began_s[call.rank])))
+
+
+def key_of(step: Step) -> Key:
+    """Return the key that a step sets, or waits for."""
+    return step.group, step.line, step.turn
 
 
 def _agreed(step: Step) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tests.spmd.machine import NEVER, Run
+from tests.spmd.machine import NEVER, Run, key_of
 from tests.spmd.program import Kind
 from tests.spmd.views import Sight, seen_s
 
@@ -30,7 +30,12 @@ def at(run: Run, sight: Sight) -> Truth:
         seen = seen_s(sight, rank)
         begun = bisect_right(run.began_s[rank], seen)
         step = steps[begun - 1] if 0 < begun <= len(steps) else None
-        if step is None or step.kind is not Kind.CALL or run.ended_s[rank] <= seen:
+        if step is None or run.ended_s[rank] <= seen:
+            continue
+        if step.kind is Kind.KEY and step.root != rank and run.key_set_s.get(key_of(step), NEVER) >= seen:
+            waits[rank] = step.group, 0
+            (freed if key_of(step) in run.key_set_s else stuck).add(rank)
+        if step.kind is not Kind.CALL:
             continue
         call = next(each for each in reversed(run.calls[rank]) if each.issued_s <= seen)
         waits[rank] = call.group, call.seq

@@ -19,6 +19,7 @@ class Kind(Enum):
 
     COMPUTE = "compute"
     CALL = "call"
+    KEY = "key"  # of the store: one member of each group sets it, the others wait for it
     WAIT = "wait"  # for the oldest async work of the rank at the given line
     LOOP = "loop"
     EVERY = "every"  # its body in each n-th pass of the loop around it
@@ -123,7 +124,7 @@ class _Unrolling:
                 flipped = (self.deviation.flipped, self.deviation.turn) == (stmt.line, came)
                 if (turn % stmt.times == stmt.times - 1) is not flipped:
                     yield from self.steps(stmt.body, turn)
-            elif kind is Kind.CALL:
+            elif kind in (Kind.CALL, Kind.KEY):
                 name = self.names[stmt.axis]
                 if name:
                     yield self.step(stmt, name)
@@ -205,6 +206,8 @@ def _words(stmt: Stmt) -> str:
     if stmt.kind is Kind.CALL:
         root = f", root {stmt.root}" if stmt.root >= 0 else ""
         return f"{stmt.op.value}(axis {stmt.axis}{root}, {stmt.numel}){' async' if stmt.is_async else ''}"
+    if stmt.kind is Kind.KEY:
+        return f"key of the store (axis {stmt.axis}, set by {stmt.root})"
     if stmt.kind is Kind.LOOP:
         return f"for {stmt.times} {'batches' if stmt.loader else 'times'}:"
     if stmt.kind is Kind.EVERY:

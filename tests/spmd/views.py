@@ -139,6 +139,9 @@ class _Standing(NamedTuple):
     def _wait(self, step: Step, site: CallSite) -> WaitView | None:
         if step.kind is Kind.DRAW:
             return WaitView(kind=WaitKind.DATA, age_s=self.since_s, site=site)
+        if step.kind is Kind.KEY:
+            waits = step.root != self.rank
+            return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site) if waits else None
         if step.kind is not Kind.CALL or not self.issued:  # it issues its first one at this very moment
             return None
         call = self.issued[-1]

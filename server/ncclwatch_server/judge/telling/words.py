@@ -79,7 +79,8 @@ def waiting_words(
         operation = block.operation
         if operation not in known:
             for_whom = (*waited_for(case.graph, block), *case.graph.unseen[operation])
-            known[operation] = not set(awaited).isdisjoint(for_whom)
+            # Which rank should have set a key is not recorded.
+            known[operation] = operation.kind is not WaitKind.STORE and not set(awaited).isdisjoint(for_whom)
         place = (wait_words(block.wait), at_line(block.wait.site), known[operation])
         places.setdefault(place, []).append(block.rank)
     phrases = []

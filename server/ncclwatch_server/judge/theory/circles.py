@@ -181,16 +181,23 @@ def _by_kind(case: Case, found: Circle) -> Circle | None:
         return replace(found, closed=Closed.LOCK, guilty=holders)
     keys = [block for block in found.blocks if block.wait.kind is WaitKind.STORE]
     if keys:
-        return _by_keys(found, keys)
+        return _by_keys(case, found, keys)
     making = tuple(block for block in found.blocks if block.wait.kind in _MEETINGS)
     return _by_meeting(case, found, making) if making else None
 
 
-def _by_keys(found: Circle, keys: list[Block]) -> Circle:
-    """Return who should have set a key: those who went on, where fewer did than wait for it."""
+def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
+    """Return who should have set a key: the one that went on to a call which none of those who wait for it has made.
+
+    They are most, and at one line. Which of several did not set it, or which key it was, nobody knows.
+    """
     waiters = tuple(sorted({block.rank for block in keys}))
     others = tuple(rank for rank in found.guilty if rank not in waiters)
-    known = bool(others) and majority((waiters, others)) is waiters
+    ahead = all(
+        set(waiters) <= set(case.graph.absent[block.operation]) for block in found.blocks if block.rank in others
+    )
+    one = len(others) == 1 and len({block.wait.site for block in keys}) == 1
+    known = one and ahead and majority((waiters, others)) is waiters
     guilty = others if known else found.guilty
     return replace(found, closed=Closed.KEY, guilty=guilty, decided=known, waiters=waiters)
 

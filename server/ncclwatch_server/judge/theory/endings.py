@@ -6,7 +6,7 @@ raises an error of its own. Those are victims, whatever torchrun calls the root 
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,7 +23,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     op_key,
     sides_of,
 )
-from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
+from ncclwatch_server.judge.theory.waits.wait_graph import able_to_come, victims_of
 
 # What a rank says when a peer is gone. The words of one cause vary with timing and transport.
 _LOST_PEER = (
@@ -282,19 +282,28 @@ def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
 
     Who has come to a collective has come for ever, and holds it up if it ended before it was through. Who has come to a
     rendezvous may have left it again before it ended: then only a view that was taken after its end shows that it
-    is still missing.
+    is still missing. Whose key or message others could have given as well is missed only where no other end is.
     """
-    for_ever: set[int] = set()
-    until_s: dict[int, float] = {}  # of those that a rendezvous lacks: how long ago it did so at the latest
     seen_s: dict[Operation, float] = {}
-    waited_in: set[Operation] = (
-        set()
-    )  # by threads; what devices count as unfinished may be through, once a member is gone
+    waited_in: set[Operation] = set()  # by threads; what devices count may be through, once a member is gone
     for block in (block for rank in case.blocked for block in case.found[rank].blocks):
         if not block.on_device:
             waited_in.add(block.operation)
         ago_s = seen_after_s(case.views[block.rank])
         seen_s[block.operation] = min(seen_s.get(block.operation, ago_s), ago_s)
+    missed = _missed(case, ranks, {each: s for each, s in seen_s.items() if not each.from_anyone}, waited_in)
+    if missed:
+        return missed
+    alone = {each: s for each, s in seen_s.items() if each.from_anyone and not able_to_come(case.graph, each)}
+    return _missed(case, ranks, alone, waited_in)
+
+
+def _missed(
+    case: Case, ranks: Iterable[int], seen_s: Mapping[Operation, float], waited_in: Collection[Operation]
+) -> frozenset[int]:
+    """Return those of these ranks that operations lack. `seen_s`: how long ago somebody was seen in each."""
+    for_ever: set[int] = set()
+    until_s: dict[int, float] = {}  # of those that a rendezvous lacks: how long ago it did so at the latest
     for operation, ago_s in seen_s.items():
         if operation.kind not in _LEFT_AGAIN:
             for_ever.update(case.graph.absent[operation])

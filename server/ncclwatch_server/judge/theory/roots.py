@@ -136,6 +136,7 @@ class GoneRoot(Root):
     short: tuple[int, ...] = ()  # who ran out of them as well, and waits in a call after the loop
     shift: Shift | None = None  # the call that they left out before, and so came to their end too early
     waiters: tuple[int, ...] = ()  # who waits in an operation with them, or lost them: theirs may be a call too many
+    of_keys: bool = False  # all who wait for them wait for keys of the store, which anyone could have set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,12 @@ ADVICE_INSIDE = (
 )
 
 
+ADVICE_KEY = (
+    "Let a rank set the key before it ends. If it did, compare the names of the keys that are set and waited for: a "
+    "counter, a step or a rank in a name differs between ranks."
+)
+
+
 def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
     """Return what is told of ranks that crashed."""
     view = case.views[ranks[0]]
@@ -72,18 +78,27 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
     """Return what is told of ranks that are gone without an error; `reason` adds what is known of why."""
     ranks, views = root.ranks, case.views
     waiters = () if root.decided else root.waiters
-    if waiters:
+    if root.of_keys:
+        advice = ADVICE_KEY
+        reason = reason if root.decided else f"{reason} Who should have set it is not recorded.".lstrip()
+    elif waiters:
         reason = f"Either that was too early, or {ranks_words(waiters)} made a call too many."
     site = end_site(views[ranks[0]])
     last = f" (last operation{at_line(site)})" if site is not None else ""
     either = f"{either_words((ranks, waiters))}: " if waiters else ""
     others = waiting_words(case, root.blocks, ranks) or f"{ranks_words(root.victims)} still trained"
-    why = f"A collective completes only when all members make the call; {ranks_words(ranks)} {_ended(views[ranks[0]])} "
+    law = (
+        "A key of the store is there once a rank has set it"
+        if root.of_keys
+        else "A collective completes only when all members make the call"
+    )
+    why = f"{law}; {ranks_words(ranks)} {_ended(views[ranks[0]])} "
     if _are_inside(case, root):
         why += "before its own was complete."
         advice = ADVICE_INSIDE
     else:
         why += "and will not come."
+    needs = "may have left the key out, or looks for another name" if root.of_keys else "needs ranks that have left"
     return Explanation(
         cause=cause,
         summary=f"{either}{ranks_words(ranks)} {_how(views[ranks[0]])}{last}; {others}.",
@@ -91,7 +106,7 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
         advice=advice,
         culprits=(
             *(culprit(views[rank], last_site(views[rank]), ending_words(_ending(views[rank]))) for rank in ranks),
-            *(culprit(views[rank], last_site(views[rank]), "needs ranks that have left") for rank in waiters),
+            *(culprit(views[rank], last_site(views[rank]), needs) for rank in waiters),
             *(culprit(views[rank], last_site(views[rank]), "left its loop early, too") for rank in root.short),
         ),
         victims=tuple(rank for rank in root.victims if rank not in waiters),

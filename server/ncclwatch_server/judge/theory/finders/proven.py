@@ -157,6 +157,7 @@ def find_gone(case: Case) -> Found:
     left = left_before(case, ends.ranks, victims) if ends.went is Went.LEFT else STAYED
     if left.alone:
         return () if case.told.issuperset(left.alone) else ((alone_root(case, ends.ranks, left, victims),),)
+    keys = _keys_of(case, ends.ranks) if ends.went is Went.LEFT else ()
     waiters: tuple[int, ...] = ()
     senders: tuple[int, ...] = ()
     circle: Found = ()
@@ -165,8 +166,8 @@ def find_gone(case: Case) -> Found:
         short = ran_out_as_well(case.views, ends.ranks, case.blocked)
         victims = tuple(sorted({*victims, *victims_of(case.graph, short)} - {*ends.ranks, *short}))
     if ends.went is Went.LEFT and left == STAYED:  # nothing tells why
-        waiters = _waiters(case, ends.ranks, victims)
-        senders = _other_senders(case, waiters, victims)
+        waiters = tuple({block.rank for block in keys}) or _waiters(case, ends.ranks, victims)
+        senders = tuple(set(victims) - set(waiters)) if keys else _other_senders(case, waiters, victims)
         circle, beside, wrong = _beside_the_gone(case)
         victims = tuple(rank for rank in victims if rank not in beside)
         if not victims or _may_be_in_a_circle(case, victims) or (waiters and wrong.issuperset(waiters)):
@@ -176,9 +177,10 @@ def find_gone(case: Case) -> Found:
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
     root = GoneRoot(
-        hangs=Certainty.PROVEN,
+        hangs=Certainty.STALLED if keys else Certainty.PROVEN,  # somebody outside of the job may set one
         ranks=ends.ranks,
         decided=not senders
+        and not (keys and (len(ends.ranks) > 1 or len({each.wait.site for each in keys}) > 1))
         and (not waiters or _are_most(case, waiters, _not_come(case, ends.ranks, waiters, victims))),
         victims=victims,
         blocks=blocks,
@@ -189,6 +191,7 @@ def find_gone(case: Case) -> Found:
         short=short,
         shift=left.shift,
         waiters=tuple(sorted({*waiters, *senders})),
+        of_keys=bool(keys),
     )
     return (*circle, (root,))
 
@@ -242,11 +245,15 @@ def _may_be_in_a_circle(case: Case, victims: tuple[int, ...]) -> bool:
 
 
 def _waiters(case: Case, gone: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who waits for ranks that have left in an operation with them, and who ended for the loss of one."""
+    """Return who waits for ranks that have left in an operation with them, and who ended for the loss of one.
+
+    Not who waits for a key of the store: others could have set that as well.
+    """
     left, found = set(gone), []
     for rank in victims:
-        operations = (block.operation for block in case.graph.blocks.get(rank, ()))
-        waits = any(not left.isdisjoint(case.graph.absent[each]) for each in operations)
+        operations = [block.operation for block in case.graph.blocks.get(rank, ())]
+        certain = [each for each in operations if each.kind is not WaitKind.STORE]
+        waits = any(not left.isdisjoint(case.graph.absent[each]) for each in certain)
         if waits or case.found[rank].standing is Standing.GONE:
             found.append(rank)
     return tuple(found)
@@ -257,6 +264,13 @@ def _other_senders(case: Case, waiters: tuple[int, ...], victims: tuple[int, ...
     operations = {block.operation for rank in waiters for block in case.graph.blocks.get(rank, ())}
     anyone = [each for each in operations if each.kind is WaitKind.RECV and each.from_anyone]
     return tuple(sorted({rank for each in anyone for rank in case.graph.absent[each] if rank in victims}))
+
+
+def _keys_of(case: Case, gone: tuple[int, ...]) -> tuple[Block, ...]:
+    """Return the waits for keys of the store that these could have set, if others wait for them in nothing else."""
+    waits = (block for each in case.graph.blocks.values() for block in each)
+    missed = tuple(each for each in waits if not set(gone).isdisjoint(case.graph.absent[each.operation]))
+    return missed if all(each.wait.kind is WaitKind.STORE for each in missed) else ()
 
 
 def _not_come(case: Case, gone: tuple[int, ...], waiters: tuple[int, ...], victims: tuple[int, ...]) -> tuple[int, ...]:

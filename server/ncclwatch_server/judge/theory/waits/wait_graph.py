@@ -50,6 +50,7 @@ class _Needs:
     held_up: Mapping[int, Sequence[_Need]]  # by who has not come to it
     missing: Mapping[_Need, int]  # how many of those have to be reached before it is held up by them for certain
     inside: Mapping[int, Sequence[_Need]]  # by who has come to it, and may hold it up from there as a root
+    able: Mapping[_Need, frozenset[int]]  # who may end it, where any one of several may
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -68,6 +69,7 @@ class WaitGraph:
     free: frozenset[int] = frozenset()  # ranks that may go on for reasons that nobody sees
     passed: Mapping[Operation, frozenset[int]] = field(default_factory=dict)  # members that are through with it
     unasked: frozenset[int] = frozenset()  # ranks of which only is known that they exist
+    gone: frozenset[int] = frozenset()
 
     @cached_property
     def needs(self) -> _Needs:
@@ -119,6 +121,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         free=free,
         passed=_passed(blocks, absent, held, found),
         unasked=unasked.difference(found),
+        gone=frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE),
     )
 
 
@@ -400,12 +403,27 @@ def is_likely_only(graph: WaitGraph, circle: Iterable[int]) -> bool:
 def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
     """Return the blocked ranks whose waits lead to one of `roots`, the roots themselves left out.
 
-    One pass over the memberships: whoever is reached is looked up only in the operations that it holds up.
+    A wait that any one of several may end leads there only if the waits of all of them do. Each may be such a wait: so
+    they count as held up until one of them turns out not to be.
     """
     wanted, needs = set(roots), graph.needs
+    ended: set[_Need] = set()
+    while True:
+        reached = _reached(needs, wanted, ended)
+        more = {need for need, able in needs.able.items() if need not in ended and not able <= reached}
+        if not more:
+            return tuple(sorted(reached - wanted))
+        ended |= more
+
+
+def _reached(needs: _Needs, wanted: set[int], ended: set[_Need]) -> set[int]:
+    """Return `wanted`, and whom they hold up but for the waits in `ended`.
+
+    One pass over the memberships: whoever is reached is looked up only in the operations that it holds up.
+    """
     missing = dict(needs.missing)
     reached, queue = set(wanted), list(wanted)
-    for need in {need for rank in wanted for need in needs.inside.get(rank, ())}:
+    for need in {need for rank in wanted for need in needs.inside.get(rank, ())} - ended:
         missing[need] = 0
         new = set(needs.waiting[need]) - reached
         reached |= new
@@ -413,11 +431,11 @@ def victims_of(graph: WaitGraph, roots: Iterable[int]) -> tuple[int, ...]:
     while queue:
         for need in needs.held_up.get(queue.pop(), ()):
             missing[need] -= 1
-            if missing[need] == 0:
+            if missing[need] == 0 and need not in ended:
                 new = set(needs.waiting[need]) - reached
                 reached |= new
                 queue += new
-    return tuple(sorted(reached - wanted))
+    return reached
 
 
 def _needs_of(graph: WaitGraph) -> _Needs:
@@ -428,14 +446,17 @@ def _needs_of(graph: WaitGraph) -> _Needs:
     held_up: dict[int, list[_Need]] = {}
     inside: dict[int, list[_Need]] = {}
     missing: dict[_Need, int] = {}
+    able: dict[_Need, frozenset[int]] = {}
     for need in waiting:
+        if need[0].from_anyone and (ranks := able_to_come(graph, need[0])):
+            able[need] = ranks
         ranks, all_of_them = _holding_up(graph, need)
         missing[need] = len(set(ranks)) if all_of_them else 1
         for rank in set(ranks):
             held_up.setdefault(rank, []).append(need)
         for rank in _inside(graph, need):
             inside.setdefault(rank, []).append(need)
-    return _Needs(waiting=waiting, held_up=held_up, missing=missing, inside=inside)
+    return _Needs(waiting=waiting, held_up=held_up, missing=missing, inside=inside, able=able)
 
 
 def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
@@ -451,6 +472,16 @@ def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
     # A message of a batch may end with the whole batch only, and its other messages with those of other ranks.
     inside = _inside(graph, need) if operation.kind in (WaitKind.SEND, WaitKind.RECV) else ()
     return (*outside, *inside), False
+
+
+def able_to_come(graph: WaitGraph, operation: Operation) -> frozenset[int]:
+    """Return the members that have not come to an operation, live, and are not doomed.
+
+    A wait that any one of several can end goes on for ever only if all of these stay away.
+    """
+    outside = (graph.absent, graph.behind, graph.unseen, graph.untold)
+    ranks = graph.unasked.intersection(operation.members).union(*(each[operation] for each in outside))
+    return ranks - graph.gone - graph.doomed
 
 
 def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
