@@ -125,12 +125,33 @@ def waits_of(case: dict[str, Any], doomed: frozenset[int], rng: random.Random) -
         for kind, found in kinds.items():
             found[each] = tuple(rank for rank in ranks if drawn[rank] == kind)
     passed = {each: frozenset(m for m in each.members if rng.random() < 0.1) for each in case["needed"]}
-    waits: Any = SimpleNamespace(blocks=case["blocks"], doomed=doomed, passed=passed, unasked=case["unasked"], **kinds)
+    gone = frozenset(rank for rank, each in case["found"].items() if each.standing is Standing.GONE)
+    kinds["untold"] = dict.fromkeys(case["needed"], ())
+    waits: Any = SimpleNamespace(
+        blocks=case["blocks"], doomed=doomed, passed=passed, unasked=case["unasked"], gone=gone, **kinds
+    )
     waits.needs = graph._needs_of(waits)
     return waits
 
 
 def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
+    """Leave out one wait that somebody who was not reached may end, after the other, until there is none."""
+    ended: set[Operation] = set()
+    operations = {block.operation for blocks in waits.blocks.values() for block in blocks}
+    while True:
+        reached = naively_reached(waits, roots, ended)
+        left = [each for each in operations - ended if each.from_anyone and naively_able(waits, each) - reached]
+        if not left:
+            return tuple(sorted(reached - roots))
+        ended.add(left[0])
+
+
+def naively_able(waits: Any, each: Operation) -> set[int]:
+    outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each], *(waits.unasked & set(each.members))}
+    return outside - waits.gone - waits.doomed
+
+
+def naively_reached(waits: Any, roots: set[int], ended: set[Operation]) -> set[int]:
     """Add whoever waits for somebody that was reached, until nobody does."""
     reached = set(roots)
     while True:
@@ -138,10 +159,11 @@ def naive_victims(waits: Any, roots: set[int]) -> tuple[int, ...]:
             rank
             for rank, blocks in waits.blocks.items()
             for block in blocks
-            if rank not in reached and naively_led(waits, rank, block, roots, reached)
-        }
+            if rank not in reached and block.operation not in ended
+            and naively_led(waits, rank, block, roots, reached)
+        }  # fmt: skip
         if not new:
-            return tuple(sorted(reached - roots))
+            return reached
         reached |= new
 
 

@@ -16,6 +16,7 @@ from tests.spmd.program import Program, steps_of
 from tests.spmd.views import Sight
 
 HEALTHY_SHARE = 0.25
+KEY_SHARE = 0.15  # of programs with keys of the store
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
@@ -59,7 +60,7 @@ class Counterexample(NamedTuple):
 def draw(seed: int) -> Trial:
     """Return a trial."""
     rng = random.Random(seed)
-    program = generator.draw(rng)
+    program = generator.draw(rng, keys=random.Random(~seed).random() < KEY_SHARE)
     fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program)
     return Trial(program, fault, seed, _slow(rng, program, fault))
 

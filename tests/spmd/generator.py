@@ -15,14 +15,13 @@ _WORLDS = (2, 2, 3, 3, 4, 4, 4, 4, 5, 6, 6, 8, 8)
 _BIG_WORLDS = (12, 16, 32, 64)
 BIG_SHARE = 0.01
 PIPE_SHARE = 0.2
-KEY_SHARE = 0.15
 
 
-def draw(rng: random.Random) -> Program:
-    """Return a program."""
+def draw(rng: random.Random, *, keys: bool = False) -> Program:
+    """Return a program. `keys`: some of its statements set a key of the store, and wait for it."""
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    return Program(world, axes, _Drawing(rng, axes).body(), eager=rng.random() < 0.6)
+    return Program(world, axes, _Drawing(rng, axes, keys=keys).body(), eager=rng.random() < 0.6)
 
 
 def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
@@ -53,9 +52,8 @@ def _parts(rng: random.Random, world: int) -> tuple[Ranks, ...]:
 class _Drawing:
     """One source on its way."""
 
-    def __init__(self, rng: random.Random, axes: Sequence[Axis]) -> None:
-        self.rng, self.axes, self.line = rng, axes, 20
-        self.keys = rng.random() < KEY_SHARE
+    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool) -> None:
+        self.rng, self.axes, self.line, self.keys = rng, axes, 20, keys
 
     def body(self) -> tuple[Stmt, ...]:
         """Return calls of the setup, one or two loops, and calls of the end."""
@@ -72,8 +70,9 @@ class _Drawing:
         return tuple(self.one() for _ in range(self.rng.randint(least, most)))
 
     def one(self) -> Stmt:
-        drawn = self.rng.random()
-        return self.call() if drawn < 0.7 else self.key() if drawn < 0.8 and self.keys else self.compute()
+        if self.keys and self.rng.random() < 0.12:
+            return self.key()
+        return self.call() if self.rng.random() < 0.7 else self.compute()
 
     def compute(self) -> Stmt:
         return Stmt(self.next_line(), Kind.COMPUTE, seconds=round(self.rng.uniform(0.02, 0.4), 3))

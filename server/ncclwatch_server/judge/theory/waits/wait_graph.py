@@ -448,8 +448,8 @@ def _needs_of(graph: WaitGraph) -> _Needs:
     missing: dict[_Need, int] = {}
     able: dict[_Need, frozenset[int]] = {}
     for need in waiting:
-        if need[0].from_anyone and (ranks := able_to_come(graph, need[0])):
-            able[need] = ranks
+        if need[0].from_anyone and (can := able_to_come(graph, need[0])):
+            able[need] = can
         ranks, all_of_them = _holding_up(graph, need)
         missing[need] = len(set(ranks)) if all_of_them else 1
         for rank in set(ranks):
