@@ -13,7 +13,7 @@ _FRAME = re.compile(r" at (\S+):(\d+)$|\((\S+?):(\d+)\)$", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(\w+(?:Error|Exception)\b.*)", re.MULTILINE)
 _CALL = (
     r"Rank (\d+) is running collective: "
-    r"CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(\w+(?:, TensorShape=\[[^]]*\])?)"
+    r"CollectiveFingerPrint\(SequenceNumber=(\d+(?:, )?OpType=\w+(?:, TensorShape=\[[^]]*\])?)"
 )
 _MISMATCH = re.compile(rf"Detected mismatch between collectives on ranks\. {_CALL}.*? but {_CALL}")
 _LATE = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")

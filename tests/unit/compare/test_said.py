@@ -66,6 +66,14 @@ def test_of_a_mismatch_whose_call_the_fewest_make_is_named() -> None:
     assert of_detail(raised(fingerprint(0, shape), fingerprint(2, "ALLREDUCE, TensorShape=[9]"))).ranks == {0, 2}
 
 
+def test_a_call_without_a_tensor_differs_by_its_number_if_by_nothing_else() -> None:
+    calls = [
+        f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={number}OpType=BARRIER)"
+        for rank, number in ((0, 160), (1, 320), (2, 160))
+    ]
+    assert of_detail(raised(calls[0], calls[1]) + raised(calls[2], calls[1])).ranks == {1}
+
+
 def test_who_fails_to_pass_the_monitored_barrier_is_named() -> None:
     assert of_detail("Ranks 1, 3 failed to pass monitoredBarrier in 30000 ms").ranks == {1, 3}
 
