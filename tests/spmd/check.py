@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
 from ncclwatch_server.judge import judge
 from tests.spmd import faults, generator, machine, oracle, views
-from tests.spmd.faults import HEALTHY, Fault
+from tests.spmd.faults import HEALTHY, Fault, What
 from tests.spmd.machine import Run
 from tests.spmd.oracle import Truth
 from tests.spmd.program import Program, steps_of
@@ -17,6 +17,8 @@ from tests.spmd.views import Sight
 
 HEALTHY_SHARE = 0.25
 KEY_SHARE = 0.15  # of programs with keys of the store
+LOCK_SHARE = 0.15  # of those with a file lock
+HOLD_SHARE = 0.3  # of the faults of these: the lock is given back too late
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
@@ -60,8 +62,11 @@ class Counterexample(NamedTuple):
 def draw(seed: int) -> Trial:
     """Return a trial."""
     rng = random.Random(seed)
-    program = generator.draw(rng, keys=random.Random(~seed).random() < KEY_SHARE)
-    fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program)
+    also = random.Random(~seed)
+    keys, locks = also.random() < KEY_SHARE, also.random() < LOCK_SHARE
+    program = generator.draw(rng, keys=keys, locks=locks)
+    what = What.HOLD if locks and also.random() < HOLD_SHARE else None
+    fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program, what)
     return Trial(program, fault, seed, _slow(rng, program, fault))
 
 

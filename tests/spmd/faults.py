@@ -29,6 +29,7 @@ class What(Enum):
     KILL = "kill"
     STALL = "stall"  # it stands still between two steps, for ever
     STOP = "stop"  # state T, for ever
+    HOLD = "hold"  # a file lock is given back only after the next call
 
 
 class Fault(NamedTuple):
@@ -55,9 +56,9 @@ _DRAWN = (
 )  # fmt: skip
 
 
-def draw(rng: random.Random, program: Program) -> Fault:
-    """Return a fault of a program; HEALTHY where the one that was drawn has no place in it."""
-    what = rng.choice(_DRAWN)
+def draw(rng: random.Random, program: Program, what: What | None = None) -> Fault:
+    """Return a fault of a program, of this kind or any; HEALTHY where the one that was drawn has no place in it."""
+    what = what or rng.choice(_DRAWN)
     ranks = _ranks(rng, program, what)
     if what in (What.BRANCH, What.UNEVEN):
         return _of_source(rng, program, what, ranks)
@@ -69,6 +70,8 @@ def draw(rng: random.Random, program: Program) -> Fault:
         calls = [step for step in calls if step.numel]
     if what is What.SKIP:
         calls = [step for step in steps if step.kind in (Kind.CALL, Kind.KEY)]
+    if what is What.HOLD:
+        calls = [step for step in steps if step.kind is Kind.GIVE]
     places = steps if what in _ENDS or what in _STANDS else calls
     if not places:
         return HEALTHY
@@ -163,6 +166,9 @@ def _instead(steps: Sequence[Step], fault: Fault) -> list[Step]:
         return [more, step, *rest]
     if what is What.SWAP:
         return _swapped(step, rest)
+    if what is What.HOLD:
+        at = next((n for n, other in enumerate(rest) if other.kind is Kind.CALL), None)
+        return [step, *rest] if at is None else [rest[at], step, *rest[:at], *rest[at + 1 :]]
     if what is What.GROUP:
         return [step._replace(group=fault.other), *rest]
     if what is What.ROOT:

@@ -17,11 +17,11 @@ BIG_SHARE = 0.01
 PIPE_SHARE = 0.2
 
 
-def draw(rng: random.Random, *, keys: bool = False) -> Program:
-    """Return a program. `keys`: some of its statements set a key of the store, and wait for it."""
+def draw(rng: random.Random, *, keys: bool = False, locks: bool = False) -> Program:
+    """Return a program. `keys`: it sets some in the store, and waits for them. `locks`: some of its work is in one."""
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    return Program(world, axes, _Drawing(rng, axes, keys=keys).body(), eager=rng.random() < 0.6)
+    return Program(world, axes, _Drawing(rng, axes, keys=keys, locks=locks).body(), eager=rng.random() < 0.6)
 
 
 def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
@@ -52,8 +52,8 @@ def _parts(rng: random.Random, world: int) -> tuple[Ranks, ...]:
 class _Drawing:
     """One source on its way."""
 
-    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool) -> None:
-        self.rng, self.axes, self.line, self.keys = rng, axes, 20, keys
+    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool, locks: bool) -> None:
+        self.rng, self.axes, self.line, self.keys, self.locks = rng, axes, 20, keys, locks
 
     def body(self) -> tuple[Stmt, ...]:
         """Return calls of the setup, one or two loops, and calls of the end."""
@@ -72,6 +72,8 @@ class _Drawing:
     def one(self) -> Stmt:
         if self.keys and self.rng.random() < 0.12:
             return self.key()
+        if self.locks and self.rng.random() < 0.15:
+            return Stmt(self.next_line(), Kind.LOCK, body=(self.compute(),))
         return self.call() if self.rng.random() < 0.7 else self.compute()
 
     def compute(self) -> Stmt:

@@ -11,8 +11,11 @@ are, or when it is received.
 A key of the store has a name of its own in each group, at each line and turn. Its root sets it and goes on; the others
 wait until it is set.
 
-What a rank does depends on no other rank but through waits, and no wait has a choice between two ends. So every order
-of events leads to the same last state, and a wait that ends in one run ends in all: no other runs need to be tried.
+A file lock is one for each node. Of those who wait for it, any one gets it next.
+
+What a rank does depends on no other rank but through waits. Without file locks no wait has a choice between two ends:
+every order of events leads to the same last state, and a wait that ends in one run ends in all. With them it may: what
+never ends in this run may end in another. What ends in this run, nobody may call proven.
 
 Not modelled: gloo closes connections when a process ends, of which its peers' calls fail; here they wait on, as with
 NCCL. Members that enter with parts that do not fit wait for ever; the bytes of some would pair in truth. Large messages
@@ -24,7 +27,7 @@ import random
 from collections.abc import Sequence
 
 from ncclwatch.contract.model.rank import Op
-from tests.spmd.program import Kind, Program, Ranks, Step
+from tests.spmd.program import RANKS_PER_HOST, Kind, Program, Ranks, Step
 
 NEVER = float("inf")
 CALL_S = 0.001
@@ -34,6 +37,7 @@ _NUMBERS = {op: number for number, op in enumerate(Op)}
 
 
 Key = tuple[str, int, int]  # group, line, turn
+Lock = tuple[int, int]  # node, line
 
 
 class Call:
@@ -60,6 +64,7 @@ class Run:
         self.how: list[str] = [""] * len(steps)
         self.calls: list[list[Call]] = [[] for _ in steps]
         self.key_set_s: dict[Key, float] = {}
+        self.holders: dict[Lock, list[tuple[float, int]]] = {}  # since when which rank has held it; -1: nobody
         self.rest_s = 0.0  # since when nothing has happened any more
 
 
@@ -96,6 +101,7 @@ class _Machine:
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self.channels: dict[tuple[str, int, int], _Channel] = {}
         self.waiting_for: dict[Key, list[int]] = {}
+        self.queued_up: dict[Lock, list[int]] = {}
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
         while self.queue:
@@ -116,8 +122,16 @@ class _Machine:
             self._call(now_s, rank, step)
         elif step.kind is Kind.KEY:
             self._key(now_s, rank, step)
+        elif step.kind is Kind.TAKE:
+            self._take(now_s, rank, lock_of(rank, step))
+        elif step.kind is Kind.GIVE:
+            self._give(now_s, lock_of(rank, step))
+            heapq.heappush(self.queue, (now_s + CALL_S, rank, at + 1))
         elif step.kind is Kind.END:
             run.ended_s[rank], run.how[rank] = now_s, step.how
+            for lock, held in run.holders.items():
+                if held[-1][1] == rank:
+                    self._give(now_s, lock)
         elif step.seconds != NEVER:
             pause_s = step.seconds * self.rng.uniform(0.7, 1.4) if step.seconds else CALL_S
             heapq.heappush(self.queue, (now_s + pause_s, rank, at + 1))
@@ -150,6 +164,21 @@ class _Machine:
         for each in freed:
             heapq.heappush(self.queue, (now_s + CALL_S, each, len(self.run.began_s[each])))
 
+    def _take(self, now_s: float, rank: int, lock: Lock) -> None:
+        held = self.run.holders.setdefault(lock, [(0.0, -1)])
+        if held[-1][1] >= 0:
+            self.queued_up.setdefault(lock, []).append(rank)
+            return
+        held.append((now_s, rank))
+        heapq.heappush(self.queue, (now_s + CALL_S, rank, len(self.run.began_s[rank])))
+
+    def _give(self, now_s: float, lock: Lock) -> None:
+        """Let go of a lock, and give it to any of those who wait for it."""
+        waiting = self.queued_up.get(lock, [])
+        self.run.holders[lock].append((now_s, -1))
+        if waiting:
+            self._take(now_s, waiting.pop(self.rng.randrange(len(waiting))), lock)
+
     def _message(self, now_s: float, rank: int, step: Step) -> None:
         """Let the n-th send meet the n-th receive."""
         sends = step.op is Op.SEND
@@ -173,6 +202,11 @@ class _Machine:
 def key_of(step: Step) -> Key:
     """Return the key that a step sets, or waits for."""
     return step.group, step.line, step.turn
+
+
+def lock_of(rank: int, step: Step) -> Lock:
+    """Return the lock that a step takes or gives back."""
+    return rank // RANKS_PER_HOST, step.line
 
 
 def _agreed(step: Step) -> tuple[int, int, int]:

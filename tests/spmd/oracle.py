@@ -1,7 +1,6 @@
 """Says of any moment of a run which waits some continuation ends, and who waits when nothing goes on any more.
 
-A wait that ends in one run ends in all (see `machine`), so the run itself is the answer: slow ranks come on in it, and
-those that stand still never do.
+The run itself is the answer (see `machine`): slow ranks come on in it, and those that stand still never do.
 """
 
 from bisect import bisect_right
@@ -35,6 +34,9 @@ def at(run: Run, sight: Sight) -> Truth:
         if step.kind is Kind.KEY and step.root != rank and run.key_set_s.get(key_of(step), NEVER) >= seen:
             waits[rank] = step.group, 0
             (freed if key_of(step) in run.key_set_s else stuck).add(rank)
+        if step.kind is Kind.TAKE:
+            waits[rank] = "lock", 0
+            (freed if len(run.began_s[rank]) > begun else stuck).add(rank)
         if step.kind is not Kind.CALL:
             continue
         call = next(each for each in reversed(run.calls[rank]) if each.issued_s <= seen)

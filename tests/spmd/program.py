@@ -21,11 +21,17 @@ class Kind(Enum):
     CALL = "call"
     KEY = "key"  # of the store: one member of each group sets it, the others wait for it
     WAIT = "wait"  # for the oldest async work of the rank at the given line
+    LOCK = "lock"  # of a file on the node, round its body
+    TAKE = "take"  # that lock: a step of a rank, as the next one
+    GIVE = "give"
     LOOP = "loop"
     EVERY = "every"  # its body in each n-th pass of the loop around it
     DRAW = "draw"  # a batch, or the news that there is none left
     END = "end"
     PIPE = "pipe"  # micro-batches through the stages of a group, forward and backward
+
+
+RANKS_PER_HOST = 8
 
 
 class Axis(NamedTuple):
@@ -118,6 +124,10 @@ class _Unrolling:
             kind = stmt.kind
             if kind is Kind.LOOP:
                 yield from self.loop(stmt)
+            elif kind is Kind.LOCK:
+                yield self.step(stmt._replace(kind=Kind.TAKE), "")
+                yield from self.steps(stmt.body, turn)
+                yield self.step(stmt._replace(kind=Kind.GIVE), "")
             elif kind is Kind.EVERY:
                 came = self.turns.get(stmt.line, 0)
                 self.turns[stmt.line] = came + 1
@@ -206,6 +216,8 @@ def _words(stmt: Stmt) -> str:
     if stmt.kind is Kind.CALL:
         root = f", root {stmt.root}" if stmt.root >= 0 else ""
         return f"{stmt.op.value}(axis {stmt.axis}{root}, {stmt.numel}){' async' if stmt.is_async else ''}"
+    if stmt.kind is Kind.LOCK:
+        return "with a file lock:"
     if stmt.kind is Kind.KEY:
         return f"key of the store (axis {stmt.axis}, set by {stmt.root})"
     if stmt.kind is Kind.LOOP:

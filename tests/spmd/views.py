@@ -25,13 +25,13 @@ from ncclwatch.contract.model.rank import (
     WaitKind,
     WaitView,
 )
-from tests.spmd.machine import Call, Run
-from tests.spmd.program import FILE, Kind, Step
+from tests.spmd.machine import Call, Run, lock_of
+from tests.spmd.program import FILE, RANKS_PER_HOST, Kind, Step
 
 KNOWN_S = 3600.0
 TIMEOUT_S = 1800.0
-RANKS_PER_HOST = 8
 HISTORY_MAX = 400
+FIRST_PID = 1000
 
 
 class Sight(NamedTuple):
@@ -50,6 +50,7 @@ def draw(rng: random.Random, run: Run, at_s: float) -> Sight:
     late_s = tuple(rng.uniform(0.0, rng.choice((0.1, 0.4, 1.5))) for _ in ranks) if rng.random() < 0.5 else ()
     history = tuple(rng.choice((3, 10, 30, HISTORY_MAX)) for _ in ranks) if rng.random() < 0.25 else ()
     lost = (rng.choice(ranks),) if rng.random() < 0.06 else ()
+    lost = () if run.holders else lost  # who says that a lock is held sees the process that holds it
     asked = rng.random() < 0.5
     return Sight(at_s, late_s, history, lost if asked else (), () if asked else lost)
 
@@ -83,9 +84,9 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
     standing = _Standing(rank, step, since_s, issued, at_s)
     stopped = step is not None and step.how == "stopped"
     return RankView(
-        rank=rank, local_rank=rank % local, host=f"node{rank // local}", pid=1000 + rank, device="",
+        rank=rank, local_rank=rank % local, host=f"node{rank // local}", pid=FIRST_PID + rank, device="",
         world_size=world, local_world_size=local, attempt=0,
-        process=standing.process(ended=ended), pulse_age_s=since_s if stopped else 0.2, initialised=True,
+        process=standing.process(ended=ended, holder=_holder(run, rank, step, at_s)), pulse_age_s=since_s if stopped else 0.2, initialised=True,
         ending=_ending(run, rank, at_s) if ended else None,
         threads=(standing.thread(),),
         groups=_groups(run, issued, at_s),
@@ -94,6 +95,15 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         history=tuple(_op(call, at_s) for call in issued[-(sight.history[rank] if sight.history else HISTORY_MAX) :]),
         timeout_s=TIMEOUT_S, news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
     )  # fmt: skip
+
+
+def _holder(run: Run, rank: int, step: Step | None, at_s: float) -> int:
+    """Return who holds the lock that a rank waits for; -1: it waits for none."""
+    if step is None or step.kind is not Kind.TAKE:
+        return -1
+    held = run.holders.get(lock_of(rank, step), [])
+    holder = next((each for since_s, each in reversed(held) if since_s <= at_s), -1)
+    return -1 if holder == rank else holder
 
 
 def _issued_s(call: Call) -> float:
@@ -116,13 +126,16 @@ class _Standing(NamedTuple):
             return 0.0
         return self.since_s
 
-    def process(self, *, ended: bool) -> ProcessView:
+    def process(self, *, ended: bool, holder: int) -> ProcessView:
         """Return what is seen of it from outside."""
         still_s = self.still_s
         state = ProcessState.SLEEPING if still_s else ProcessState.RUNNING
         if self.step is not None and self.step.how == "stopped":
             state = ProcessState.STOPPED
-        return ProcessView(state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s)
+        return ProcessView(
+            state=ProcessState.GONE if ended else state, cpu_still_s=still_s, io_still_s=still_s,
+            lock_holder=FIRST_PID + holder if holder >= 0 else 0, lock_path="/tmp/lock" if holder >= 0 else "",
+        )  # fmt: skip
 
     def thread(self) -> ThreadView:
         """Return what its main thread does."""

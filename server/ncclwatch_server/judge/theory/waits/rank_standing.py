@@ -205,7 +205,7 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
     if thread is None:
         return ()
     rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
-    if rank is None or rank == view.rank:
+    if rank is None or rank == view.rank or not _seen_together(view, snapshot.ranks[rank]):
         return ()
     wait = WaitView(kind=WaitKind.LOCK, age_s=thread.cpu_still_s, site=thread.doing, label=view.process.lock_path)
     operation = Operation(group=wait.kind.value, seq=0, members=tuple(sorted((view.rank, rank))), kind=wait.kind,
@@ -213,6 +213,18 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
     if wait.age_s < BLOCKED_S_MIN:
         return ()
     return (Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None),)
+
+
+def _seen_together(view: RankView, holder: RankView) -> bool:
+    """Say whether what is seen of the holder of a lock is so while it holds that.
+
+    Not if it waits for that lock itself: it has got it since. Nor if it came to where it waits after it was seen to
+    hold the lock: it may have let go of it before.
+    """
+    if holder.process.lock_holder and holder.process.lock_path == view.process.lock_path:
+        return False
+    waits = (thread.wait for thread in holder.threads if thread.main and thread.wait is not None)
+    return all(holder.news_age_s + wait.age_s >= view.news_age_s + view.taken_s for wait in waits)
 
 
 def device_block(view: RankView, thread: ThreadView, issued: OpView) -> Block:
